@@ -1,0 +1,44 @@
+"""Pickling our code by value, for schedulers and workers that do not have the package."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cloudpickle
+
+import roastcoffea
+
+_lock = threading.Lock()
+
+
+@contextmanager
+def _package_by_value() -> Iterator[None]:
+    with _lock:
+        if roastcoffea.__name__ in cloudpickle.list_registry_pickle_by_value():
+            yield
+            return
+        cloudpickle.register_pickle_by_value(roastcoffea)
+        try:
+            yield
+        finally:
+            cloudpickle.unregister_pickle_by_value(roastcoffea)
+
+
+def packed_by_value(thing: Any) -> bytes:
+    """Pickle of anything of this package that loads where the package is not installed."""
+    with _package_by_value():
+        return bytes(cloudpickle.dumps(thing))
+
+
+class ByValue:
+    """Stands for an object of this package: it unpickles to that object wherever cloudpickle is installed."""
+
+    def __init__(self, thing: Any) -> None:
+        self._packed = packed_by_value(thing)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._packed,)

@@ -1,0 +1,286 @@
+"""The client's half of a collector on a Dask cluster."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+from distributed.protocol.pickle import dumps
+
+import roastcoffea
+from roastcoffea.backends.base import AbstractMetricsBackend
+from roastcoffea.backends.byvalue import ByValue, packed_by_value
+from roastcoffea.backends.log import ClusterLog
+from roastcoffea.backends.scheduler import CollectorPlugin, call_plugin, metrics_of_span, start_collector
+from roastcoffea.backends.spans import RunSpan
+from roastcoffea.backends.worker import ProcessCPU, describe, flush
+from roastcoffea.records.run import Host
+from roastcoffea.records.tasks import PROCESSOR
+from roastcoffea.records.tracking import tracking_data
+
+DRAIN_INTERVAL: Final = 1.0
+DRAIN_BYTES: Final = 1_000_000
+"""Bytes taken at a time: so much costs the scheduler about a millisecond."""
+
+WORKERS_TIMEOUT: Final = 2.0
+"""Seconds that workers have to answer when a collector begins or ends; a task that holds the GIL keeps one silent."""
+
+SCHEDULER_TIMEOUT: Final = 10.0
+"""Seconds that the scheduler has to answer."""
+
+LEAVE_WAIT: Final = 0.25
+"""Seconds to wait for the workers to drop our plugin; it goes on without us."""
+
+LOST: Final = (OSError, RuntimeError)
+"""What a call of a scheduler that is gone may raise; a timeout is an OSError."""
+
+
+class DaskMetricsBackend(AbstractMetricsBackend):
+    """Sees the cluster that a client is connected to.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A synchronous client.
+
+    Raises
+    ------
+    TypeError
+        The client is asynchronous.
+    ValueError
+        The client is not connected.
+    """
+
+    def __init__(self, client: Any) -> None:
+        if client.asynchronous:
+            text = "roastcoffea needs a synchronous distributed.Client; this one is asynchronous"
+            raise TypeError(text)
+        if client.status != "running":
+            text = f"roastcoffea needs a connected distributed.Client; this one is {client.status}"
+            raise ValueError(text)
+        self.client = client
+        self.name = f"roastcoffea-{uuid.uuid4().hex[:12]}"
+        self.log = ClusterLog()
+        self.problems: list[str] = []
+        self.dropped: dict[str, int] = {}
+        self.absent: dict[str, str] = {}
+        self.hosts: tuple[Host, ...] = ()
+        self.versions: dict[str, str] = {}
+        self.clock_offset = 0.0
+        self.span_metrics: dict[tuple[Any, ...], float] | None = None
+        self._failures = 0
+        self._spans: set[str] = set()
+        self._packages: set[str | None] = set()
+        self._workers_known = False
+        self._scheduler_package: str | None = None
+        self._open = False
+        self.was_open = False
+        self._began = time.time()
+        self._draining = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # the life of a collector
+
+    def open(self, interval: float | None) -> None:
+        """Put the plugins on scheduler and workers, and begin to drain what they see."""
+        before = time.time()
+        answer = self._on_scheduler(
+            start_collector,
+            plugin=ByValue(CollectorPlugin(self.name, self.client.id, interval)),
+            worker_plugin=_pickled(ProcessCPU(self.name)),
+            describe=_pickled(describe),
+            timeout=WORKERS_TIMEOUT,
+        )
+        self._open = self.was_open = True
+        self._began = time.time()
+        self.clock_offset = answer["time"] - before
+        self._learn_environment(answer)
+        self._thread = threading.Thread(target=self._keep_draining, name=self.name, daemon=True)
+        self._thread.start()
+
+    def drain(self) -> None:
+        """Take home what the scheduler's plugin has seen so far."""
+        with self._draining:
+            while self._open and self._take(self._ask("drain", limit=DRAIN_BYTES)):
+                pass
+
+    def close(self, span: RunSpan | None) -> None:
+        """Take the plugins away and keep what they saw; what could not be had is noted."""
+        self._ended.set()
+        if self._open:
+            try:
+                self._finish(span)
+            except LOST as problem:
+                self._lose(problem)
+            self._open = False
+        if self._thread is not None:
+            self._thread.join(SCHEDULER_TIMEOUT)
+
+    def reaches(self, executor: Any) -> bool:
+        """Whether this is a Dask executor whose tasks run on this cluster."""
+        scheduler = getattr(getattr(executor, "client", None), "scheduler", None)
+        address = getattr(scheduler, "address", None)
+        return address is not None and bool(address == self.client.scheduler.address)
+
+    def packed_for_tasks(self, thing: Any) -> bytes | None:
+        """Pickle by value of what tasks need of ours; None where scheduler and workers have the package."""
+        if not self._workers_known:
+            replies = self._ask("ask", question=_pickled(describe), timeout=WORKERS_TIMEOUT)
+            self._learn_environment({"package": self._scheduler_package, "workers": replies})
+        if self._workers_known and self._packages == {roastcoffea.__version__}:
+            return None
+        self._note_missing_package()
+        return packed_by_value(thing)
+
+    # what was seen, as tables on the client's clock
+
+    def lifetimes(self, start: float, stop: float) -> pa.Table:
+        """Workers that were there between start and stop."""
+        return self.log.lifetimes(self.clock_offset, start, stop)
+
+    def samples(self) -> pa.Table:
+        """Samples of the workers."""
+        return self.log.samples()
+
+    def tasks(self) -> pa.Table:
+        """Finished attempts of tasks."""
+        tasks = self.log.tasks(self.clock_offset)
+        self._note_strays(tasks)
+        return tasks
+
+    # the older names
+
+    def start_tracking(self, interval: float) -> None:
+        self.open(interval)
+
+    def stop_tracking(self) -> dict[str, Any]:
+        self.close(None)
+        return tracking_data(self.samples(), self.lifetimes(self._began, time.time()))
+
+    def create_span(self, name: str) -> dict[str, Any]:
+        return {"context": RunSpan(name), "name": name}
+
+    def get_span_metrics(self, span: Mapping[str, Any]) -> dict[tuple[Any, ...], float]:
+        if span.get("id") is None:
+            return {}
+        answer = self._on_scheduler(
+            metrics_of_span, flush=_pickled(flush), span=span["id"], timeout=WORKERS_TIMEOUT
+        )
+        return dict(answer["span"] or ())
+
+    def supports_fine_metrics(self) -> bool:
+        return True
+
+    # how it does that
+
+    def _on_scheduler(self, function: Callable[..., Any], **arguments: Any) -> Any:
+        if self.client.status != "running":
+            text = f"the client is {self.client.status}"
+            raise ConnectionError(text)
+        run = self.client._run_on_scheduler  # noqa: SLF001  (the public one has no timeout)
+        return self.client.sync(run, ByValue(function), callback_timeout=SCHEDULER_TIMEOUT, **arguments)
+
+    def _ask(self, method: str, **arguments: Any) -> dict[str, Any]:
+        answer = self._on_scheduler(call_plugin, name=self.name, method=method, arguments=arguments)
+        if answer is None:
+            text = "the scheduler no longer has the collector's plugin"
+            raise ConnectionError(text)
+        return dict(answer)
+
+    def _learn_environment(self, answer: Mapping[str, Any]) -> None:
+        workers = list(answer["workers"].values())
+        hosts = {worker["host"]: worker for worker in workers}
+        self.hosts = tuple(
+            Host(name=name, cores=worker["cores"], memory=worker["memory"]) for name, worker in hosts.items()
+        )
+        self._workers_known = bool(workers) and not answer.get("silent")
+        self._scheduler_package = answer["package"]
+        self._packages = {answer["package"], *(worker["package"] for worker in workers)}
+
+    def _take(self, answer: Mapping[str, Any]) -> bool:
+        self.log.feed(answer["data"])
+        self.dropped = dict(answer["dropped"])
+        self._failures = answer["failures"]
+        return bool(answer["more"])
+
+    def _keep_draining(self) -> None:
+        while not self._ended.wait(DRAIN_INTERVAL):
+            try:
+                self.drain()
+            except LOST as problem:
+                self._lose(problem)
+                return
+
+    def _finish(self, span: RunSpan | None) -> None:
+        with self._draining:
+            answer = self._ask(
+                "finish",
+                flush=_pickled(flush),
+                span=None if span is None else span.id,
+                timeout=WORKERS_TIMEOUT,
+                limit=DRAIN_BYTES,
+            )
+            more = self._take(answer)
+            while more:
+                more = self._take(self._ask("drain", limit=DRAIN_BYTES))
+            self._on_scheduler(call_plugin, name=self.name, method="stop", arguments={"wait": LEAVE_WAIT})
+        self._learn_fine_metrics(answer)
+
+    def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:
+        if answer["span"] is None:
+            self.absent["span_metrics"] = "no Dask task ran in the span of the run"
+        else:
+            self.span_metrics = dict(answer["span"])
+            self._spans = set(answer["spans"])
+        if answer["silent"]:
+            self.problems.append(
+                f"{len(answer['silent'])} worker(s) did not answer within {WORKERS_TIMEOUT:g} s at the end "
+                f"({', '.join(answer['silent'][:5])}): the fine metrics and the CPU time of the workers "
+                "may lack what they did since their last heartbeat"
+            )
+        elif not answer["complete"]:
+            self.problems.append("the fine metrics lack a part of what the workers counted")
+
+    def _lose(self, problem: BaseException) -> None:
+        reason = f"the connection to the cluster was lost ({type(problem).__name__}: {problem})"
+        if "span_metrics" not in self.absent and self.span_metrics is None:
+            self.absent["span_metrics"] = reason
+            self.problems.append(f"{reason}: what happened after the last drain is not known")
+
+    def _note_missing_package(self) -> None:
+        text = (
+            f"scheduler or workers do not have roastcoffea {roastcoffea.__version__}: "
+            "the probe travels with each task, which costs a few milliseconds a task"
+        )
+        if text not in self.problems:
+            self.problems.append(text)
+
+    def _note_strays(self, tasks: pa.Table) -> None:
+        strays = sum(
+            kind == PROCESSOR and span not in self._spans
+            for kind, span in zip(tasks["kind"].to_pylist(), tasks["span"].to_pylist(), strict=True)
+        )
+        if strays and self._spans:
+            self.problems.append(
+                f"{strays} processor task(s) were counted by Dask in another span, whose tasks of the same name were "
+                "still alive: the fine metrics lack them"
+            )
+
+    def notes(self) -> list[str]:
+        """Problems that were met, here and on the cluster."""
+        notes = [*self.problems, *self.log.problems]
+        if self._failures:
+            notes.append(f"the scheduler plugin failed {self._failures} time(s): records are missing")
+        notes += [
+            f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in self.dropped.items()
+        ]
+        return notes
+
+
+def _pickled(thing: Any) -> bytes:
+    return bytes(dumps(ByValue(thing)))

@@ -1,0 +1,223 @@
+"""Reading the log of the scheduler's plugin into tables, on the client."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from roastcoffea.instrument.probe import unpacked_record
+from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.tasks import KINDS, OUTCOMES, TASK_COLUMNS
+from roastcoffea.records.wire import (
+    ARRIVAL,
+    ARRIVAL_FIELDS,
+    CHUNK,
+    DEPARTURE,
+    DEPARTURE_FIELDS,
+    HEADER,
+    HEADER_SIZE,
+    NO_SIZE,
+    NO_STRING,
+    NO_TIME,
+    PROBLEM,
+    PROCESS_CPU,
+    PROCESS_CPU_FIELDS,
+    SAMPLE,
+    SAMPLE_FIELDS,
+    STRING,
+    TASK,
+    TASK_ERROR,
+    TASK_FIELDS,
+    packing,
+)
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+
+_TASK_SIZE = struct.calcsize(packing(TASK_FIELDS))
+
+
+def _dtype(fields: tuple[tuple[str, str], ...]) -> np.dtype[Any]:
+    return np.dtype([(name, "<" + code) for name, code in fields])
+
+
+class ClusterLog:
+    """What a collector's plugin on the scheduler saw, entry by entry, and as tables at the end."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.chunks: list[dict[str, Any]] = []
+        self._strings: list[str] = []
+        self._tasks = bytearray()
+        self._keys: list[str] = []
+        self._errors: dict[int, str] = {}
+        self._samples = bytearray()
+        self._lifetimes: list[dict[str, Any]] = []
+        self._present: dict[int, dict[str, Any]] = {}
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece of the log: whole entries, in order."""
+        at = 0
+        while at < len(data):
+            kind, length = struct.unpack_from(HEADER, data, at)
+            payload = data[at + HEADER_SIZE : at + HEADER_SIZE + length]
+            at += HEADER_SIZE + length
+            self._take(kind, payload)
+
+    def _take(self, kind: bytes, payload: bytes) -> None:
+        if kind == TASK:
+            self._tasks += payload[:_TASK_SIZE]
+            self._keys.append(_text(payload[_TASK_SIZE:]))
+        elif kind == CHUNK:
+            self.chunks.append(unpacked_record(payload))
+        elif kind == SAMPLE:
+            self._samples += payload
+        elif kind == STRING:
+            self._strings.append(_text(payload))
+        elif kind == TASK_ERROR:
+            self._errors[len(self._keys) - 1] = _text(payload)
+        elif kind == ARRIVAL:
+            self._arrival(_unpacked(ARRIVAL_FIELDS, payload))
+        elif kind == DEPARTURE:
+            left = _unpacked(DEPARTURE_FIELDS, payload)
+            self._present.pop(left["worker"])["stop"] = left["time"]
+        elif kind == PROCESS_CPU:
+            self._final_cpu(_unpacked(PROCESS_CPU_FIELDS, payload))
+        elif kind == PROBLEM:
+            self.problems.append(_text(payload))
+
+    def _arrival(self, values: dict[str, Any]) -> None:
+        lifetime = {
+            "worker": self._string(values["worker"]),
+            "name": self._string(values["name"]),
+            "host": self._string(values["host"]),
+            "process": values["process"] or None,
+            "threads": values["threads"],
+            "memory_limit": values["memory_limit"] or None,
+            "start": values["time"],
+            "stop": None,
+            "cpu_seconds": None,
+        }
+        self._present[values["worker"]] = lifetime
+        self._lifetimes.append(lifetime)
+
+    def _final_cpu(self, values: dict[str, Any]) -> None:
+        """The last word of a worker that leaves comes before or after its departure."""
+        address = self._string(values["worker"])
+        latest = [lifetime for lifetime in self._lifetimes if lifetime["worker"] == address]
+        if latest:
+            latest[-1]["cpu_seconds"] = values["cpu_seconds"]
+
+    def _string(self, number: int) -> str | None:
+        return None if number == NO_STRING else self._strings[number]
+
+    def _texts(self, numbers: np.ndarray[Any, Any]) -> pa.Array:
+        """Interned strings as an Arrow column."""
+        known = pa.array(self._strings, pa.string())
+        return known.take(pa.array(numbers.astype(np.int64), mask=numbers == NO_STRING))
+
+    def lifetimes(self, offset: float, start: float, stop: float) -> pa.Table:
+        """When the workers were there between start and stop, on the client's clock."""
+        last_cpu = self._last_cpu()
+        rows = []
+        for lifetime in self._lifetimes:
+            begin = max(lifetime["start"] - offset, start)
+            end = stop if lifetime["stop"] is None else min(lifetime["stop"] - offset, stop)
+            cpu = lifetime["cpu_seconds"]
+            if cpu is None:
+                cpu = last_cpu.get((lifetime["worker"], lifetime["start"]))
+            rows.append(lifetime | {"start": min(begin, stop), "stop": max(end, begin), "cpu_seconds": cpu})
+        return table_of_rows(LIFETIME_COLUMNS, rows)
+
+    def _last_cpu(self) -> dict[tuple[str, float], float]:
+        """The last CPU time that each worker reported, by its address and arrival."""
+        samples = np.frombuffer(bytes(self._samples), _dtype(SAMPLE_FIELDS))
+        samples = samples[~np.isnan(samples["cpu_seconds"])]
+        arrivals: dict[str, list[float]] = {}
+        for lifetime in self._lifetimes:
+            arrivals.setdefault(lifetime["worker"], []).append(lifetime["start"])
+        last: dict[tuple[str, float], float] = {}
+        fields = ("worker", "last_seen", "cpu_seconds")
+        for number, seen, cpu in zip(*(samples[field].tolist() for field in fields), strict=True):
+            address = self._strings[number]
+            arrived = bisect_right(arrivals[address], seen)
+            if arrived:
+                last[address, arrivals[address][arrived - 1]] = cpu
+        return last
+
+    def samples(self) -> pa.Table:
+        """Samples of the workers, in the order of taking."""
+        rows = np.frombuffer(bytes(self._samples), _dtype(SAMPLE_FIELDS))
+        limits = {lifetime["worker"]: lifetime["memory_limit"] for lifetime in self._lifetimes}
+        workers = self._texts(rows["worker"])
+        columns: dict[str, Any] = {"worker": workers}
+        columns["memory_limit"] = [limits.get(worker) for worker in workers.to_pylist()]
+        for name, code in SAMPLE_FIELDS[1:]:
+            columns[name] = _measured(rows[name], code)
+        return _table(SAMPLE_COLUMNS, columns)
+
+    def tasks(self, offset: float) -> pa.Table:
+        """Finished attempts of tasks, in the order of their end."""
+        rows = np.frombuffer(bytes(self._tasks), _dtype(TASK_FIELDS))
+        times = {
+            name: pa.array(rows[name] - offset, mask=rows[name] == NO_TIME)
+            for name in ("start", "stop", "seen")
+        }
+        columns = {
+            "key": pa.array(self._keys, pa.string()),
+            "kind": pa.array(KINDS, pa.string()).take(pa.array(rows["kind"])),
+            "outcome": pa.array(OUTCOMES, pa.string()).take(pa.array(rows["outcome"])),
+            "nbytes": pa.array(rows["nbytes"], mask=rows["nbytes"] == NO_SIZE),
+            "run_id": pa.array(rows["run_id"]),
+            "thread": pa.array(rows["thread"].astype(np.int64), mask=rows["thread"] == 0),
+            "attempt": pa.array(attempt_numbers(self._keys), pa.int64()),
+            "error": pa.array([self._errors.get(row) for row in range(len(self._keys))], pa.string()),
+            **{name: self._texts(rows[name]) for name in ("worker", "prefix", "type", "span")},
+            **times,
+        }
+        return _table(TASK_COLUMNS, columns)
+
+
+def chunk_table(records: list[dict[str, Any]]) -> pa.Table:
+    """Attempts of chunks in the order of their beginning; those of one task are numbered."""
+    ordered = sorted(records, key=lambda record: float(record["start"]))
+    numbers = attempt_numbers([record["key"] for record in ordered])
+    rows = [record | {"attempt": number} for record, number in zip(ordered, numbers, strict=True)]
+    return table_of_rows(CHUNK_COLUMNS, rows)
+
+
+def attempt_numbers(keys: list[str]) -> list[int]:
+    """For each row: which one of its key it is, from 1."""
+    seen: dict[str, int] = {}
+    numbers = []
+    for key in keys:
+        seen[key] = seen.get(key, 0) + 1
+        numbers.append(seen[key])
+    return numbers
+
+
+def _unpacked(fields: tuple[tuple[str, str], ...], payload: bytes) -> dict[str, Any]:
+    values = struct.unpack(packing(fields), payload)
+    return {name: value for (name, _), value in zip(fields, values, strict=True)}
+
+
+def _measured(values: np.ndarray[Any, Any], code: str) -> pa.Array:
+    """Numbers with null where the plugin marked them as not measured."""
+    if code in "df":
+        numbers = values.astype(np.float64)
+        return pa.array(numbers, mask=np.isnan(numbers))
+    integers = values.astype(np.int64)
+    return pa.array(integers, mask=integers == NO_SIZE)
+
+
+def _table(columns: Any, values: Mapping[str, Any]) -> pa.Table:
+    schema = arrow_schema(columns)
+    return pa.table({field.name: values[field.name] for field in schema}, schema=schema)
+
+
+def _text(payload: bytes) -> str:
+    return payload.decode("utf-8", "replace")

@@ -1,0 +1,528 @@
+"""The scheduler's half of a collector: a plugin that writes what it sees into a bounded log, for the client to drain.
+
+This module may be pickled by value. It uses the standard library, `records` and distributed, and no module of ours by
+its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import struct
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from roastcoffea.backends.worker import importable_package
+from roastcoffea.records.tasks import (
+    CANCELLED,
+    ERROR,
+    KINDS,
+    LOST,
+    MERGE,
+    OK,
+    OTHER,
+    OUTCOMES,
+    PREPROCESSING,
+    PROCESSOR,
+)
+from roastcoffea.records.wire import (
+    ANNOTATION,
+    ARRIVAL,
+    ARRIVAL_FIELDS,
+    CHUNK,
+    DEPARTURE,
+    DEPARTURE_FIELDS,
+    HEADER,
+    HEADER_SIZE,
+    METADATA_KEY,
+    NO_SIZE,
+    NO_STRING,
+    NO_TIME,
+    PROBLEM,
+    PROCESS_CPU,
+    PROCESS_CPU_FIELDS,
+    SAMPLE,
+    SAMPLE_FIELDS,
+    STRING,
+    TASK,
+    TASK_ERROR,
+    TASK_FIELDS,
+    packing,
+)
+
+LOG_CAP = 64_000_000
+"""Bytes that the log may hold on the scheduler; beyond it rows are dropped and counted."""
+
+BLOCK = 256_000
+CLIENT_GRACE = 1.0
+"""Seconds in which a client that lost its connection may come back."""
+
+LONGEST_SILENCE = 600.0
+"""Seconds without a drain after which the plugin believes that nobody will come."""
+
+LONGEST_TEXT = 2000
+MERGE_PREFIX = "reduce"
+DROPPABLE = (TASK, TASK_ERROR, CHUNK, SAMPLE)
+TABLE_OF = {TASK: "tasks", TASK_ERROR: "errors of tasks", CHUNK: "chunks", SAMPLE: "samples"}
+
+
+class Log:
+    """Entries of bytes in the order of writing, with a cap on what waits to be drained."""
+
+    def __init__(self, cap: int = LOG_CAP) -> None:
+        self.cap = cap
+        self.size = 0
+        self.dropped: dict[str, int] = {}
+        self._header = struct.Struct(HEADER).pack
+        self._blocks: deque[bytes] = deque()
+        self._block = bytearray()
+        self._numbers: dict[str, int] = {}
+
+    def write(self, kind: bytes, payload: bytes) -> bool:
+        """Append an entry; False where it had to be dropped."""
+        if self.size > self.cap and kind in DROPPABLE:
+            table = TABLE_OF[kind]
+            self.dropped[table] = self.dropped.get(table, 0) + 1
+            return False
+        self._block += self._header(kind, len(payload))
+        self._block += payload
+        self.size += HEADER_SIZE + len(payload)
+        if len(self._block) >= BLOCK:
+            self._blocks.append(bytes(self._block))
+            self._block = bytearray()
+        return True
+
+    def number(self, text: str | None) -> int:
+        """Number that stands for a text that recurs."""
+        if text is None:
+            return NO_STRING
+        number = self._numbers.get(text)
+        if number is None:
+            number = self._numbers[text] = len(self._numbers)
+            self.write(STRING, text.encode("utf-8", "surrogatepass"))
+        return number
+
+    def take(self, limit: int) -> bytes:
+        """Take about `limit` bytes of whole entries away, the oldest first."""
+        taken = []
+        size = 0
+        while self._blocks and size < limit:
+            taken.append(self._blocks.popleft())
+            size += len(taken[-1])
+        if not self._blocks and size < limit:
+            taken.append(bytes(self._block))
+            self._block = bytearray()
+        data = b"".join(taken)
+        self.size -= len(data)
+        return data
+
+
+class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
+    """Records tasks, workers and chunks for one collector, until the collector or its client is gone.
+
+    Parameters
+    ----------
+    name : str
+        Name of this plugin, of the worker plugin that belongs to it, and of the topic of worker events.
+    client : str
+        Identity of the client; when it is gone for good the plugin removes itself.
+    interval : float or None
+        Seconds between samples of the workers; None for no samples.
+    """
+
+    idempotent = True
+
+    def __init__(self, name: str, client: str, interval: float | None) -> None:
+        self.name = name
+        self.client = client
+        self.interval = interval
+
+    async def start(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        self.log = Log()
+        self.failures = 0
+        self.alive = True
+        self._task = struct.Struct(packing(TASK_FIELDS)).pack
+        self._sample = struct.Struct(packing(SAMPLE_FIELDS)).pack
+        self._kinds = {kind: code for code, kind in enumerate(KINDS)}
+        self._outcomes = {outcome: code for code, outcome in enumerate(OUTCOMES)}
+        self._assigned: dict[Any, str] = {}
+        self._workers: dict[str, Any] = {}
+        self._sampled: dict[str, float] = {}
+        self._drained = time.time()
+        self._grace: Any = None
+        self._closing: set[Any] = set()
+        for address in list(scheduler.workers):
+            self._arrival(address)
+        self._ticker = asyncio.ensure_future(self._tick())
+
+    # what the scheduler tells
+
+    def transition(
+        self, key: Any, start: str, finish: str, *args: Any, stimulus_id: str = "", **kwargs: Any
+    ) -> None:
+        try:
+            if finish == "processing":
+                self._assigned[key] = self.scheduler.tasks[key].processing_on.address
+            elif start == "processing":
+                self._attempt_ended(key, finish, stimulus_id, kwargs)
+        except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
+            self._failed(problem)
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        try:
+            self._arrival(worker)
+        except Exception as problem:  # noqa: BLE001  (as above)
+            self._failed(problem)
+
+    def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
+        try:
+            self._departure(worker)
+        except Exception as problem:  # noqa: BLE001  (as above)
+            self._failed(problem)
+
+    def restart(self, scheduler: Any) -> None:
+        self._assigned.clear()
+
+    def log_event(self, topic: str, msg: Any) -> None:
+        try:
+            if topic == self.name:
+                self._worker_told(msg)
+            elif topic == "stealing":
+                self._stolen(msg)
+        except Exception as problem:  # noqa: BLE001  (as above)
+            self._failed(problem)
+
+    def remove_client(self, scheduler: Any, client: str) -> None:
+        if client == self.client and self.alive:
+            self._grace = asyncio.get_running_loop().call_later(CLIENT_GRACE, self._stop_without_client)
+
+    async def close(self) -> None:
+        self._end()
+
+    # what the client asks
+
+    def drain(self, limit: int) -> dict[str, Any]:
+        """Give the oldest entries of the log away.
+
+        Returns
+        -------
+        dict
+            `data` (bytes of whole entries), `more` (whether entries are left), `dropped` (rows lost so far, by table),
+            `failures` (errors inside this plugin so far).
+        """
+        self._drained = time.time()
+        data = self.log.take(limit)
+        return {
+            "data": data,
+            "more": self.log.size > 0,
+            "dropped": dict(self.log.dropped),
+            "failures": self.failures,
+        }
+
+    async def finish(self, flush: bytes, span: str, timeout: float, limit: int) -> dict[str, Any]:
+        """Have every worker report now, and give the metrics of the span and the oldest entries of the log."""
+        answer = await metrics_of_span(flush, span, timeout, self.scheduler)
+        self.sample()
+        return answer | self.drain(limit)
+
+    async def ask(self, question: bytes, timeout: float) -> dict[str, Any]:
+        """Answers of the workers to a pickled function."""
+        replies, _ = await ask_workers(self.scheduler, question, {}, timeout)
+        return replies
+
+    async def stop(self, wait: float = 0.0) -> None:
+        """Leave the scheduler and the workers as they were; wait at most so many seconds for the workers."""
+        if not self.alive:
+            return
+        self._end()
+        self.scheduler.plugins.pop(self.name, None)
+        topics = getattr(getattr(self.scheduler, "_broker", None), "_topics", {})
+        topics.pop(self.name, None)
+        if self.name in self.scheduler.worker_plugins:
+            removal = asyncio.ensure_future(self._leave_workers())
+            self._closing.add(removal)
+            removal.add_done_callback(self._closing.discard)
+            await asyncio.wait([removal], timeout=wait)
+
+    # how it does that
+
+    async def _leave_workers(self) -> None:
+        try:
+            await self.scheduler.unregister_worker_plugin(None, self.name)
+        except (OSError, ValueError) as problem:
+            logging.getLogger(__name__).info("a worker left while %s was removed: %s", self.name, problem)
+
+    def _end(self) -> None:
+        self.alive = False
+        self._ticker.cancel()
+        if self._grace is not None:
+            self._grace.cancel()
+
+    def _stop_without_client(self) -> None:
+        if self.alive and self.client not in self.scheduler.clients:
+            self._stop_soon()
+
+    def _stop_soon(self) -> None:
+        stopping = asyncio.ensure_future(self.stop())
+        self._closing.add(stopping)
+        stopping.add_done_callback(self._closing.discard)
+
+    async def _tick(self) -> None:
+        while self.alive:
+            await asyncio.sleep(self.interval or 1.0)
+            if self.interval:
+                self.sample()
+            if time.time() - self._drained > LONGEST_SILENCE:
+                self._stop_soon()
+                return
+
+    def _failed(self, problem: Exception) -> None:
+        self.failures += 1
+        if self.failures == 1:
+            self._problem(f"the scheduler plugin failed: {type(problem).__name__}: {problem}")
+
+    def _problem(self, text: str) -> None:
+        self.log.write(PROBLEM, text[:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
+
+    def _arrival(self, address: str) -> None:
+        state = self._workers[address] = self.scheduler.workers[address]
+        number = self.log.number
+        worker, name, host = number(address), number(str(state.name)), number(state.host)
+        self._pack(
+            ARRIVAL,
+            ARRIVAL_FIELDS,
+            (worker, name, host, time.time(), state.nthreads, state.memory_limit or 0, state.pid),
+        )
+
+    def _departure(self, address: str) -> None:
+        self._sample_worker(address, self._workers.pop(address))
+        self._sampled.pop(address, None)
+        self._pack(DEPARTURE, DEPARTURE_FIELDS, (self.log.number(address), time.time()))
+
+    def _pack(self, kind: bytes, fields: tuple[tuple[str, str], ...], values: tuple[Any, ...]) -> None:
+        self.log.write(kind, struct.pack(packing(fields), *values))
+
+    def _worker_told(self, message: Mapping[str, Any]) -> None:
+        if "chunk" in message:
+            self.log.write(CHUNK, message["chunk"])
+        if "cpu_seconds" in message:
+            values = (self.log.number(message["worker"]), message["cpu_seconds"])
+            self._pack(PROCESS_CPU, PROCESS_CPU_FIELDS, values)
+        if "problem" in message:
+            self._problem(message["problem"])
+
+    def _stolen(self, message: Any) -> None:
+        if message[0] == "confirm" and message[1] in self._assigned:
+            self._assigned[message[1]] = message[4]
+
+    def _attempt_ended(self, key: Any, finish: str, stimulus: str, told: Mapping[str, Any]) -> None:
+        task = self.scheduler.tasks[key]
+        assigned = self._assigned.pop(key, None)
+        outcome = self._outcome(finish, stimulus, told, assigned)
+        record = (told.get("metadata") or {}).get(METADATA_KEY)
+        written = self._write_task(task, told, told.get("worker") or assigned, outcome)
+        if written and told.get("exception_text"):
+            self.log.write(TASK_ERROR, told["exception_text"][:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
+        if record is not None and self._tag(task) is not None:
+            self.log.write(CHUNK, record)
+            task.metadata.pop(METADATA_KEY, None)
+
+    def _outcome(self, finish: str, stimulus: str, told: Mapping[str, Any], assigned: str | None) -> str:
+        if finish == "memory":
+            return OK
+        if stimulus.startswith("task-erred") or told.get("exception_text"):
+            return ERROR
+        return LOST if assigned not in self.scheduler.workers else CANCELLED
+
+    def _write_task(self, task: Any, told: Mapping[str, Any], worker: str | None, outcome: str) -> bool:
+        start = stop = NO_TIME
+        for startstop in told.get("startstops") or ():
+            if startstop["action"] == "compute":
+                start, stop = startstop["start"], startstop["stop"]
+        number = self.log.number
+        fixed = self._task(
+            number(worker),
+            number(task.prefix.name),
+            number(told.get("typename")),
+            number(task.group.span_id),
+            self._kinds[self._kind(task)],
+            self._outcomes[outcome],
+            start,
+            stop,
+            time.time(),
+            told.get("nbytes", NO_SIZE),
+            task.run_id,
+            told.get("thread") or 0,
+        )
+        return self.log.write(TASK, fixed + str(task.key).encode("utf-8", "surrogatepass"))
+
+    def _tag(self, task: Any) -> Mapping[str, Any] | None:
+        """Our annotation, where the task belongs to this collector."""
+        tag = (task.annotations or {}).get(ANNOTATION)
+        return tag if tag and self.name in tag["collectors"] else None
+
+    def _kind(self, task: Any) -> str:
+        tag = self._tag(task)
+        if tag is None:
+            return OTHER
+        if tag["step"] == PREPROCESSING:
+            return PREPROCESSING
+        prefix = task.prefix.name
+        if prefix == tag["prefix"]:
+            return PROCESSOR
+        return MERGE if prefix == MERGE_PREFIX else OTHER
+
+    def sample(self) -> None:
+        """Write a sample of each worker that has reported since its last one."""
+        for address, state in self._workers.items():
+            try:
+                self._sample_worker(address, state)
+            except Exception as problem:  # noqa: BLE001  (as above)
+                self._failed(problem)
+
+    def _sample_worker(self, address: str, state: Any) -> None:
+        metrics = state.metrics
+        measured = metrics.get("time")
+        if measured is None or measured == self._sampled.get(address):
+            return
+        self._sampled[address] = measured
+        network, disk = metrics.get("host_net_io") or {}, metrics.get("host_disk_io") or {}
+        spilled = metrics.get("spilled_bytes") or {}
+        self.log.write(
+            SAMPLE,
+            self._sample(
+                self.log.number(address),
+                measured,
+                state.last_seen,
+                metrics.get("cpu", math.nan),
+                metrics.get("memory", NO_SIZE),
+                len(state.processing),
+                len(state.executing),
+                state.nbytes,
+                state.occupancy,
+                spilled.get("memory", NO_SIZE),
+                metrics.get(self.name, math.nan),
+                metrics.get("event_loop_interval", math.nan),
+                metrics.get("num_fds", NO_SIZE),
+                network.get("read_bps", math.nan),
+                network.get("write_bps", math.nan),
+                disk.get("read_bps", math.nan),
+                disk.get("write_bps", math.nan),
+            ),
+        )
+
+
+async def ask_workers(
+    scheduler: Any, function: bytes, arguments: Mapping[str, Any], timeout: float
+) -> tuple[dict[str, Any], list[str]]:
+    """Run a pickled function on each worker; give the answers, and the workers that gave none in time."""
+    from distributed.protocol.pickle import dumps
+
+    message = {"op": "run", "function": function, "args": dumps(()), "kwargs": dumps(dict(arguments))}
+    asked = {
+        asyncio.ensure_future(scheduler.broadcast(msg=message, workers=[address], on_error="return")): address
+        for address in list(scheduler.workers)
+    }
+    if not asked:
+        return {}, []
+    done, pending = await asyncio.wait(asked, timeout=timeout)
+    for question in pending:
+        question.cancel()
+    replies = {}
+    for question in done:
+        address = asked[question]
+        reply = question.result()[address]
+        if isinstance(reply, dict) and reply.get("status") == "OK":
+            replies[address] = unwrapped(reply["result"])
+    return replies, sorted(set(asked.values()) - set(replies))
+
+
+def unwrapped(result: Any) -> Any:
+    """What a worker returned, out of distributed's wrapping."""
+    from distributed.protocol.serialize import Serialize, Serialized, deserialize
+
+    if isinstance(result, Serialized):
+        return deserialize(result.header, result.frames)
+    return result.data if isinstance(result, Serialize) else result
+
+
+async def metrics_of_span(
+    flush: bytes, span: str, timeout: float, dask_scheduler: Any = None
+) -> dict[str, Any]:
+    """Have every worker report now, and give the cumulative metrics of a span.
+
+    Parameters
+    ----------
+    flush : bytes
+        Pickled function that has a worker report.
+    span : str
+        Identity of the span.
+    timeout : float
+        Seconds to wait for the workers altogether.
+
+    Returns
+    -------
+    dict
+        `span`: [(key, value)], or None where no task ran in the span; `silent`: workers that did not answer in time;
+        `complete`: whether the span has all that the workers that answered have counted; `spans`: identities of the
+        span and of those inside it.
+    """
+    deadline = time.monotonic() + timeout
+    found = dask_scheduler.extensions["spans"].spans.get(span)
+    identities = [] if found is None else [child.id for child in found.traverse_spans()]
+    while True:
+        left = max(deadline - time.monotonic(), 0.05)
+        replies, silent = await ask_workers(dask_scheduler, flush, {"spans": identities}, left)
+        complete = found is None or has_all(found.cumulative_worker_metrics, replies.values())
+        if complete or time.monotonic() > deadline:
+            break
+    metrics = None if found is None else list(found.cumulative_worker_metrics.items())
+    return {"span": metrics, "silent": silent, "complete": complete, "spans": identities}
+
+
+def has_all(counted: Mapping[Any, float], replies: Any) -> bool:
+    """Whether a span has counted all that workers have."""
+    expected: dict[Any, float] = {}
+    for reply in replies:
+        for key, value in reply["digests"]:
+            expected[key] = expected.get(key, 0) + value
+    return all(counted.get(key, 0) >= value - 1e-6 * (1 + abs(value)) for key, value in expected.items())
+
+
+async def start_collector(
+    plugin: CollectorPlugin, worker_plugin: bytes, describe: bytes, timeout: float, dask_scheduler: Any = None
+) -> dict[str, Any]:
+    """Put the plugins in place, and ask what scheduler and workers are.
+
+    Returns
+    -------
+    dict
+        `time` of the scheduler, `package` (version of ours that it can import, or None), `workers` ({address: what
+        `describe` returned there}), `silent` (workers that gave no answer in time).
+    """
+    name = plugin.name
+    started = time.time()
+    await dask_scheduler.register_scheduler_plugin(plugin=plugin, name=name, idempotent=True)
+    registering = asyncio.ensure_future(
+        dask_scheduler.register_worker_plugin(None, plugin=worker_plugin, name=name, idempotent=True)
+    )
+    replies, silent = await ask_workers(dask_scheduler, describe, {}, timeout)
+    await asyncio.wait([registering], timeout=timeout)
+    return {"time": started, "package": importable_package(), "workers": replies, "silent": silent}
+
+
+async def call_plugin(
+    name: str, method: str, arguments: Mapping[str, Any], dask_scheduler: Any = None
+) -> Any:
+    """Call a method of a collector's plugin; None where the plugin is gone."""
+    plugin = dask_scheduler.plugins.get(name)
+    if plugin is None:
+        return None
+    result = getattr(plugin, method)(**arguments)
+    return await result if asyncio.iscoroutine(result) else result

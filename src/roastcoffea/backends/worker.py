@@ -1,0 +1,87 @@
+"""The worker's half of a collector: it adds the process's CPU time to the heartbeats.
+
+This module may be pickled by value. It uses the standard library and distributed only.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from roastcoffea.instrument.gauges import forget_intervals
+
+LEAVING = ("closing", "closing_gracefully", "closed", "stopping")
+
+
+class ProcessCPU(WorkerPlugin):  # type: ignore[misc]
+    """Reports the CPU time of the worker's process since this plugin came to it.
+
+    The time travels with each heartbeat as a metric of the worker, and once more as an event when the worker leaves.
+    """
+
+    idempotent = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def setup(self, worker: Any) -> None:
+        self._began = time.process_time()
+        worker.metrics[self.name] = self.cpu_seconds
+
+    def cpu_seconds(self, worker: Any) -> float:
+        """CPU time of the process since `setup`, all threads, user and system."""
+        return time.process_time() - self._began
+
+    def teardown(self, worker: Any) -> None:
+        worker.metrics.pop(self.name, None)
+        if worker.status.name in LEAVING:
+            message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
+            worker.log_event(self.name, message)
+        forget_intervals()
+
+
+def describe(dask_worker: Any) -> dict[str, Any]:
+    """What this worker runs on, and which version of ours it can import."""
+    return {
+        "package": importable_package(),
+        "host": socket.gethostname(),
+        "cores": os.cpu_count(),
+        "memory": host_memory(),
+        "python": platform.python_version(),
+    }
+
+
+def importable_package() -> str | None:
+    """Version of this package that this process could import, without importing it."""
+    from importlib.metadata import PackageNotFoundError, version
+    from importlib.util import find_spec
+
+    try:
+        return version("roastcoffea") if find_spec("roastcoffea") else None
+    except (PackageNotFoundError, ValueError):
+        return None
+
+
+def host_memory() -> int | None:
+    """Physical memory of this host in bytes; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+async def flush(spans: Sequence[str], dask_worker: Any = None) -> dict[str, Any]:
+    """Send a heartbeat now, and give what this worker has counted for these spans so far."""
+    await dask_worker.heartbeat()
+    digests = [
+        ((key[0], *key[2:]), value)
+        for key, value in dask_worker.digests_total.items()
+        if isinstance(key, tuple) and len(key) > 2 and key[1] in spans
+    ]
+    return {"digests": digests}

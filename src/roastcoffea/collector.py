@@ -1,0 +1,307 @@
+"""The context manager around an analysis: it opens the probes, closes them, and makes one Run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from roastcoffea.backends.dask import DaskMetricsBackend
+from roastcoffea.backends.log import chunk_table
+from roastcoffea.backends.spans import RunSpan
+from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.instrument.hook import unwatch, watch
+from roastcoffea.instrument.probe import error_text
+from roastcoffea.measurement import Measurement
+from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
+
+VERSIONS_OF = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
+TABLES = ("chunks", "tasks", "samples", "lifetimes")
+OLD_OUTPUT_KEY = "__roastcoffea_metrics__"
+
+
+class MetricsCollector:
+    """Measures what runs inside of its `with` on the cluster of a Dask client.
+
+    The analysis needs no change: while the collector is open, Runner calls are noticed and their chunks are recorded.
+    After the `with` (also where it failed) `measurement` has everything. A collector measures once.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A connected, synchronous client.
+    backend : {"dask"}, optional
+        Where the analysis runs.
+    track_workers : bool
+        Whether to sample the workers' memory, CPU and tasks.
+    worker_tracking_interval : float
+        Seconds between samples; workers report less often than each half second.
+    processor_instance : optional
+        Not needed: the hook finds the processor itself.
+
+    Raises
+    ------
+    ValueError
+        No client, a client that is not connected, an unknown backend, an interval that is not positive.
+    TypeError
+        An asynchronous client.
+
+    Examples
+    --------
+    >>> with MetricsCollector(client) as collector:  # doctest: +SKIP
+    ...     output = runner(fileset, processor_instance=processor)
+    >>> collector.print_summary()  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        client: Any = None,
+        backend: str | None = None,
+        track_workers: bool = True,
+        worker_tracking_interval: float = 1.0,
+        processor_instance: Any = None,
+    ) -> None:
+        self.processor_instance = processor_instance
+        self.problems: list[str] = []
+        self._interval = _checked_interval(worker_tracking_interval) if track_workers else None
+        self._backend = _backend(client, backend)
+        self._span = RunSpan("roastcoffea")
+        self._calls: list[RunnerCall] = []
+        self._report: Any = None
+        self._custom: Any = None
+        self._id = uuid.uuid4().hex
+        self._entered = False
+        self._measurement: Measurement | None = None
+
+    # the run
+
+    def __enter__(self) -> Self:
+        if self._entered:
+            text = "this MetricsCollector has been used already; make a new one for each run"
+            raise RoastcoffeaError(text)
+        self._entered = True
+        try:
+            self._open()
+        except BaseException:
+            self._backend.close(None)
+            raise
+        self._start, self._began = time.time(), time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        stop = self._start + time.perf_counter() - self._began
+        unwatch(self)
+        try:
+            self._leave_span()
+        finally:
+            self._backend.close(self._span)
+            self._measurement = Measurement(self._seen(stop, error))
+
+    def _open(self) -> None:
+        try:
+            self._backend.open(self._interval)
+        except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
+            self.note(f"the cluster is not seen: {error_text(problem)}")
+        self._span.__enter__()
+        watch(self)
+
+    def _leave_span(self) -> None:
+        try:
+            self._span.__exit__()
+        except ValueError:
+            self.note("the with was left in another context than it was entered in: its span stays open there")
+
+    # what the hook asks
+
+    @property
+    def topic(self) -> str:
+        """Name of the plugin that takes this collector's records."""
+        return self._backend.name
+
+    def reaches(self, executor: Any) -> bool:
+        """Whether records of this executor's tasks come home."""
+        return self._backend.reaches(executor)
+
+    def packed_for_tasks(self, thing: Any) -> bytes | None:
+        """Pickle by value of what tasks need, where they cannot import it."""
+        return self._backend.packed_for_tasks(thing)
+
+    def span_ensured(self) -> AbstractContextManager[None]:
+        """Context in which tasks are counted in the span of the run."""
+        return self._span.ensured()
+
+    def call_ended(self, call: RunnerCall) -> None:
+        """Take the record of a Runner call, and bring home what was seen of it."""
+        self._calls.append(call)
+        try:
+            self._backend.drain()
+        except (OSError, RuntimeError) as problem:
+            self.note(f"records could not be brought home at the end of a Runner call: {error_text(problem)}")
+
+    def note(self, problem: str) -> None:
+        """Take note of what could not be delivered."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    # what is made of it
+
+    def _seen(self, stop: float, error: BaseException | None) -> Run:
+        try:
+            return self._run(stop, error, *self._tables(stop))
+        except Exception as problem:  # noqa: BLE001  (an error of ours must not hide one of the analysis)
+            self.note(f"the records could not be read: {error_text(problem)}")
+            absent = dict.fromkeys(TABLES, f"the records could not be read: {error_text(problem)}")
+            return self._run(stop, error, {}, absent)
+
+    def _tables(self, stop: float) -> tuple[dict[str, Any], dict[str, str]]:
+        """Tables of the run, and reasons for those that are absent."""
+        backend = self._backend
+        if not backend.was_open:
+            return {}, dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not seen")
+        calls = {call.id for call in self._calls}
+        tables = {
+            "chunks": chunk_table([chunk for chunk in backend.log.chunks if chunk["call"] in calls]),
+            "tasks": backend.tasks(),
+            "lifetimes": backend.lifetimes(self._start, stop),
+            "samples": backend.samples(),
+        }
+        if self._interval is not None:
+            return tables, backend.absent
+        return tables | {"samples": None}, backend.absent | {"samples": "track_workers=False"}
+
+    def _run(
+        self, stop: float, error: BaseException | None, tables: dict[str, Any], absent: dict[str, str]
+    ) -> Run:
+        backend = self._backend
+        return Run(
+            id=self._id,
+            name=None,
+            start=self._start,
+            stop=stop,
+            outcome=FINISHED if error is None else FAILED,
+            error=None if error is None else error_text(error),
+            backend="dask",
+            environment=Environment(
+                versions=_versions(), client_host=socket.gethostname(), hosts=backend.hosts
+            ),
+            sampling_interval=self._interval,
+            calls=tuple(self._calls),
+            **tables,
+            span_metrics=backend.span_metrics,
+            coffea_report=self._report,
+            custom_metrics=self._custom,
+            scheduler_clock_offset=backend.clock_offset,
+            dropped=backend.dropped,
+            absent=absent,
+            problems=(*self.problems, *backend.notes()),
+        )
+
+    @property
+    def measurement(self) -> Measurement:
+        """What was measured; it is there once the `with` has been left."""
+        if self._measurement is None:
+            text = "there is no measurement yet: leave the with of the MetricsCollector first"
+            raise RoastcoffeaError(text)
+        return self._measurement
+
+    def set_coffea_report(self, report: Mapping[str, Any], custom_metrics: Any = None) -> None:
+        """Hand over coffea's report; it wins over the one that the hook saw.
+
+        Parameters
+        ----------
+        report : mapping
+            What the Runner returned beside the output with `savemetrics=True`.
+        custom_metrics : mapping, optional
+            `{dataset: {"entries", "duration", "performance_counters": {"num_requested_bytes"}}}`, which replaces
+            coffea's totals.
+        """
+        for name, value in (("report", report), ("custom_metrics", custom_metrics)):
+            if value is not None and not isinstance(value, Mapping):
+                text = f"set_coffea_report: {name} must be a mapping, not {type(value).__name__}"
+                raise TypeError(text)
+        self._report, self._custom = report, custom_metrics
+        if self._measurement is not None:
+            run = dataclasses.replace(
+                self._measurement.run, coffea_report=report, custom_metrics=custom_metrics
+            )
+            self._measurement = Measurement(run)
+
+    def get_metrics(self) -> Mapping[str, Any]:
+        """Values of the metrics under their names; one that is missing raises a KeyError with the reason."""
+        return self.measurement.metrics
+
+    metrics = property(get_metrics)
+
+    def save_measurement(self, output_dir: str | Path, measurement_name: str | None = None) -> Path:
+        """Save the measurement as a new folder in `output_dir`; give the folder's path."""
+        return self.measurement.save(output_dir, measurement_name)
+
+    def print_summary(self) -> None:
+        """Print the metrics as tables."""
+        self.measurement.print_summary()
+
+    @property
+    def coffea_report(self) -> Any:
+        """The report that was set, else that of the last Runner call that had one."""
+        if self._report is not None:
+            return self._report
+        return next((call.report for call in reversed(self._calls) if call.report is not None), None)
+
+    @property
+    def chunk_metrics(self) -> list[dict[str, Any]]:
+        """One dict for each attempt of a chunk."""
+        return list(self.metrics["raw_chunk_metrics"])
+
+    @property
+    def tracking_data(self) -> dict[str, Any] | None:
+        """Samples of the workers by field and worker; None where they were not sampled."""
+        return self.metrics.get("tracking_data")
+
+    @property
+    def span_metrics(self) -> Mapping[tuple[Any, ...], float]:
+        """The span's cumulative metrics under tuple keys; empty where there are none."""
+        return self.measurement.run.span_metrics or {}
+
+    def extract_metrics_from_output(self, output: Any) -> None:
+        """Take what older versions left in an output out of it, in place."""
+        if isinstance(output, dict):
+            output.pop(OLD_OUTPUT_KEY, None)
+
+
+def _backend(client: Any, backend: str | None) -> DaskMetricsBackend:
+    if backend not in (None, "dask"):
+        text = f'unknown backend {backend!r}; there is "dask"'
+        raise ValueError(text)
+    if client is None:
+        text = "MetricsCollector needs a distributed.Client: MetricsCollector(client)"
+        raise ValueError(text)
+    return DaskMetricsBackend(client)
+
+
+def _checked_interval(interval: float) -> float:
+    if not (isinstance(interval, (int, float)) and math.isfinite(interval) and interval > 0):
+        text = f"worker_tracking_interval must be a positive number of seconds, not {interval!r}"
+        raise ValueError(text)
+    return float(interval)
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+    from platform import python_version
+
+    versions = {"python": python_version()}
+    for package in VERSIONS_OF:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions

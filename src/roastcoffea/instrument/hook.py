@@ -1,0 +1,279 @@
+"""The client's hook into coffea: it notices Runner calls and puts a probe around each chunk's function.
+
+While a collector is open, `Runner.run` and the `copy` of executors are patched, and they are restored with the last
+collector. The Runner makes a throw-away copy of its executor for each step; that copy, and nothing else, gets a subclass
+of its own class whose `__call__` annotates the tasks and wraps the function.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import functools
+import hashlib
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+import dask
+from dask.utils import key_split
+
+from roastcoffea.instrument.probe import Probe, error_text
+from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
+from roastcoffea.records.tasks import PREPROCESSING
+from roastcoffea.records.wire import ANNOTATION
+
+PROCESSING = "processing"
+_FUNCNAME_LENGTH = 50
+"""Where dask cuts the name of a function."""
+
+
+class Watcher(Protocol):
+    """What the hook asks of a collector."""
+
+    topic: str
+
+    def reaches(self, executor: Any) -> bool:
+        """Whether records of this executor's tasks come home."""
+
+    def packed_for_tasks(self, thing: Any) -> bytes | None:
+        """Pickle by value of what tasks need, where they cannot import it."""
+
+    def span_ensured(self) -> AbstractContextManager[None]:
+        """Context in which tasks are counted in the span of the run."""
+
+    def call_ended(self, call: RunnerCall) -> None:
+        """Take the record of a Runner call."""
+
+    def note(self, problem: str) -> None:
+        """Take note of what could not be delivered."""
+
+
+_lock = threading.RLock()
+_active: list[Watcher] = []
+_patches: list[tuple[type, str, Any, Any]] = []
+_here: ContextVar[tuple[Watcher, ...]] = ContextVar("roastcoffea_collectors", default=())
+_call: ContextVar[_OpenCall | None] = ContextVar("roastcoffea_call", default=None)
+
+
+def watch(watcher: Watcher) -> None:
+    """Let a collector see the Runner calls of this context, and those of contexts that have no collector."""
+    from coffea.processor import Runner
+    from coffea.processor.executor import ExecutorBase
+
+    with _lock:
+        if not _active:
+            _patch(Runner, "run", _watched_run)
+            _patch(ExecutorBase, "copy", _watched_copy)
+        _active.append(watcher)
+    _here.set((*_here.get(), watcher))
+
+
+def unwatch(watcher: Watcher) -> None:
+    """Undo `watch`; with the last collector coffea is as it was."""
+    _here.set(tuple(other for other in _here.get() if other is not watcher))
+    with _lock:
+        _active.remove(watcher)
+        while not _active and _patches:
+            owner, name, original, replacement = _patches.pop()
+            if owner.__dict__.get(name) is replacement:
+                setattr(owner, name, original)
+
+
+def _patch(owner: type, name: str, wrapping: Callable[..., Any]) -> None:
+    original = owner.__dict__[name]
+    replacement = functools.wraps(original)(wrapping(original))
+    setattr(owner, name, replacement)
+    _patches.append((owner, name, original, replacement))
+
+
+def _watchers() -> tuple[Watcher, ...]:
+    """Open collectors of this context; in a thread that has none, all that are open."""
+    with _lock:
+        here = tuple(watcher for watcher in _here.get() if watcher in _active)
+        return here or tuple(_active)
+
+
+def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        watchers = _watchers()
+        if not watchers or _call.get() is not None:
+            return original(self, *args, **kwargs)
+        call = _OpenCall(watchers, self, kwargs.get("processor_instance", args[1] if len(args) > 1 else None))
+        _watch_own_copy(type(self.executor))
+        _watch_own_copy(type(self.pre_executor))
+        with call.open():
+            call.result = original(self, *args, **kwargs)
+            return call.result
+
+    return run
+
+
+def _watch_own_copy(executor: type) -> None:
+    """Patch the class of the executor that has a `copy` of its own, where that is not patched yet."""
+    owner = next((base for base in executor.__mro__ if "copy" in base.__dict__), None)
+    with _lock:
+        if owner is not None and _active and all(patched is not owner for patched, *_ in _patches):
+            _patch(owner, "copy", _watched_copy)
+
+
+def _watched_copy(original: Callable[..., Any]) -> Callable[..., Any]:
+    def copy_executor(self: Any, *args: Any, **kwargs: Any) -> Any:
+        executor = original(self, *args, **kwargs)
+        call = _call.get()
+        watchers = call.watchers if call is not None else _watchers()
+        if watchers:
+            _watch_executor(executor, watchers, call, preprocessing=kwargs.get("desc") == "Preprocessing")
+        return executor
+
+    return copy_executor
+
+
+def _watch_executor(
+    executor: Any, watchers: tuple[Watcher, ...], call: _OpenCall | None, *, preprocessing: bool
+) -> None:
+    """Give this one executor a `__call__` that tags its tasks and, for chunks, puts the probe in."""
+    kind = type(executor)
+    if "_roastcoffea" in kind.__dict__ or not (preprocessing or call):
+        return
+
+    def __call__(self: Any, items: Any, function: Any, accumulator: Any) -> Any:  # noqa: N807
+        self.__class__ = kind
+        if preprocessing or call is None:
+            tag = {"step": PREPROCESSING, "prefix": None}
+        else:
+            items, function, tag = call.prepared(self, items, function)
+        with _tagged(watchers, tag):
+            return kind.__call__(self, items, function, accumulator)
+
+    names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
+    body = names | {"__call__": __call__, "__slots__": (), "_roastcoffea": True}
+    executor.__class__ = type(kind)(kind.__name__, (kind,), body)
+
+
+@contextmanager
+def _tagged(watchers: tuple[Watcher, ...], tag: Mapping[str, Any]) -> Iterator[None]:
+    topics = [watcher.topic for watcher in watchers]
+    with ExitStack() as stack:
+        stack.enter_context(watchers[-1].span_ensured())
+        stack.enter_context(dask.annotate(**{ANNOTATION: {"collectors": topics, **tag}}))
+        yield
+
+
+class _OpenCall:
+    """A call of `Runner.run` that goes on."""
+
+    def __init__(self, watchers: tuple[Watcher, ...], runner: Any, processor: Any) -> None:
+        self.id = uuid.uuid4().hex
+        self.watchers = watchers
+        self.runner = runner
+        self.processor = type(processor).__name__
+        self.result: Any = None
+        self.chunks: int | None = None
+        self.fileset: str | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        token = _call.set(self)
+        start, began = time.time(), time.perf_counter()
+        error: BaseException | None = None
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            _call.reset(token)
+            self._deliver(start, start + time.perf_counter() - began, error or _captured_error(self.result))
+
+    def prepared(self, executor: Any, items: Any, function: Any) -> tuple[Any, Any, dict[str, Any]]:
+        """The executor's items, the function with the probe around it, and the tag of the tasks."""
+        items = list(items)
+        self.chunks = len(items)
+        self.fileset = fingerprint(items)
+        name = (getattr(executor, "function_name", None) or self.processor)[:_FUNCNAME_LENGTH]
+        tag = {"step": PROCESSING, "prefix": key_split(f"{name}-{'0' * 32}")}
+        return items, self._probed(executor, function, name), tag
+
+    def _probed(self, executor: Any, function: Any, name: str) -> Any:
+        reached = [watcher for watcher in self.watchers if watcher.reaches(executor)]
+        for watcher in self.watchers:
+            if watcher not in reached:
+                watcher.note(
+                    f"the chunks of a {type(executor).__name__} were not seen: "
+                    "it does not run on the cluster of the collector's client"
+                )
+        if not reached:
+            return function
+        try:
+            packed = reached[-1].packed_for_tasks(Probe)
+        except (OSError, RuntimeError) as problem:
+            self._note(f"the chunks were not seen: {error_text(problem)}")
+            return function
+        topics = tuple(watcher.topic for watcher in reached)
+        return Probe(function, self.id, topics, name, packed)
+
+    def _note(self, problem: str) -> None:
+        for watcher in self.watchers:
+            watcher.note(problem)
+
+    def _deliver(self, start: float, stop: float, error: BaseException | None) -> None:
+        record = RunnerCall(
+            id=self.id,
+            processor=self.processor,
+            executor=type(self.runner.executor).__name__,
+            start=start,
+            stop=stop,
+            outcome=FINISHED if error is None else FAILED,
+            error=None if error is None else error_text(error),
+            chunks=self.chunks,
+            fileset=self.fileset,
+            options=_options(self.runner),
+            report=_report(self.result),
+        )
+        for watcher in self.watchers:
+            watcher.call_ended(record)
+
+
+def fingerprint(items: Iterable[Any]) -> str | None:
+    """SHA-256 over dataset, file, tree and file uuid of chunks: equal for equal input, whatever the chunk size."""
+    with contextlib.suppress(AttributeError):
+        files = {(item.dataset, item.filename, item.treename, item.fileuuid.hex()) for item in items}
+        return hashlib.sha256(json.dumps(sorted(files)).encode()).hexdigest()
+    return None
+
+
+def _options(runner: Any) -> dict[str, Any]:
+    """The plain settings of a Runner and its executor, and the name of its schema."""
+    options = {"schema": getattr(runner.schema, "__name__", None)}
+    for owner, thing in (("", runner), ("executor.", runner.executor)):
+        for setting in dataclasses.fields(thing):
+            value = getattr(thing, setting.name, None)
+            if isinstance(value, (str, int, float, bool)):
+                options[owner + setting.name] = value
+    return options
+
+
+def _unwrapped(result: Any) -> Any:
+    """What `Runner.run` gave, out of coffea's result type where that was asked for."""
+    value = getattr(result, "value", None)
+    return result if isinstance(result, Mapping) else value
+
+
+def _report(result: Any) -> dict[str, Any] | None:
+    output = _unwrapped(result)
+    metrics = output.get("metrics") if isinstance(output, Mapping) else None
+    return copy.deepcopy(dict(metrics)) if isinstance(metrics, Mapping) else None
+
+
+def _captured_error(result: Any) -> BaseException | None:
+    """The error that coffea captured instead of raising it."""
+    output = _unwrapped(result)
+    captured = output.get("exception") if isinstance(output, Mapping) else getattr(result, "exception", None)
+    return captured if isinstance(captured, BaseException) else None

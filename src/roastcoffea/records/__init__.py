@@ -1,0 +1,1 @@
+"""What was seen: plain, frozen records in seconds and bytes, without arithmetic."""

@@ -1,0 +1,22 @@
+"""How a bulky record is described: a table is a tuple of columns, each with unit and meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["text", "texts", "integer", "number"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a table of records.
+
+    `kind` is "text", "texts" (a list of text), "integer" (signed, 64 bits) or "number" (64-bit float).
+    `unit` is None for what has none. A value that was not measured is None in every kind of column.
+    """
+
+    name: str
+    kind: Kind
+    unit: str | None
+    meaning: str

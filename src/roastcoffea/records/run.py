@@ -1,0 +1,92 @@
+"""A run: everything that was seen between entering and leaving one collector."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FINISHED: Final = "finished"
+FAILED: Final = "failed"
+
+SpanMetrics = Mapping[tuple[Hashable, ...], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerCall:
+    """One call of coffea's `Runner.run` inside the run."""
+
+    id: str
+    processor: str
+    executor: str
+    start: float
+    stop: float
+    outcome: str
+    error: str | None = None
+    chunks: int | None = None
+    """Chunks that were handed to the executor; None where it was never called."""
+    fileset: str | None = None
+    """SHA-256 over dataset, file, tree and file uuid of those chunks: equal for equal input."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The Runner's and the executor's settings that matter to speed, such as chunksize."""
+    report: Mapping[str, Any] | None = None
+    """coffea's own metrics; None unless the Runner has savemetrics on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A machine that took part."""
+
+    name: str
+    cores: int | None
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """On what the run was made."""
+
+    versions: Mapping[str, str]
+    client_host: str | None
+    hosts: tuple[Host, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What was seen of one run.
+
+    Times are Unix seconds on the client's clock where a column does not say otherwise. Tables are Arrow tables with the
+    columns of `records.chunks`, `records.tasks` and `records.workers`. What was not measured at all is None, and
+    `absent` has the reason under the field's name.
+    """
+
+    id: str
+    name: str | None
+    start: float
+    stop: float
+    outcome: str
+    error: str | None
+    backend: str
+    environment: Environment
+    sampling_interval: float | None = None
+    calls: tuple[RunnerCall, ...] = ()
+    chunks: pa.Table | None = None
+    tasks: pa.Table | None = None
+    samples: pa.Table | None = None
+    lifetimes: pa.Table | None = None
+    span_metrics: SpanMetrics | None = None
+    coffea_report: Any = None
+    """What the user handed to `set_coffea_report`; None where it was not called."""
+    custom_metrics: Any = None
+    scheduler_clock_offset: float | None = None
+    """Scheduler's clock less the client's, in seconds."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Rows that were lost because nobody could take them, by table."""
+    reported: Mapping[str, Any] | None = None
+    """Metrics that another program computed and stored without records (roastcoffea 0.1.2)."""
+    reported_by: str | None = None
+    absent: Mapping[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,39 @@
+"""Finished attempts of Dask tasks, as the scheduler saw them end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from roastcoffea.records.columns import Column
+
+PROCESSOR: Final = "processor"
+MERGE: Final = "merge"
+PREPROCESSING: Final = "preprocessing"
+OTHER: Final = "other"
+KINDS: Final = (OTHER, PROCESSOR, MERGE, PREPROCESSING)
+
+OK: Final = "ok"
+ERROR: Final = "error"
+LOST: Final = "worker lost"
+CANCELLED: Final = "cancelled"
+OUTCOMES: Final = (OK, ERROR, LOST, CANCELLED)
+
+TASK_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("key", "text", None, "key of the task"),
+    Column("run_id", "integer", None, "number that the scheduler gave to this attempt"),
+    Column("prefix", "text", None, "task prefix: the key without its token"),
+    Column(
+        "kind", "text", None, 'what it did for this run: "processor", "merge", "preprocessing" or "other"'
+    ),
+    Column("worker", "text", None, "address of the worker"),
+    Column("thread", "integer", None, "identity of the thread in its process"),
+    Column("start", "number", "s", "when it began to compute (Unix time, as shifted by Dask)"),
+    Column("stop", "number", "s", "when it ended to compute (Unix time, as shifted by Dask)"),
+    Column("seen", "number", "s", "when the scheduler learned of its end (Unix time, the client's clock)"),
+    Column("nbytes", "integer", "B", "size of the result in memory"),
+    Column("type", "text", None, "type of the result"),
+    Column("outcome", "text", None, '"ok", "error", "worker lost" or "cancelled"'),
+    Column("attempt", "integer", None, "which attempt of its task this is, from 1, among those seen"),
+    Column("span", "text", None, "identity of the Dask span that counts it"),
+    Column("error", "text", None, "text of the error, where there was one"),
+)

@@ -1,0 +1,61 @@
+"""Worker samples in the shape that notebooks for version 0.1.2 read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+SERIES: Final = (
+    ("worker_memory", "memory"),
+    ("worker_memory_limit", "memory_limit"),
+    ("worker_active_tasks", "processing"),
+    ("worker_cores", "threads"),
+    ("worker_nbytes", "nbytes"),
+    ("worker_occupancy", "occupancy"),
+    ("worker_executing", "executing"),
+    ("worker_last_seen", "last_seen"),
+    ("worker_cpu", "cpu_percent"),
+)
+"""Names of 0.1.2, and the columns that they come from."""
+
+TrackingData = dict[str, dict[Any, Any]]
+
+
+def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
+    """Worker counts and nine series per worker.
+
+    Times are naive `datetime` objects in local time, as `datetime.now()` gives them. `worker_counts` has the number of
+    workers at each arrival, departure and sample; each of the nine is {worker: [(time, value), ...]} in order
+    of time. A value that was not measured is left out.
+    """
+    threads = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["threads"].to_pylist(), strict=True))
+    rows = [row for row in samples.to_pylist() if row["time"] is not None]
+    rows.sort(key=lambda row: row["time"])
+    data: TrackingData = {"worker_counts": _worker_counts(lifetimes, [row["time"] for row in rows])}
+    data |= {name: {row["worker"]: [] for row in rows} for name, _ in SERIES}
+    for row in rows:
+        time = datetime.fromtimestamp(row["time"])
+        values = row | {"threads": threads.get(row["worker"])}
+        for name, column in SERIES:
+            if values[column] is not None:
+                data[name][row["worker"]].append((time, values[column]))
+    return data
+
+
+def _worker_counts(lifetimes: pa.Table, sampled: list[float]) -> dict[datetime, int]:
+    """Workers at each moment that matters; at the last one those who stayed until then count."""
+    starts = np.sort(lifetimes["start"].drop_null().to_numpy())
+    stops = np.sort(lifetimes["stop"].drop_null().to_numpy())
+    if len(starts) == 0 or len(stops) == 0:
+        return {}
+    inside = [time for time in sampled if starts[0] <= time <= stops[-1]]
+    times = np.unique(np.concatenate([starts, stops, inside]))
+    left = np.searchsorted(stops, times, side="right")
+    left[-1] = np.searchsorted(stops, times[-1], side="left")
+    counts = np.searchsorted(starts, times, side="right") - left
+    return {
+        datetime.fromtimestamp(time): int(count) for time, count in zip(times.tolist(), counts, strict=True)
+    }

@@ -1,0 +1,42 @@
+"""Workers: when they were there, and samples of what they reported with their heartbeats."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from roastcoffea.records.columns import Column
+
+LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("worker", "text", None, "address of the worker"),
+    Column("name", "text", None, "name of the worker in its cluster"),
+    Column("host", "text", None, "address of the host it ran on"),
+    Column("process", "integer", None, "process on that host; workers that share one share its CPU time"),
+    Column("threads", "integer", "threads", "threads for tasks (what Dask calls cores)"),
+    Column("memory_limit", "integer", "B", "memory that Dask may use there"),
+    Column("start", "number", "s", "arrival, or start of the run (Unix time, the client's clock)"),
+    Column("stop", "number", "s", "departure, or end of the run (Unix time, the client's clock)"),
+    Column("cpu_seconds", "number", "s", "CPU time of the worker's process in that time (operating system)"),
+)
+
+SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("worker", "text", None, "address of the worker"),
+    Column("time", "number", "s", "when the worker measured (Unix time, the worker's clock)"),
+    Column(
+        "last_seen", "number", "s", "when the scheduler last heard of it (Unix time, the scheduler's clock)"
+    ),
+    Column("cpu_percent", "number", "%", "CPU use of the process; 100 is one core"),
+    Column("memory", "integer", "B", "resident memory of the process"),
+    Column("memory_limit", "integer", "B", "memory that Dask may use there"),
+    Column("processing", "integer", "tasks", "tasks that the scheduler has assigned to it"),
+    Column("executing", "integer", "tasks", "tasks that it was executing"),
+    Column("nbytes", "integer", "B", "size of the results that it holds"),
+    Column("occupancy", "number", "s", "work that the scheduler expects it to have"),
+    Column("spilled", "integer", "B", "results that it has spilled (their size in memory)"),
+    Column("cpu_seconds", "number", "s", "CPU time of the process since it was first seen by this run"),
+    Column("event_loop_seconds", "number", "s", "observed interval between ticks of its event loop"),
+    Column("file_descriptors", "integer", None, "open file descriptors of the process"),
+    Column("network_read", "number", "B/s", "network traffic into the host"),
+    Column("network_write", "number", "B/s", "network traffic out of the host"),
+    Column("disk_read", "number", "B/s", "disk traffic of the host"),
+    Column("disk_write", "number", "B/s", "disk traffic of the host"),
+)
