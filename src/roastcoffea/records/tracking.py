@@ -27,9 +27,9 @@ TrackingData = dict[str, dict[Any, Any]]
 def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
     """Worker counts and nine series per worker.
 
-    Times are naive `datetime` objects in local time, as `datetime.now()` gives them. `worker_counts` has the number of
-    workers at each arrival, departure and sample; each of the nine is {worker: [(time, value), ...]} in order
-    of time. A value that was not measured is left out.
+    Times are naive `datetime` objects in local time, as `datetime.now()` gives them. `worker_counts` has
+    the number of workers at each arrival, departure and sample; each of the nine is {worker: [(time,
+    value), ...]} in order of time. A value that was not measured is left out.
     """
     threads = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["threads"].to_pylist(), strict=True))
     rows = [row for row in samples.to_pylist() if row["time"] is not None]

@@ -1,0 +1,197 @@
+"""A measurement: a run, and what is computed from it when it is asked for."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from roastcoffea.metrics import CATALOGUE, Metrics, evaluate
+from roastcoffea.metrics.catalogue import RAW
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.columns import Column
+from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.store import load_run, save_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METRICS_FORMAT: Final = "roastcoffea metrics 1"
+
+
+class Measurement:
+    """A run with its metrics and tables.
+
+    Tables are pandas DataFrames with one row per thing. Whole numbers are "Int64": what was not measured is
+    <NA>, and NaN in a column of floats. `frame.attrs["columns"]` tells each column's meaning and unit;
+    where a table was not recorded at all it is empty, and `frame.attrs["absent"]` has the reason. Frames
+    are built once: copy before changing.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __repr__(self) -> str:
+        return f"<Measurement {self.run.name or self.run.id!r}: {self.outcome}, {len(self.metrics)} metrics>"
+
+    @property
+    def outcome(self) -> str:
+        """ "finished" or "failed"."""
+        return self.run.outcome
+
+    @property
+    def error(self) -> str | None:
+        """Text of the error that ended the run; None where it finished."""
+        return self.run.error
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be measured as it should."""
+        return list(self.run.problems)
+
+    @cached_property
+    def metrics(self) -> Metrics:
+        """Metrics by name, with `.missing`, `.source` and `.unit`."""
+        return evaluate(self.run)
+
+    @cached_property
+    def chunks(self) -> pd.DataFrame:
+        """Attempts of chunks."""
+        return self._frame("chunks", CHUNK_COLUMNS)
+
+    @cached_property
+    def tasks(self) -> pd.DataFrame:
+        """Finished attempts of tasks."""
+        return self._frame("tasks", TASK_COLUMNS)
+
+    @cached_property
+    def workers(self) -> pd.DataFrame:
+        """Samples of workers."""
+        return self._frame("samples", SAMPLE_COLUMNS)
+
+    @cached_property
+    def lifetimes(self) -> pd.DataFrame:
+        """Workers, with their arrival and departure."""
+        return self._frame("lifetimes", LIFETIME_COLUMNS)
+
+    @property
+    def fine_metrics(self) -> dict[tuple[Any, ...], float]:
+        """Dask's own metrics of the run's span, by tuple; empty where there are none."""
+        return dict(self.run.span_metrics or {})
+
+    def save(self, folder: str | PathLike[str], name: str | None = None, overwrite: bool = False) -> Path:
+        """Write the measurement to `folder/name`, and return that path.
+
+        Without a name one is made from the time. A measurement that is there already is replaced only with
+        `overwrite`. `metrics.json` in it is for other programs, the records beside it are what `load`
+        reads.
+
+        Raises
+        ------
+        MeasurementError
+            If the name leaves the folder, is taken, or the measurement cannot be written.
+        """
+        files = {"metrics.json": metrics_json(self.run, self.metrics)}
+        return save_run(self.run, folder, name, overwrite=overwrite, extra_files=files)
+
+    def print_summary(self, file: IO[str] | None = None) -> None:
+        """Print the metrics as tables, to the terminal or into a file."""
+        from roastcoffea.report.terminal import print_summary
+
+        print_summary(self.run, self.metrics, file)
+
+    def _frame(self, field: str, columns: Sequence[Column]) -> pd.DataFrame:
+        import pandas as pd
+
+        table: pa.Table | None = getattr(self.run, field)
+        filled = table if table is not None else table_of_rows(columns, [])
+        frame: pd.DataFrame = filled.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+        frame.attrs["columns"] = {column.name: _documentation(column) for column in columns}
+        if table is None:
+            frame.attrs["absent"] = self.run.absent.get(field, "it was not recorded")
+        return frame
+
+
+def load(path: str | PathLike[str]) -> Measurement:
+    """Measurement that was saved to a folder, by this version or by 0.1.2.
+
+    Raises
+    ------
+    MeasurementError
+        If there is none, or it cannot be read.
+    """
+    return Measurement(load_run(path))
+
+
+def load_measurement(path: str | PathLike[str]) -> tuple[dict[str, Any], float, float]:
+    """Metrics, start and stop of a saved measurement, as version 0.1.2 gave them.
+
+    The dictionary has every metric that could be computed, also under its older name. Start and stop are
+    Unix seconds; of a folder of 0.1.2 they are what it stored, readings of a clock of unknown origin.
+    """
+    measurement = load(path)
+    metrics = dict(measurement.metrics)
+    metrics |= {alias: metrics[name] for alias, name in CATALOGUE.aliases.items() if name in metrics}
+    reported = measurement.run.reported or {}
+    return metrics, reported.get("t0", measurement.run.start), reported.get("t1", measurement.run.stop)
+
+
+def metrics_json(run: Run, metrics: Metrics) -> bytes:
+    """Content of `metrics.json`: the metrics, without the raw structures, for other programs.
+
+    It is standard JSON: {"metrics": {name: {"value", "unit", "source"}}, "missing": {name: reason}} with
+    the run's identity; a number that JSON cannot hold is the text "NaN", "Infinity" or "-Infinity".
+    """
+    raw = {metric.name for metric in CATALOGUE.metrics() if metric.group == RAW}
+    document = {
+        "format": METRICS_FORMAT,
+        "id": run.id,
+        "name": run.name,
+        "start": run.start,
+        "stop": run.stop,
+        "outcome": run.outcome,
+        "error": run.error,
+        "metrics": {
+            name: {"value": metrics[name], "unit": str(metrics.unit[name]), "source": metrics.source[name]}
+            for name in metrics
+            if name not in raw
+        },
+        "missing": {name: reason for name, reason in metrics.missing.items() if name not in raw},
+        "problems": run.problems,
+    }
+    return json.dumps(_standard(document), indent=1, allow_nan=False).encode()
+
+
+def _documentation(column: Column) -> str:
+    return column.meaning if column.unit is None else f"{column.meaning} [{column.unit}]"
+
+
+def _standard(value: Any) -> Any:
+    """Value in the types of standard JSON; what has none becomes text."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _standard(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_standard(item) for item in value]
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return _finite(float(value))
+    return str(value)
+
+
+def _finite(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,0 +1,11 @@
+"""What is computed from a run: the catalogue of metrics, complete once this package is imported."""
+
+from roastcoffea.metrics import workflow
+
+# Metrics of the workflow are inputs of the others, and an input is defined before it is used.
+# isort: split
+from roastcoffea.metrics import chunks, fine, workers
+from roastcoffea.metrics.catalogue import CATALOGUE, GROUPS, Metric
+from roastcoffea.metrics.evaluation import Metrics, evaluate
+
+__all__ = ["CATALOGUE", "GROUPS", "Metric", "Metrics", "chunks", "evaluate", "fine", "workers", "workflow"]

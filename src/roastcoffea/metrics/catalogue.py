@@ -1,0 +1,177 @@
+"""The catalogue of metrics: each is one function whose parameters name what it is computed from."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeVar
+
+from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.units import Unit
+
+THROUGHPUT: Final = "throughput"
+EVENTS: Final = "events"
+RESOURCES: Final = "resources"
+TIMING: Final = "timing"
+FINE: Final = "fine metrics"
+CHUNKS: Final = "chunks"
+RAW: Final = "raw"
+GROUPS: Final = (THROUGHPUT, EVENTS, RESOURCES, TIMING, FINE, CHUNKS, RAW)
+
+RUN: Final = "run"
+"""The input that is there from the beginning: the run itself."""
+
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
+
+class NotMeasuredError(RoastcoffeaError):
+    """A quantity cannot be had from this run; the text is the reason that the user reads."""
+
+
+class Sourced(NamedTuple):
+    """Value of a metric with the source that it came from in this run, where there are several."""
+
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something that is computed from a run, for metrics to take as an input.
+
+    Where an input that is in `optional` could not be had, the function gets None in its place.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    inputs: tuple[str, ...]
+    optional: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric(Fact):
+    """A number (in group "raw": a structure) that people ask for by name.
+
+    `label` and `statistic` say how tables show it: metrics of one group and label that differ in their
+    statistic ("mean", "min", ...) share a row.
+    """
+
+    unit: Unit
+    group: str
+    source: str
+    meaning: str
+    label: str
+    statistic: str | None = None
+    alias: str | None = None
+    written_formula: str | None = None
+
+    @property
+    def formula(self) -> str:
+        """How it is computed: as written in the catalogue, else the function's own arithmetic."""
+        return self.written_formula or returned_expression(self.function)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """Facts and metrics in the order in which they can be computed.
+
+    An input has to be there before it is used: that excludes unknown names and cycles alike.
+    """
+
+    entries: dict[str, Fact] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+
+    def add(self, entry: Fact) -> None:
+        """Take in a fact or a metric.
+
+        Raises
+        ------
+        ValueError
+            If its name is taken, its group is none of GROUPS, or an input is not in the catalogue yet.
+        """
+        alias = entry.alias if isinstance(entry, Metric) else None
+        for name in filter(None, (entry.name, alias)):
+            if name == RUN or name in self.entries or name in self.aliases:
+                raise ValueError(f"{name} is in the catalogue already")
+        unknown = [name for name in entry.inputs if name != RUN and name not in self.entries]
+        if unknown:
+            raise ValueError(f"{entry.name} needs {', '.join(unknown)}: not defined before it")
+        if isinstance(entry, Metric) and entry.group not in GROUPS:
+            raise ValueError(f"{entry.name} has group {entry.group!r}, which is none of {GROUPS}")
+        self.entries[entry.name] = entry
+        if alias:
+            self.aliases[alias] = entry.name
+
+    def metrics(self) -> Iterator[Metric]:
+        """Metrics, group by group in the order of GROUPS."""
+        metrics = [entry for entry in self.entries.values() if isinstance(entry, Metric)]
+        return iter(sorted(metrics, key=lambda metric: GROUPS.index(metric.group)))
+
+
+CATALOGUE: Final = Catalogue()
+
+
+def fact(function: AnyFunction) -> AnyFunction:
+    """Decorate a function as a fact; it stays an ordinary function."""
+    CATALOGUE.add(Fact(name=function.__name__, function=function, **_inputs(function)))
+    return function
+
+
+def metric(
+    unit: Unit,
+    *,
+    group: str,
+    source: str,
+    label: str | None = None,
+    alias: str | None = None,
+    formula: str | None = None,
+    catalogue: Catalogue = CATALOGUE,
+) -> Callable[[AnyFunction], AnyFunction]:
+    """Decorate a function as a metric; it stays an ordinary function.
+
+    Its docstring is the metric's meaning. A parameter that defaults to None is an optional input.
+
+    Parameters
+    ----------
+    label
+        What tables call it; the name in words by default.
+    formula
+        Needed where the function is more than arithmetic on its inputs.
+    """
+
+    def register(function: AnyFunction) -> AnyFunction:
+        name = function.__name__
+        entry = Metric(
+            name=name,
+            function=function,
+            unit=unit,
+            group=group,
+            source=source,
+            meaning=inspect.cleandoc(function.__doc__ or ""),
+            label=label or name.replace("_", " "),
+            alias=alias,
+            written_formula=formula,
+            **_inputs(function),
+        )
+        catalogue.add(entry)
+        return function
+
+    return register
+
+
+def _inputs(function: Callable[..., Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters
+    optional = frozenset(name for name, parameter in parameters.items() if parameter.default is None)
+    return {"inputs": tuple(parameters), "optional": optional}
+
+
+def returned_expression(function: Callable[..., Any]) -> str:
+    """Return what a function returns as its author wrote it: the last statement's expression."""
+    definition = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
+    if not isinstance(definition, ast.FunctionDef) or not isinstance(definition.body[-1], ast.Return):
+        raise ValueError(f"{function} returns no single expression; give it a formula")
+    value = definition.body[-1].value
+    return ast.unparse(value) if value else ""

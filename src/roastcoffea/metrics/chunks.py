@@ -1,0 +1,266 @@
+"""Metrics of the chunks: how long their attempts took, what they added to memory, and the datasets apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.metrics.catalogue import CATALOGUE, CHUNKS, RAW, Metric, NotMeasuredError, metric
+from roastcoffea.metrics.facts import FAILED, complete_sum, counted_chunks, measured_values, with_outcome
+from roastcoffea.metrics.statistics import Numbers, sample_deviation
+from roastcoffea.records.chunks import CHECKPOINT
+from roastcoffea.records.run import Run, SpanMetrics
+from roastcoffea.records.tracking import TrackingData
+from roastcoffea.records.tracking import tracking_data as tracking_of
+from roastcoffea.units import COUNT, MEBIBYTE, SECOND, STRUCTURE, Unit
+
+CHUNK_RECORDS: Final = "chunk records"
+MIB: Final = 2.0**20
+
+
+@metric(COUNT, group=CHUNKS, source=CHUNK_RECORDS, label="with a result", formula="attempts that counted")
+def num_successful_chunks(counted_chunks: pa.Table) -> int:
+    """Number of chunks that gave a result, computed or loaded from a checkpoint: the same as `num_chunks`."""
+    return len(counted_chunks)
+
+
+@metric(
+    COUNT,
+    group=CHUNKS,
+    source=CHUNK_RECORDS,
+    label="failed attempts",
+    formula='attempts with outcome "error" or "skipped"',
+)
+def num_failed_chunks(chunks: pa.Table) -> int:
+    """Number of attempts that raised an error or skipped a bad file.
+
+    Attempts, not chunks: one that failed twice and succeeded then counts two here, and is a successful
+    chunk as well.
+    """
+    return len(with_outcome(chunks, FAILED))
+
+
+@metric(
+    COUNT,
+    group=CHUNKS,
+    source=CHUNK_RECORDS,
+    label="events in chunks",
+    formula="sum of events over attempts that counted",
+)
+def total_events_from_chunks(counted_chunks: pa.Table) -> int:
+    """Events of the chunks that gave a result, by their own records: a check of `total_events`."""
+    return int(complete_sum(counted_chunks, "events", "chunks"))
+
+
+class Distribution(NamedTuple):
+    """A quantity of a chunk that is shown by some of its statistics."""
+
+    name: str
+    unit: Unit
+    label: str
+    statistics: tuple[str, ...]
+    input: str
+    values: Callable[[pa.Table], Numbers]
+    meaning: str
+    formula: str
+
+
+def _durations(attempts: pa.Table) -> Numbers:
+    return measured_values(attempts["wall_seconds"])
+
+
+def _memory_deltas(attempts: pa.Table) -> Numbers:
+    return measured_values(pc.subtract(attempts["memory_after"], attempts["memory_before"])) / MIB
+
+
+def _events(attempts: pa.Table) -> Numbers:
+    return measured_values(attempts["events"])
+
+
+STATISTICS: Final[Mapping[str, tuple[str, Callable[[Numbers], Any]]]] = {
+    "mean": ("Mean", np.mean),
+    "min": ("Smallest", np.min),
+    "max": ("Largest", np.max),
+    "std": ("Standard deviation (sample, n - 1) of the", sample_deviation),
+}
+
+DISTRIBUTIONS: Final = (
+    Distribution(
+        "chunk_duration_{}",
+        SECOND,
+        "duration",
+        ("mean", "min", "max", "std"),
+        "successful_chunks",
+        _durations,
+        "wall time of an attempt that was computed to the end.",
+        "wall_seconds",
+    ),
+    Distribution(
+        "chunk_mem_delta_{}_mb",
+        MEBIBYTE,
+        "memory growth",
+        ("mean", "min", "max", "std"),
+        "successful_chunks",
+        _memory_deltas,
+        "growth of the process's resident memory over an attempt that was computed to the end. In MiB "
+        "(1048576 B), whatever the name says; chunks that ran at the same time in the process are in it.",
+        "(memory_after - memory_before) / 2**20",
+    ),
+    Distribution(
+        "chunk_events_{}",
+        COUNT,
+        "events",
+        ("mean", "min", "max"),
+        "counted_chunks",
+        _events,
+        "number of events of a chunk that gave a result.",
+        "events",
+    ),
+)
+
+
+def _statistic(
+    values: Callable[[pa.Table], Numbers], compute: Callable[[Numbers], Any], attempts: pa.Table
+) -> float:
+    measured = values(attempts)
+    if len(measured) == 0:
+        raise NotMeasuredError("not measured for any chunk" if len(attempts) else "no chunk gave a result")
+    if len(measured) == 1 and compute is sample_deviation:
+        raise NotMeasuredError("a deviation takes two chunks")
+    return float(compute(measured))
+
+
+for distribution in DISTRIBUTIONS:
+    for statistic in distribution.statistics:
+        words, compute = STATISTICS[statistic]
+        CATALOGUE.add(
+            Metric(
+                name=distribution.name.format(statistic),
+                function=partial(_statistic, distribution.values, compute),
+                inputs=(distribution.input,),
+                unit=distribution.unit,
+                group=CHUNKS,
+                source=CHUNK_RECORDS,
+                meaning=f"{words} {distribution.meaning}",
+                label=distribution.label,
+                statistic=statistic,
+                written_formula=f"{statistic}({distribution.formula})",
+            )
+        )
+
+
+@metric(
+    STRUCTURE,
+    group=CHUNKS,
+    source=CHUNK_RECORDS,
+    label="datasets",
+    formula="sums over each dataset's attempts",
+)
+def per_dataset(chunks: pa.Table, counted_chunks: pa.Table) -> dict[str, dict[str, Any]]:
+    """Breakdown by dataset: {dataset: {name: amount}}.
+
+    `num_chunks`, `total_events`, `total_duration` [s], `mean_duration` [s] and `mean_events_per_chunk` are
+    of chunks that gave a result; `num_failed` (attempts) and `cpu_seconds` are of all attempts, so that CPU
+    adds up to `total_cpu_time`. An amount that is not known for all of them is None.
+    """
+    return {
+        dataset: _breakdown(_of(chunks, dataset), _of(counted_chunks, dataset))
+        for dataset in chunks["dataset"].unique().drop_null().to_pylist()
+    }
+
+
+def _of(table: pa.Table, dataset: str) -> pa.Table:
+    return table.filter(pc.equal(table["dataset"], dataset))
+
+
+def _breakdown(attempts: pa.Table, counted: pa.Table) -> dict[str, Any]:
+    number = len(counted)
+    duration, events = _known_sum(counted, "wall_seconds"), _known_sum(counted, "events")
+    return {
+        "num_chunks": number,
+        "total_duration": duration,
+        "total_events": events,
+        "mean_duration": duration / number if number and duration is not None else None,
+        "mean_events_per_chunk": events / number if number and events is not None else None,
+        "cpu_seconds": _known_sum(attempts, "cpu_seconds"),
+        "num_failed": len(with_outcome(attempts, FAILED)),
+    }
+
+
+def _known_sum(table: pa.Table, column: str) -> Any:
+    return None if table[column].null_count else pc.sum(table[column], min_count=0).as_py()
+
+
+CHUNK_KEYS: Final = {
+    "t_start": "start",
+    "t_end": "stop",
+    "duration": "wall_seconds",
+    "num_events": "events",
+    "bytes_read": "coffea_bytes_read",
+    "task": "key",
+    "peak_memory_bytes": "memory_peak",
+} | {
+    name: name
+    for name in (
+        "dataset",
+        "file",
+        "uuid",
+        "entry_start",
+        "entry_stop",
+        "worker",
+        "attempt",
+        "cpu_seconds",
+        "outcome",
+    )
+}
+"""Keys of a chunk's dictionary, and the columns that they come from."""
+
+
+def chunk_dicts(run: Run) -> list[dict[str, Any]]:
+    """Chunks that gave a result, one dictionary each; [] where no chunks were recorded.
+
+    None in it means not measured. `accessed_branches` and `num_branches_accessed` are there only where
+    coffea's savemetrics was on. A chunk that was loaded from a checkpoint read no bytes: its `bytes_read`
+    is 0.
+    """
+    return [] if run.chunks is None else raw_chunk_metrics(counted_chunks(run.chunks))
+
+
+def _chunk_dict(row: Mapping[str, Any]) -> dict[str, Any]:
+    chunk = {name: row[column] for name, column in CHUNK_KEYS.items()}
+    before, after = row["memory_before"], row["memory_after"]
+    chunk["mem_before_mb"] = None if before is None else before / MIB
+    chunk["mem_after_mb"] = None if after is None else after / MIB
+    chunk["mem_delta_mb"] = None if before is None or after is None else (after - before) / MIB
+    if row["outcome"] == CHECKPOINT:
+        chunk["bytes_read"] = 0
+    if row["coffea_columns"] is not None:
+        # coffea names a buffer of a branch "<branch>-<form key>": "Jet_pt-data", "nJet-offsets"
+        chunk["accessed_branches"] = sorted(
+            {name.rpartition("-")[0] or name for name in row["coffea_columns"]}
+        )
+        chunk["num_branches_accessed"] = len(chunk["accessed_branches"])
+    return chunk
+
+
+@metric(STRUCTURE, group=RAW, source="samples of workers", formula="samples and lifetimes, reshaped")
+def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
+    """Worker counts and nine series per worker, as version 0.1.2 gave them; times are naive and local."""
+    return tracking_of(samples, lifetimes)
+
+
+@metric(STRUCTURE, group=RAW, source=CHUNK_RECORDS, formula="attempts that counted, as dictionaries")
+def raw_chunk_metrics(counted_chunks: pa.Table) -> list[dict[str, Any]]:
+    """Chunks that gave a result, one dictionary each."""
+    return [_chunk_dict(row) for row in counted_chunks.to_pylist()]
+
+
+@metric(STRUCTURE, group=RAW, source="Dask span metrics", formula="as Dask gives them")
+def raw_span_metrics(cumulative_metrics: SpanMetrics) -> dict[tuple[Hashable, ...], float]:
+    """Cumulative metrics of the run's span: {("execute", prefix, activity, unit): amount}."""
+    return dict(cumulative_metrics)

@@ -1,0 +1,170 @@
+"""Computing every metric of a run, or the reason why it cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from roastcoffea.errors import MissingMetricError
+from roastcoffea.metrics.catalogue import CATALOGUE, RAW, RUN, Fact, Metric, NotMeasuredError, Sourced
+from roastcoffea.records.run import Run
+from roastcoffea.units import STRUCTURE, Unit
+
+T = TypeVar("T")
+
+BOOKKEEPING: Final = frozenset({"t0", "t1"})
+"""Names among reported metrics that are none: the clock readings of an older measurement."""
+
+
+class ByMetric(Mapping[str, T], Generic[T]):
+    """Mapping from metrics to something; a metric is found by its older names as well."""
+
+    def __init__(self, entries: Mapping[str, T]) -> None:
+        self._entries = entries
+
+    def __getitem__(self, name: str) -> T:
+        return self._entries[CATALOGUE.aliases.get(name, name)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self._entries)!r})"
+
+
+class Metrics(Mapping[str, Any]):
+    """Metrics of one run by name; iteration gives those that could be computed, without their aliases.
+
+    `missing` has the reason for each that could not, `source` where each number came from, `unit` its unit.
+    Structures of group "raw" are built when they are first asked for.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        source: Mapping[str, str],
+        unit: Mapping[str, Unit],
+        missing: Mapping[str, str],
+    ) -> None:
+        self._values = ByMetric(values)
+        self.source: Mapping[str, str] = ByMetric(source)
+        self.unit: Mapping[str, Unit] = ByMetric(unit)
+        self.missing: Mapping[str, str] = ByMetric(missing)
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self._values:
+            value = self._values[name]
+            return value.get() if isinstance(value, Deferred) else value
+        if name in self.missing:
+            raise MissingMetricError(f"{name} is missing: {self.missing[name]}")
+        near = get_close_matches(name, [*CATALOGUE.aliases, *self.unit])
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise KeyError(f"there is no metric {name!r}{hint}")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"<Metrics: {len(self)} computed, {len(self.missing)} missing>"
+
+
+@dataclass(slots=True)
+class Deferred:
+    """A bulky value that is built when it is first asked for, and kept."""
+
+    build: Callable[[], Any]
+    built: list[Any] = field(default_factory=list)
+
+    def get(self) -> Any:
+        """Value that `build` gives."""
+        if not self.built:
+            self.built.append(self.build())
+        return self.built[0]
+
+
+def evaluate(run: Run) -> Metrics:
+    """Metrics of a run: computed from its records, or those that another program reported with it."""
+    values, reasons = _computed(run)
+    source = {metric.name: metric.source for metric in CATALOGUE.metrics()}
+    unit = {metric.name: metric.unit for metric in CATALOGUE.metrics()}
+    if run.reported is not None:
+        values, reasons = _reported(run, values, reasons)
+        told = [name for name, value in values.items() if not isinstance(value, Deferred)]
+        source |= dict.fromkeys(told, f"reported by {run.reported_by}")
+    for name, value in values.items():
+        if isinstance(value, Sourced):
+            values[name], source[name] = value
+    return Metrics(
+        values=values,
+        source={name: source[name] for name in values},
+        unit=dict.fromkeys(values, STRUCTURE) | unit,
+        missing=reasons,
+    )
+
+
+def _computed(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values and reasons of all metrics, in the catalogue's order."""
+    values: dict[str, Any] = {RUN: run}
+    reasons: dict[str, str] = {}
+    for name, entry in CATALOGUE.entries.items():
+        try:
+            values[name] = _value(entry, values, reasons)
+        except NotMeasuredError as error:
+            reasons[name] = str(error)
+    names = [metric.name for metric in CATALOGUE.metrics()]
+    return (
+        {name: values[name] for name in names if name in values},
+        {name: reasons[name] for name in names if name in reasons},
+    )
+
+
+def _value(entry: Fact, values: Mapping[str, Any], reasons: Mapping[str, str]) -> Any:
+    for name in entry.inputs:
+        if name in reasons and name not in entry.optional:
+            raise NotMeasuredError(reasons[name])
+    arguments = [_plain(values.get(name)) for name in entry.inputs]
+    if isinstance(entry, Metric) and entry.group == RAW:
+        return Deferred(partial(entry.function, *arguments))
+    try:
+        return entry.function(*arguments)
+    except ZeroDivisionError:
+        zero = [name for name, value in zip(entry.inputs, arguments, strict=True) if value == 0]
+        raise NotMeasuredError(f"it divides by zero: {', '.join(zero)}") from None
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Sourced) else value
+
+
+def _reported(
+    run: Run, computed: Mapping[str, Any], reasons: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values as reported; of our own only the raw structures, which are records in another shape."""
+    merged = {name: value for name, value in computed.items() if isinstance(value, Deferred)}
+    merged |= _by_present_name(run.reported or {})
+    metrics = list(CATALOGUE.metrics())
+    values = {metric.name: merged.pop(metric.name) for metric in metrics if metric.name in merged} | merged
+    unreported = f"not reported by {run.reported_by}"
+    return values, {
+        metric.name: reasons[metric.name] if metric.group == RAW else unreported
+        for metric in metrics
+        if metric.name not in values
+    }
+
+
+def _by_present_name(reported: Mapping[str, Any]) -> dict[str, Any]:
+    known = {name: value for name, value in reported.items() if value is not None and name not in BOOKKEEPING}
+    older = {CATALOGUE.aliases[name]: value for name, value in known.items() if name in CATALOGUE.aliases}
+    return older | {name: value for name, value in known.items() if name not in CATALOGUE.aliases}

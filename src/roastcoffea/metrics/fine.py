@@ -1,0 +1,204 @@
+"""Fine metrics: what Dask itself metered in the tasks of the run's span.
+
+Dask meters the activities of a task that succeeded; of one that failed it keeps the duration alone, which
+is in none of these. Bytes and seconds of transfers between workers belong to no task, and are not in a span
+either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from roastcoffea.metrics.catalogue import CATALOGUE, FINE, Metric, NotMeasuredError, metric
+from roastcoffea.records.run import SpanMetrics
+from roastcoffea.units import BYTE, PERCENT, SECOND, Unit
+
+SPAN: Final = "Dask span metrics"
+
+
+class Activity(NamedTuple):
+    """A metric that sums one of Dask's activities; `of` says over which tasks."""
+
+    name: str
+    unit: Unit
+    of: str
+    activity: str
+    label: str
+    meaning: str
+    alias: str | None = None
+
+
+ACTIVITIES: Final = (
+    Activity(
+        "processor_cpu_time_seconds",
+        SECOND,
+        "processor tasks",
+        "thread-cpu",
+        "processor: CPU",
+        "CPU time of the threads that ran the processor's tasks.",
+    ),
+    Activity(
+        "processor_noncpu_time_seconds",
+        SECOND,
+        "processor tasks",
+        "thread-noncpu",
+        "processor: not CPU",
+        "Time of the processor's tasks in which their thread used no CPU: input, locks, the GIL, sleep.",
+        "processor_io_wait_time_seconds",
+    ),
+    Activity(
+        "overhead_cpu_time_seconds",
+        SECOND,
+        "other tasks",
+        "thread-cpu",
+        "other tasks: CPU",
+        "CPU time of the run's other tasks: preprocessing, merging.",
+    ),
+    Activity(
+        "overhead_noncpu_time_seconds",
+        SECOND,
+        "other tasks",
+        "thread-noncpu",
+        "other tasks: not CPU",
+        "Time of the run's other tasks in which their thread used no CPU.",
+        "overhead_io_wait_time_seconds",
+    ),
+    Activity(
+        "disk_read_bytes",
+        BYTE,
+        "all tasks",
+        "disk-read",
+        "read back from disk",
+        "Results that Dask read back from disk.",
+    ),
+    Activity(
+        "disk_write_bytes",
+        BYTE,
+        "all tasks",
+        "disk-write",
+        "spilled to disk",
+        "Results that Dask spilled to disk.",
+    ),
+    Activity(
+        "total_bytes_memory_read",
+        BYTE,
+        "all tasks",
+        "memory-read",
+        "inputs from memory",
+        "Results of other tasks that tasks took from their worker's memory.",
+    ),
+    Activity(
+        "compression_time_seconds",
+        SECOND,
+        "all tasks",
+        "compress",
+        "compression",
+        "Time in which Dask compressed data inside tasks; not ROOT's compression.",
+    ),
+    Activity(
+        "decompression_time_seconds",
+        SECOND,
+        "all tasks",
+        "decompress",
+        "decompression",
+        "Time in which Dask decompressed data inside tasks; not ROOT's decompression.",
+    ),
+    Activity(
+        "serialization_time_seconds",
+        SECOND,
+        "all tasks",
+        "serialize",
+        "serialization",
+        "Time in which Dask serialized data inside tasks.",
+    ),
+    Activity(
+        "deserialization_time_seconds",
+        SECOND,
+        "all tasks",
+        "deserialize",
+        "deserialization",
+        "Time in which Dask deserialized data inside tasks.",
+    ),
+)
+
+
+def processor_sum(activity: str, unit: str, task_metrics: SpanMetrics, prefixes: frozenset[str]) -> float:
+    """Amount of an activity in the processor's tasks, of which the span has to know at least one."""
+    if not any(prefix in prefixes for prefix, *_ in task_metrics):
+        raise NotMeasuredError(f"Dask's span holds no task of {', '.join(sorted(prefixes))}")
+    return sum(
+        amount for key, amount in task_metrics.items() if key[0] in prefixes and key[1:] == (activity, unit)
+    )
+
+
+def other_sum(activity: str, unit: str, task_metrics: SpanMetrics, prefixes: frozenset[str]) -> float:
+    """Amount of an activity in tasks other than the processor's; zero where there are none."""
+    return sum(
+        amount
+        for key, amount in task_metrics.items()
+        if key[0] not in prefixes and key[1:] == (activity, unit)
+    )
+
+
+def whole_sum(activity: str, unit: str, task_metrics: SpanMetrics) -> float:
+    """Amount of an activity in all tasks; what Dask does not mention did not happen."""
+    return sum(amount for key, amount in task_metrics.items() if key[1:] == (activity, unit))
+
+
+SUMS: Final[dict[str, tuple[Callable[..., float], tuple[str, ...]]]] = {
+    "processor tasks": (processor_sum, ("task_metrics", "processor_prefixes")),
+    "other tasks": (other_sum, ("task_metrics", "processor_prefixes")),
+    "all tasks": (whole_sum, ("task_metrics",)),
+}
+
+for row in ACTIVITIES:
+    function, inputs = SUMS[row.of]
+    spelled_unit = "bytes" if row.unit is BYTE else "seconds"
+    CATALOGUE.add(
+        Metric(
+            name=row.name,
+            function=partial(function, row.activity, spelled_unit),
+            inputs=inputs,
+            unit=row.unit,
+            group=FINE,
+            source=SPAN,
+            meaning=row.meaning,
+            label=row.label,
+            alias=row.alias,
+            written_formula=f"sum of {row.activity} [{spelled_unit}] over {row.of}",
+        )
+    )
+
+
+@metric(PERCENT, group=FINE, source=SPAN, label="processor: CPU share", alias="processor_cpu_percent")
+def processor_cpu_percentage(
+    processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float
+) -> float:
+    """Share of CPU in the threads' time in the processor's tasks."""
+    return 100 * processor_cpu_time_seconds / (processor_cpu_time_seconds + processor_noncpu_time_seconds)
+
+
+@metric(PERCENT, group=FINE, source=SPAN, label="processor: not-CPU share", alias="processor_io_wait_percent")
+def processor_noncpu_percentage(
+    processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float
+) -> float:
+    """Share of time without CPU in the threads' time in the processor's tasks."""
+    return 100 * processor_noncpu_time_seconds / (processor_cpu_time_seconds + processor_noncpu_time_seconds)
+
+
+@metric(SECOND, group=FINE, source=SPAN, label="compression both ways")
+def total_compression_overhead_seconds(
+    compression_time_seconds: float, decompression_time_seconds: float
+) -> float:
+    """Time in which Dask compressed or decompressed data inside tasks."""
+    return compression_time_seconds + decompression_time_seconds
+
+
+@metric(SECOND, group=FINE, source=SPAN, label="serialization both ways")
+def total_serialization_overhead_seconds(
+    serialization_time_seconds: float, deserialization_time_seconds: float
+) -> float:
+    """Time in which Dask serialized or deserialized data inside tasks."""
+    return serialization_time_seconds + deserialization_time_seconds

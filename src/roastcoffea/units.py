@@ -1,0 +1,119 @@
+"""Units of metrics, each with the way its amounts are written for people.
+
+Prefixes are decimal throughout: 1 kB is 1000 B. Text is plain ASCII, so that it prints everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+SMALL_PREFIXES: Final = ("", "m", "u", "n", "p")
+LARGE_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
+SECONDS_PER_MINUTE: Final = 60
+SECONDS_PER_HOUR: Final = 3600
+SECONDS_PER_DAY: Final = 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit: `symbol` is what a stored value is in, `text(value)` scales it for people."""
+
+    symbol: str
+    text: Callable[[float], str]
+
+    def __str__(self) -> str:
+        return self.symbol
+
+
+def three_digits(value: float) -> float:
+    """Value rounded to three significant digits."""
+    return float(f"{value:.3g}")
+
+
+def number(value: float) -> str:
+    """Amount without a unit: whole ones in full with thousands separated, others to three digits.
+
+    Examples
+    --------
+    >>> number(2_000_000), number(0.123456), number(12345.6)
+    ('2,000,000', '0.123', '12,346')
+    """
+    size = abs(value)
+    if math.isfinite(value) and size < 1e15 and (size >= 1000 or value == int(value)):
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    Examples
+    --------
+    >>> duration(0.0123), duration(63), duration(7505), duration(-90)
+    ('12.3 ms', '1 min 3 s', '2 h 5 min', '-1 min 30 s')
+    """
+    size = abs(seconds)
+    sign = "-" if seconds < 0 else ""
+    if not math.isfinite(size) or three_digits(size) < SECONDS_PER_MINUTE:
+        return _seconds(seconds)
+    if round(size) < SECONDS_PER_HOUR:
+        return sign + _two_parts(round(size), SECONDS_PER_MINUTE, "min", 1, "s")
+    minutes = round(size / SECONDS_PER_MINUTE) * SECONDS_PER_MINUTE
+    if minutes < SECONDS_PER_DAY:
+        return sign + _two_parts(minutes, SECONDS_PER_HOUR, "h", SECONDS_PER_MINUTE, "min")
+    hours = round(size / SECONDS_PER_HOUR) * SECONDS_PER_HOUR
+    if hours < 1000 * SECONDS_PER_DAY:
+        return sign + _two_parts(hours, SECONDS_PER_DAY, "d", SECONDS_PER_HOUR, "h")
+    return f"{number(seconds / SECONDS_PER_DAY)} d"
+
+
+def _two_parts(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:
+    return f"{seconds // large} {large_name} {seconds % large // small} {small_name}"
+
+
+def scaled(base: str, factor: float = 1, *, smallest: str = "p") -> Callable[[float], str]:
+    """Writer of amounts with the decimal prefix that fits.
+
+    Parameters
+    ----------
+    base
+        Symbol that takes the prefix.
+    factor
+        How many `base` a stored value of 1 is: 1000 for kHz, with "Hz" as base.
+    smallest
+        Prefix below which nothing is scaled: "" keeps half a byte "0.5 B".
+    """
+    small = SMALL_PREFIXES[: SMALL_PREFIXES.index(smallest) + 1]
+
+    def text(value: float) -> str:
+        amount = value * factor
+        if not math.isfinite(amount) or amount == 0:
+            return f"{amount:g} {base}"
+        steps = math.floor(math.log10(abs(three_digits(amount))) / 3 + 1e-12)
+        steps = max(1 - len(small), min(len(LARGE_PREFIXES) - 1, steps))
+        prefix = LARGE_PREFIXES[steps] if steps >= 0 else small[-steps]
+        return f"{amount * 10.0 ** (-3 * steps):.3g} {prefix}{base}"
+
+    return text
+
+
+def suffixed(suffix: str, factor: float = 1) -> Callable[[float], str]:
+    """Writer of amounts that are not scaled, with a word or sign behind."""
+    return lambda value: f"{number(three_digits(value * factor))} {suffix}"
+
+
+_seconds = scaled("s")
+
+SECOND: Final = Unit("s", duration)
+BYTE: Final = Unit("B", scaled("B", smallest=""))
+MEBIBYTE: Final = Unit("MiB", suffixed("MiB"))
+GIGABIT_PER_SECOND: Final = Unit("Gbit/s", scaled("bit/s", 1e9, smallest=""))
+KILOHERTZ: Final = Unit("kHz", scaled("Hz", 1e3))
+PERCENT: Final = Unit("%", suffixed("%"))
+FRACTION: Final = Unit("fraction", suffixed("%", 100))
+RATIO: Final = Unit("ratio", suffixed("x"))
+COUNT: Final = Unit("count", number)
+STRUCTURE: Final = Unit("structure", repr)

@@ -1,0 +1,35 @@
+import io
+from pathlib import Path
+
+from roastcoffea.metrics import CATALOGUE
+from roastcoffea.report.reference import metric_reference, print_reference
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def test_the_page_is_up_to_date():
+    refresh = "docs/metrics.md is stale: run `roastcoffea metrics --markdown > docs/metrics.md`"
+    assert PAGE.read_text(encoding="utf-8") == metric_reference(), refresh
+
+
+def test_it_has_every_metric_with_its_unit_formula_and_alias():
+    entries = {text.split("`")[1]: text for text in metric_reference().split("\n### ")[1:]}
+    for metric in CATALOGUE.metrics():
+        entry = entries[metric.name]
+        assert metric.meaning in entry
+        assert f"unit: {metric.unit}; source: {metric.source}" in entry
+        assert f"formula: `{metric.formula}`" in entry
+        assert metric.alias is None or f"alias: `{metric.alias}`" in entry
+
+
+def test_it_prints_in_80_columns(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    file = io.StringIO()
+    print_reference(file)
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert all(
+        any(line.startswith(f"{metric.name} [{metric.unit}]") for line in lines)
+        for metric in CATALOGUE.metrics()
+    )
+    assert "elapsed_time_seconds [s], also wall_time" in lines

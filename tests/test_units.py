@@ -1,0 +1,105 @@
+import doctest
+import math
+
+import pytest
+
+from roastcoffea import units
+from roastcoffea.units import (
+    BYTE,
+    COUNT,
+    FRACTION,
+    GIGABIT_PER_SECOND,
+    KILOHERTZ,
+    MEBIBYTE,
+    PERCENT,
+    RATIO,
+    SECOND,
+    Unit,
+)
+
+UNITS = [value for value in vars(units).values() if isinstance(value, Unit) and value.symbol != "structure"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "text"),
+    [
+        (BYTE, 1_500_000_000, "1.5 GB"),
+        (BYTE, 999, "999 B"),
+        (BYTE, 999.9, "1 kB"),
+        (BYTE, 1000, "1 kB"),
+        (BYTE, 0.5, "0.5 B"),
+        (BYTE, 0, "0 B"),
+        (BYTE, -2_000_000, "-2 MB"),
+        (BYTE, 270_328_593.8, "270 MB"),
+        (BYTE, 999_999_999, "1 GB"),
+        (KILOHERTZ, 0.0123, "12.3 Hz"),
+        (KILOHERTZ, 12.345, "12.3 kHz"),
+        (KILOHERTZ, 1e-9, "1 uHz"),
+        (GIGABIT_PER_SECOND, 0.0987, "98.7 Mbit/s"),
+        (GIGABIT_PER_SECOND, 1.25, "1.25 Gbit/s"),
+        (GIGABIT_PER_SECOND, 1e-10, "0.1 bit/s"),
+        (SECOND, 0, "0 s"),
+        (SECOND, 0.0123, "12.3 ms"),
+        (SECOND, 2.5e-5, "25 us"),
+        (SECOND, 12.34, "12.3 s"),
+        (SECOND, 59.94, "59.9 s"),
+        (SECOND, 59.96, "1 min 0 s"),
+        (SECOND, 63, "1 min 3 s"),
+        (SECOND, 3599.4, "59 min 59 s"),
+        (SECOND, 3599.6, "1 h 0 min"),
+        (SECOND, 7505, "2 h 5 min"),
+        (SECOND, 86399, "1 d 0 h"),
+        (SECOND, 273600, "3 d 4 h"),
+        (SECOND, 86_400_000_000, "1,000,000 d"),
+        (SECOND, -90, "-1 min 30 s"),
+        (SECOND, -0.5, "-500 ms"),
+        (PERCENT, 98.7, "98.7 %"),
+        (PERCENT, 100, "100 %"),
+        (FRACTION, 0.8262, "82.6 %"),
+        (FRACTION, 0.00012, "0.012 %"),
+        (RATIO, 1.6523, "1.65 x"),
+        (MEBIBYTE, 8.2, "8.2 MiB"),
+        (COUNT, 2_000_000, "2,000,000"),
+        (COUNT, 1.6, "1.6"),
+        (COUNT, 2.0, "2"),
+        (COUNT, 12345.678, "12,346"),
+        (COUNT, -1500, "-1,500"),
+        (COUNT, 1e18, "1e+18"),
+    ],
+)
+def test_text(unit, value, text):
+    assert unit.text(value) == text
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=str)
+@pytest.mark.parametrize(
+    "value", [0, 1e-300, -1e-300, 1e300, -1e300, 5e-324, math.inf, -math.inf, math.nan, 10**30, 0.1]
+)
+def test_extremes_stay_short(unit, value):
+    text = unit.text(value)
+    assert 0 < len(text) <= 17
+    assert text.isascii()
+    if not math.isfinite(value):
+        assert str(abs(value)) in text
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=str)
+def test_zero_is_zero(unit):
+    assert unit.text(0.0).split()[0] == "0"
+
+
+def test_larger_is_never_shown_smaller():
+    prefixes = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
+    shown = []
+    for exponent in range(1199):
+        amount, unit = BYTE.text(10 ** (exponent / 100)).split()
+        shown.append(float(amount) * prefixes[unit.removesuffix("B")])
+    assert shown == sorted(shown)
+
+
+def test_examples():
+    assert doctest.testmod(units).failed == 0
+
+
+def test_a_unit_prints_as_its_symbol():
+    assert f"{KILOHERTZ}" == "kHz"
