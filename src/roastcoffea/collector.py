@@ -7,11 +7,12 @@ import math
 import socket
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.log import chunk_table
@@ -21,6 +22,10 @@ from roastcoffea.instrument.hook import unwatch, watch
 from roastcoffea.instrument.probe import error_text
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
+from roastcoffea.records.tasks import PROCESSOR
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 VERSIONS_OF = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
 TABLES = ("chunks", "tasks", "samples", "lifetimes")
@@ -174,9 +179,24 @@ class MetricsCollector:
             "lifetimes": backend.lifetimes(self._start, stop),
             "samples": backend.samples(),
         }
+        self._note_attempts_without_record(tables["tasks"], tables["chunks"])
         if self._interval is not None:
             return tables, backend.absent
         return tables | {"samples": None}, backend.absent | {"samples": "track_workers=False"}
+
+    def _note_attempts_without_record(self, tasks: pa.Table, chunks: pa.Table) -> None:
+        recorded = set(zip(chunks["key"].to_pylist(), chunks["run_id"].to_pylist(), strict=True))
+        columns = (tasks[name].to_pylist() for name in ("kind", "outcome", "key", "run_id"))
+        lacking = Counter(
+            outcome
+            for kind, outcome, *attempt in zip(*columns, strict=True)
+            if kind == PROCESSOR and tuple(attempt) not in recorded
+        )
+        for outcome, attempts in lacking.items():
+            self.note(
+                f"{attempts} attempt(s) of chunks left no record (the task's outcome: {outcome}): "
+                "the sums over chunks lack what they used"
+            )
 
     def _run(
         self, stop: float, error: BaseException | None, tables: dict[str, Any], absent: dict[str, str]

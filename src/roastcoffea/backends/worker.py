@@ -14,8 +14,6 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from roastcoffea.instrument.gauges import forget_intervals
-
 LEAVING = ("closing", "closing_gracefully", "closed", "stopping")
 
 
@@ -43,7 +41,6 @@ class ProcessCPU(WorkerPlugin):  # type: ignore[misc]
         if worker.status.name in LEAVING:
             message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
             worker.log_event(self.name, message)
-        forget_intervals()
 
 
 def describe(dask_worker: Any) -> dict[str, Any]:

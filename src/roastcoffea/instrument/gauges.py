@@ -46,21 +46,23 @@ def _restart_highest_resident_memory() -> bool:
     return True
 
 
-def _state() -> ModuleType:
-    """State of the process, in `sys.modules`: code that was pickled by value has no globals to share."""
-    state = sys.modules.get(_STATE)
-    if state is None:
-        fresh = ModuleType(_STATE)
-        fresh.__dict__.update(lock=threading.Lock(), open=set())
-        state = sys.modules.setdefault(_STATE, fresh)
-    return state
+def _joined(interval: Interval) -> ModuleType:
+    """State of the process with the interval among the open ones; the caller holds its lock.
 
-
-def forget_intervals() -> None:
-    """Take the state of the process away, unless an interval is still open."""
-    state = sys.modules.get(_STATE)
-    if state is not None and not state.open:
-        sys.modules.pop(_STATE, None)
+    It stands in `sys.modules` while an interval is open, and only then: code that was pickled by value has no globals to
+    share.
+    """
+    while True:
+        state = sys.modules.get(_STATE)
+        if state is None:
+            fresh = ModuleType(_STATE)
+            fresh.__dict__.update(lock=threading.Lock(), open=set())
+            state = sys.modules.setdefault(_STATE, fresh)
+        state.lock.acquire()
+        if sys.modules.get(_STATE) is state:
+            state.open.add(interval)
+            return state
+        state.lock.release()
 
 
 class Interval:
@@ -75,18 +77,18 @@ class Interval:
         self.after: int | None = None
         self.peak: int | None = None
         self.overlaps = 0
-        self._state = _state()
-        with self._state.lock:
-            mark = _highest_resident_memory()
+        self._state = _joined(self)
+        try:
+            self._mark_before = mark = _highest_resident_memory()
             for other in self._state.open:
                 other.raise_peak(mark)
             self._exact = _restart_highest_resident_memory()
-            self._mark_before = mark
-            self._state.open.add(self)
             overlaps = len(self._state.open) - 1
             for interval in self._state.open:
                 interval.overlaps = max(interval.overlaps, overlaps)
-        self.before = self.peak = resident_memory()
+            self.before = self.peak = resident_memory()
+        finally:
+            self._state.lock.release()
 
     def raise_peak(self, mark: int | None) -> None:
         """Take a high-water mark into account."""
@@ -98,6 +100,8 @@ class Interval:
         with self._state.lock:
             mark = _highest_resident_memory()
             self._state.open.discard(self)
+            if not self._state.open:
+                sys.modules.pop(_STATE, None)
         self.after = resident_memory()
         if mark is None or not (self._exact or mark != self._mark_before):
             self.peak = None

@@ -11,6 +11,7 @@ import json
 import logging
 import operator
 import pickle
+import sys
 import threading
 import time
 import zlib
@@ -182,12 +183,13 @@ class _DaskTask:
 
 def _dask_worker() -> Any | None:
     """The worker whose task runs on this thread."""
+    distributed = sys.modules.get("distributed.worker")
+    if distributed is None:
+        return None
     try:
-        from distributed.worker import get_worker
-
-        worker = get_worker()
+        worker = distributed.get_worker()
         worker.get_current_task()
-    except (ImportError, ValueError):
+    except ValueError:
         return None
     return worker
 

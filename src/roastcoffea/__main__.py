@@ -1,0 +1,8 @@
+"""`python -m roastcoffea` is the command `roastcoffea`."""
+
+import sys
+
+from roastcoffea.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

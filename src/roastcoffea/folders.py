@@ -1,0 +1,130 @@
+"""Folders that appear whole or not at all, and reading of files that may be damaged."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import pyarrow as pa
+
+from roastcoffea.errors import MeasurementError
+
+_SIGNS_OF_DAMAGE: Final = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    pa.ArrowException,
+)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever a missing or damaged file causes into an error that names it."""
+    way_out = "restore it from a copy, or measure again"
+    try:
+        yield
+    except FileNotFoundError:
+        raise MeasurementError(f"{path} is missing; {way_out}") from None
+    except _SIGNS_OF_DAMAGE as error:
+        raise MeasurementError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); {way_out}"
+        ) from error
+
+
+def file_name(name: str) -> str:
+    """Name, checked to stay in its folder and to be seen there."""
+    if not name.strip() or name.startswith(".") or any(character in name for character in "/\\\0"):
+        raise MeasurementError(
+            f"{name!r} cannot name a measurement or file: take one without slashes, not beginning with a dot"
+        )
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError as error:
+        raise MeasurementError(
+            f"{name!r} cannot name a measurement or file: {error.reason}; take another"
+        ) from None
+    return name
+
+
+@contextmanager
+def new_folder(parent: Path) -> Iterator[Path]:
+    """Hidden folder to be filled and moved into place; it is removed where that did not happen."""
+    folder = _hidden(parent)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def synced_file(path: Path) -> Iterator[BinaryIO]:
+    """New file that is on disk, not only in memory, when it is closed."""
+    with path.open("xb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to disk."""
+    if os.name != "posix":  # elsewhere a folder cannot be opened
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def put_in_place(folder: Path, target: Path, replaces: Callable[[Path], bool] | None = None) -> bool:
+    """Move a folder to its place; False where something is and nothing may be replaced.
+
+    What `replaces` allows to be replaced steps aside, and is removed when the new folder is in its place. An
+    empty folder counts as nothing.
+    """
+    aside: list[Path] = []
+    try:
+        while not _moved(folder, target):  # another process may fill the place again meanwhile
+            if replaces is None:
+                return False
+            if not replaces(target):
+                raise MeasurementError(
+                    f"{target} is no measurement and is not overwritten; choose another name"
+                )
+            aside.append(_hidden(target.parent))
+            with suppress(FileNotFoundError):
+                target.rename(aside[-1])
+        sync_folder(target.parent)
+    except BaseException:
+        with suppress(OSError, IndexError):
+            aside[-1].rename(target)
+        raise
+    for replaced in aside:
+        shutil.rmtree(replaced, ignore_errors=True)  # NFS keeps a file that is open elsewhere
+    return True
+
+
+def _moved(folder: Path, target: Path) -> bool:
+    try:
+        folder.rename(target)
+    except OSError as error:
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            return False
+        raise
+    return True
+
+
+def _hidden(parent: Path) -> Path:
+    return parent / f".roastcoffea-{secrets.token_hex(8)}"

@@ -1,0 +1,184 @@
+"""Analyses that the tests run; workers import this module."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import hist
+from coffea.nanoevents import NanoAODSchema
+from coffea.processor import DaskExecutor, ProcessorABC, Runner
+
+
+class Jets(ProcessorABC):
+    """Counts events and jets; works on every NanoAOD-like file."""
+
+    def process(self, events: Any) -> dict[str, Any]:
+        spectrum = hist.Hist.new.Reg(20, 0, 200, name="pt").Weight().fill(ak.flatten(events.Jet.pt))
+        return {events.metadata["dataset"]: {"events": len(events), "jets": len(spectrum.axes[0]), "pt": spectrum}}
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+class Sleeping(ProcessorABC):
+    """Sleeps so many seconds a chunk."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def process(self, events: Any) -> dict[str, int]:
+        time.sleep(self.seconds)
+        return {"events": len(events)}
+
+
+class Spinning(Sleeping):
+    """Computes so many seconds of CPU time a chunk."""
+
+    def process(self, events: Any) -> dict[str, int]:
+        end = time.thread_time() + self.seconds
+        while time.thread_time() < end:
+            pass
+        return {"events": len(events)}
+
+
+class Noting(Sleeping):
+    """Sleeps, and writes a file for each attempt that began."""
+
+    def __init__(self, seconds: float, folder: str) -> None:
+        super().__init__(seconds)
+        self.folder = folder
+
+    def process(self, events: Any) -> dict[str, int]:
+        marker = Path(self.folder) / f"{os.getpid()}-{threading.get_ident()}-{time.time_ns()}"
+        marker.write_text(str(events.metadata["entrystart"]))
+        return super().process(events)
+
+
+class Raising(ProcessorABC):
+    """Raises in the chunk that begins at an entry, and works in the others."""
+
+    def __init__(self, entry: int) -> None:
+        self.entry = entry
+
+    def process(self, events: Any) -> dict[str, int]:
+        if events.metadata["entrystart"] == self.entry:
+            raise ZeroDivisionError("planted")
+        return {"events": len(events)}
+
+
+class RaisingOnce(ProcessorABC):
+    """Raises in the first attempt of each chunk."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def process(self, events: Any) -> dict[str, int]:
+        marker = Path(self.folder) / str(events.metadata["entrystart"])
+        if not marker.exists():
+            marker.touch()
+            raise OSError("planted, once")
+        return {"events": len(events)}
+
+
+class KillingOnce(ProcessorABC):
+    """Kills its worker in the first attempt of the first chunk."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def process(self, events: Any) -> dict[str, int]:
+        marker = Path(self.folder) / "killed"
+        if events.metadata["entrystart"] == 0 and not marker.exists():
+            marker.touch()
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"events": len(events)}
+
+
+class Listing(ProcessorABC):
+    """Gives a list."""
+
+    def process(self, events: Any) -> list[int]:
+        return [len(events)]
+
+
+class Numbering(ProcessorABC):
+    """Gives a number."""
+
+    def process(self, events: Any) -> int:
+        return len(events)
+
+
+class Nested(ProcessorABC):
+    """Gives datasets whose values a postprocess walks."""
+
+    def process(self, events: Any) -> dict[str, dict[str, int]]:
+        return {events.metadata["dataset"]: {"events": len(events)}}
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return {dataset: values["events"] * 2 for dataset, values in accumulator.items()}
+
+
+class Histogram(ProcessorABC):
+    """Gives a histogram alone."""
+
+    def process(self, events: Any) -> Any:
+        return hist.Hist.new.Reg(10, 0, 300).Double().fill(ak.flatten(events.Jet.pt))
+
+
+@dataclass(frozen=True)
+class Frozen(ProcessorABC):
+    """A frozen dataclass."""
+
+    scale: float = 2.0
+
+    def process(self, events: Any) -> dict[str, float]:
+        return {"scaled": self.scale * len(events)}
+
+
+class Slotted(ProcessorABC):
+    """A class without room for other attributes, with a state of its own when pickled."""
+
+    __slots__ = ("scale",)
+
+    def __init__(self, scale: int) -> None:
+        self.scale = scale
+
+    def __getstate__(self) -> int:
+        return self.scale
+
+    def __setstate__(self, state: int) -> None:
+        self.scale = state
+
+    def process(self, events: Any) -> dict[str, int]:
+        return {"scaled": self.scale * len(events)}
+
+
+def count_events(events: Any) -> dict[str, int]:
+    """An analysis that is a function."""
+    return {"events": len(events)}
+
+
+class OwnCopy(DaskExecutor):
+    """An executor with a `copy` of its own."""
+
+    def copy(self, **changes: Any) -> Any:
+        return type(self)(**(self.__dict__ | changes))
+
+
+def runner_for(client: Any, chunksize: int, executor: Any = DaskExecutor, **options: Any) -> Runner:
+    """A Runner on Dask as the tests use it."""
+    executor_options = {name: options.pop(name) for name in ("compression", "retries", "treereduction") if name in options}
+    return Runner(
+        executor=executor(client=client, status=False, **executor_options),
+        schema=NanoAODSchema,
+        chunksize=chunksize,
+        **{"savemetrics": True, "metadata_cache": {}, **options},
+    )

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coffea.nanoevents import NanoAODSchema
+from distributed import Client, LocalCluster
+
+NanoAODSchema.warn_missing_crossrefs = False
+REAL_FILES = {
+    "ttbar": "nanoAOD_2015_CMS_Open_Data_ttbar.root",
+    "dy": "nano_dy.root",
+    "dimuon": "nano_dimuon.root",
+}
+
+
+@pytest.fixture(scope="session")
+def real_files() -> dict[str, dict[str, dict[str, str]]]:
+    folder = os.environ.get("ROASTCOFFEA_TEST_DATA")
+    if not folder:
+        pytest.skip("ROASTCOFFEA_TEST_DATA is not set")
+    return {name: {"files": {str(Path(folder, file).resolve()): "Events"}} for name, file in REAL_FILES.items()}
+
+
+@pytest.fixture(scope="session")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two datasets of two files with 4000 events each."""
+    from roastcoffea.demo import write_sample
+
+    return write_sample(tmp_path_factory.mktemp("sample"), files=2, events=4000, baskets=4)
+
+
+@pytest.fixture(scope="session")
+def shared_client() -> Iterator[Client]:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def client(shared_client: Client) -> Iterator[Client]:
+    """A client of two workers with one thread each; nothing of ours may stay on the cluster."""
+    yield shared_client
+    assert wait_until(lambda: what_stays(shared_client) == []), what_stays(shared_client)
+
+
+def what_stays(client: Client) -> list[str]:
+    """Names of ours that scheduler and workers hold."""
+    places = [client.run_on_scheduler(_names_on_scheduler), *client.run(_names_on_worker).values()]
+    return [name for names in places for name in names]
+
+
+def _names_on_scheduler(dask_scheduler: Any) -> list[str]:
+    topics = dask_scheduler._broker._topics
+    places = (dask_scheduler.plugins, dask_scheduler.worker_plugins, dask_scheduler.handlers, topics, vars(dask_scheduler))
+    return [str(name) for place in places for name in place if "roastcoffea" in str(name)]
+
+
+def _names_on_worker(dask_worker: Any) -> list[str]:
+    import sys
+
+    modules = [name for name in sys.modules if name.startswith("_roastcoffea")]
+    places = (dask_worker.plugins, dask_worker.metrics, vars(dask_worker), modules)
+    return [str(name) for place in places for name in place if "roastcoffea" in str(name)]
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Whether the condition came true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+class CommandLineCluster:
+    """`dask scheduler` and `dask worker` processes of their own."""
+
+    def __init__(self, folder: Path, workers: int = 2, threads: int = 1, path: str | None = None, python: str = sys.executable) -> None:
+        self.folder = folder
+        self.threads = threads
+        self.environment = dict(os.environ)
+        self.environment.pop("PYTHONPATH", None)
+        if path is not None:
+            self.environment["PYTHONPATH"] = path
+        self.python = python
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.file = folder / "scheduler.json"
+        self._run_dask("scheduler", "--port", "0", "--dashboard-address", ":0", "--scheduler-file", str(self.file))
+        assert wait_until(self.file.exists, 60), self.text()
+        self.workers = [self.add_worker() for _ in range(workers)]
+
+    def _run_dask(self, *command: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"log{len(self.processes)}").open("wb") as log:
+            process = subprocess.Popen(
+                [self.python, "-m", "dask", *command, "--host", "127.0.0.1"],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def add_worker(self, *options: str) -> subprocess.Popen[bytes]:
+        threads = ("--nthreads", str(self.threads))
+        place = ("--local-directory", str(self.folder), "--dashboard-address", ":0")
+        return self._run_dask("worker", "--scheduler-file", str(self.file), "--no-nanny", *threads, *place, *options)
+
+    def text(self) -> str:
+        return "\n".join(log.read_text() for log in sorted(self.folder.glob("log*")))
+
+    def close(self) -> None:
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(10)
+
+
+@pytest.fixture
+def command_line_cluster(tmp_path: Path) -> Iterator[Callable[..., CommandLineCluster]]:
+    clusters = []
+
+    def start(**options: Any) -> CommandLineCluster:
+        folder = tmp_path / f"cluster{len(clusters)}"
+        folder.mkdir()
+        clusters.append(CommandLineCluster(folder, **options))
+        return clusters[-1]
+
+    yield start
+    for cluster in clusters:
+        cluster.close()

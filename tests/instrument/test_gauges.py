@@ -1,0 +1,104 @@
+"""Memory of intervals against arrays of known size."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from roastcoffea.instrument.gauges import Interval, resident_memory
+
+MB = 1_000_000
+linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+
+
+def hold(megabytes: int, seconds: float = 0.0) -> None:
+    array = np.ones(megabytes * MB // 8)
+    time.sleep(seconds)
+    del array
+
+
+def growth(interval: Interval) -> float:
+    assert interval.peak is not None
+    assert interval.before is not None
+    return (interval.peak - interval.before) / MB
+
+
+def test_resident_memory_is_that_of_psutil() -> None:
+    assert resident_memory() == pytest.approx(psutil.Process().memory_info().rss, rel=0.02)
+
+
+@linux
+def test_peak_of_what_was_freed_inside() -> None:
+    interval = Interval()
+    hold(300)
+    interval.close()
+    assert growth(interval) == pytest.approx(300, rel=0.1)
+    assert interval.overlaps == 0
+
+
+@linux
+def test_nested_intervals_see_their_own_peaks() -> None:
+    outer = Interval()
+    hold(300)
+    inner = Interval()
+    hold(60)
+    inner.close()
+    last = Interval()
+    last.close()
+    outer.close()
+    assert growth(outer) == pytest.approx(300, rel=0.1)
+    assert growth(inner) == pytest.approx(60, rel=0.15)
+    assert growth(last) < 10
+    assert (outer.overlaps, inner.overlaps, last.overlaps) == (1, 1, 1)
+
+
+@linux
+def test_overlapping_threads_are_flagged_and_see_what_happened_meanwhile() -> None:
+    intervals = {}
+
+    def measured(name: str, delay: float, megabytes: int) -> None:
+        time.sleep(delay)
+        intervals[name] = Interval()
+        hold(megabytes, 0.3)
+        time.sleep(0.3)
+        intervals[name].close()
+
+    threads = [
+        threading.Thread(target=measured, args=args) for args in (("first", 0, 200), ("second", 0.15, 100))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert intervals["first"].overlaps == intervals["second"].overlaps == 1
+    assert growth(intervals["first"]) == pytest.approx(300, rel=0.15)
+
+
+def test_the_process_keeps_no_state_of_closed_intervals() -> None:
+    Interval().close()
+    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
+
+
+def test_many_threads_share_one_state() -> None:
+    wrong = []
+
+    def measured() -> None:
+        for _ in range(200):
+            interval = Interval()
+            interval.close()
+            if interval.overlaps > 7:
+                wrong.append(interval.overlaps)
+
+    threads = [threading.Thread(target=measured) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]

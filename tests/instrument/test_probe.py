@@ -1,0 +1,129 @@
+"""The probe alone: the same results and exceptions, small records, pickles that need no package."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+import zlib
+from functools import partial
+from typing import Any
+
+import pytest
+from coffea.processor import Runner
+from coffea.processor.executor import WorkItem
+from dask.utils import funcname
+
+from roastcoffea.backends.byvalue import packed_by_value
+from roastcoffea.instrument.probe import Probe, error_text, packed_record, unpacked_record
+
+ITEM = WorkItem("ttbar", "root://host//file.root", "Events", 0, 100, b"\x01" * 16)
+
+
+def probe(function: Any, **options: Any) -> Probe:
+    return Probe(function, "call", ("topic",), "Jets", **options)
+
+
+def test_results_and_exceptions_are_those_of_the_function() -> None:
+    result = object()
+    assert probe(lambda item: result)(ITEM) is result
+    error = KeyError("mine")
+
+    def raising(item: Any) -> None:
+        raise error
+
+    with pytest.raises(KeyError) as raised:
+        probe(raising)(ITEM)
+    assert raised.value is error
+    assert raised.value.__cause__ is None
+    assert raised.value.__context__ is None
+
+
+@pytest.mark.parametrize("item", [None, 3, ("not", "work"), object()])
+def test_items_that_are_no_work_items_are_passed_on(item: Any) -> None:
+    assert probe(lambda given: given)(item) is item
+
+
+def test_a_gauge_that_fails_does_not_fail_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> float:
+        raise OSError("no clock")
+
+    monkeypatch.setattr("roastcoffea.instrument.probe.time.thread_time", broken)
+    assert probe(lambda item: 5)(ITEM) == 5
+
+
+def test_automatic_retries_of_coffea_still_retry() -> None:
+    calls = []
+
+    def flaky(item: Any) -> int:
+        calls.append(item)
+        if len(calls) < 3:
+            raise OSError("once more")
+        return 7
+
+    function = partial(Runner.automatic_retries, 3, False, flaky)
+    with pytest.warns(UserWarning, match="Performed attempt"):
+        assert probe(function)(ITEM) == 7
+    assert calls == [ITEM] * 3
+
+
+def test_records_survive_packing() -> None:
+    record = {"dataset": "ünïcode", "bytes": 2**60, "seconds": 0.1, "none": None, "columns": {"b", "a"}}
+    blob = packed_record(record)
+    assert unpacked_record(blob) == record | {"columns": ["a", "b"]}
+    with pytest.raises(zlib.error):
+        unpacked_record(b"damaged")
+
+
+def test_long_errors_are_cut() -> None:
+    assert len(error_text(ValueError("x" * 100_000))) == 2000
+
+
+def test_the_task_is_named_and_tokenized_for_the_call() -> None:
+    from dask.base import tokenize
+
+    assert funcname(probe(len)) == "Jets"
+    assert str(probe(len)) == "Jets"
+    assert tokenize(probe(len)) == tokenize(probe(len))
+    assert tokenize(probe(len)) != tokenize(Probe(len, "another call", (), "Jets"))
+
+
+def test_pickled_by_reference_it_is_small() -> None:
+    pickled = pickle.dumps(probe(len))
+    assert len(pickled) < 200
+    assert pickle.loads(pickled)([1, 2]) == 2
+
+
+def test_pickled_by_value_it_needs_no_package() -> None:
+    pickled = pickle.dumps(probe(len, packed_class=packed_by_value(Probe)))
+    assert len(pickled) < 40_000
+    script = textwrap.dedent("""
+        import builtins, pickle, sys
+        plain = builtins.__import__
+        def lacking(name, *args, **kwargs):
+            if name.split(".")[0] == "roastcoffea":
+                raise ModuleNotFoundError(name)
+            return plain(name, *args, **kwargs)
+        builtins.__import__ = lacking
+        probe = pickle.loads(sys.stdin.buffer.read())
+        again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(probe))))
+        print(again([1, 2, 3]), probe([1, 2]), any("roastcoffea" in name for name in sys.modules))
+    """)
+    answer = subprocess.run([sys.executable, "-c", script], input=pickled, capture_output=True, check=True)
+    assert answer.stdout.split() == [b"3", b"2", b"False"]
+
+
+def test_unpickling_the_probe_loads_nothing_heavy() -> None:
+    script = textwrap.dedent("""
+        import pickle, sys
+        import roastcoffea
+        before = set(sys.modules)
+        pickle.loads(sys.stdin.buffer.read())([1])
+        heavy = {"numpy", "pandas", "pyarrow", "rich", "matplotlib", "bokeh", "coffea", "uproot", "awkward"}
+        print(sorted(heavy & set(sys.modules)))
+    """)
+    answer = subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps(probe(len)), capture_output=True, check=True
+    )
+    assert answer.stdout.strip() == b"[]", answer.stderr

@@ -1,0 +1,217 @@
+"""The main job on a real cluster, against coffea's own report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from analyses import Jets, runner_for
+
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.errors import RoastcoffeaError
+
+
+@pytest.fixture(scope="module")
+def run_of_sample(shared_client: Any, sample: Any) -> Any:
+    with MetricsCollector(shared_client) as collector:
+        output, report = runner_for(shared_client, 1000)(sample, processor_instance=Jets())
+    return collector, output, report
+
+
+def test_chunks_add_up_to_the_report_of_coffea(run_of_sample: Any) -> None:
+    collector, _, report = run_of_sample
+    chunks = collector.measurement.chunks
+    assert len(chunks) == report["chunks"] == 16
+    assert set(chunks["outcome"]) == {"ok"}
+    assert chunks["events"].sum() == report["entries"] == 16000
+    assert chunks["coffea_bytes_read"].sum() == report["bytesread"]
+    assert chunks["coffea_process_seconds"].sum() == pytest.approx(report["processtime"])
+    assert set(report["columns"]) == set().union(*chunks["coffea_columns"])
+
+
+def test_each_chunk_joins_its_task(run_of_sample: Any) -> None:
+    collector, *_ = run_of_sample
+    measurement = collector.measurement
+    joined = measurement.chunks.merge(measurement.tasks, on=["key", "run_id"], suffixes=("", "_task"))
+    assert len(joined) == 16
+    assert (joined["worker"] == joined["worker_task"]).all()
+    assert (joined["thread"] == joined["thread_task"]).all()
+    assert set(joined["kind"]) == {"processor"}
+    assert set(joined["prefix"]) == {"Jets"}
+    assert (joined["wall_seconds"] <= joined["stop_task"] - joined["start_task"] + 0.001).all()
+
+
+def test_tasks_are_told_apart_by_what_they_did(run_of_sample: Any) -> None:
+    collector, *_ = run_of_sample
+    kinds = collector.measurement.tasks.groupby(["kind", "prefix"]).size().to_dict()
+    assert kinds == {
+        ("preprocessing", "automatic_retries"): 4,
+        ("preprocessing", "reduce"): 1,
+        ("processor", "Jets"): 16,
+        ("merge", "reduce"): 1,
+        ("other", "lambda"): 1,
+    }
+
+
+def test_identity_and_memory_of_a_chunk(run_of_sample: Any, sample: Any) -> None:
+    import uproot
+
+    collector, *_ = run_of_sample
+    chunk = collector.measurement.chunks.iloc[0]
+    with uproot.open(chunk["file"]) as file:
+        assert chunk["uuid"] == file.file.fUUID.hex()
+        assert chunk["tree"] in file
+    assert chunk["file"] in sample[chunk["dataset"]]["files"]
+    assert chunk["entry_stop"] - chunk["entry_start"] == chunk["events"] == 1000
+    assert chunk["memory_before"] <= chunk["memory_peak"] >= chunk["memory_after"]
+    assert chunk["cpu_seconds"] <= chunk["wall_seconds"] * 1.05
+    assert chunk["cpu_seconds"] <= chunk["process_cpu_seconds"] * 1.05
+    run = collector.measurement.run
+    assert run.start <= chunk["start"] <= chunk["stop"] <= run.stop
+
+
+def test_the_report_that_was_set_wins(shared_client: Any, sample: Any) -> None:
+    with MetricsCollector(shared_client) as collector:
+        runner_for(shared_client, 4000)(sample, processor_instance=Jets())
+    assert collector.coffea_report["entries"] == 16000
+    assert collector.metrics["total_events"] == 16000
+    collector.set_coffea_report({"entries": 5, "bytesread": 7})
+    assert collector.metrics["total_events"] == 5
+    assert collector.metrics["total_bytes_read"] == 7
+    with pytest.raises(TypeError, match="report must be a mapping, not int"):
+        collector.set_coffea_report(3)  # type: ignore[arg-type]
+
+
+def test_a_collector_measures_once(client: Any) -> None:
+    collector = MetricsCollector(client)
+    with pytest.raises(RoastcoffeaError, match="leave the with"):
+        collector.get_metrics()
+    with collector:
+        pass
+    with pytest.raises(RoastcoffeaError, match="make a new one"), collector:
+        pass
+    assert collector.measurement.outcome == "finished"
+
+
+def test_two_calls_in_one_run_are_kept_with_their_own_times(client: Any, sample: Any) -> None:
+    with MetricsCollector(client) as collector:
+        runner = runner_for(client, 4000)
+        runner({"qcd": sample["qcd"]}, processor_instance=Jets())
+        runner({"zprime": sample["zprime"]}, processor_instance=Jets())
+    first, second = collector.measurement.run.calls
+    assert first.stop <= second.start
+    assert first.fileset != second.fileset
+    assert first.processor == "Jets"
+    assert first.options["chunksize"] == 4000
+    chunks = collector.measurement.chunks
+    assert chunks.groupby("call")["dataset"].unique().map(list).to_dict() == {
+        first.id: ["qcd"],
+        second.id: ["zprime"],
+    }
+    assert collector.metrics["total_events"] == 16000
+
+
+def test_nested_collectors_have_their_own_data(client: Any, sample: Any) -> None:
+    runner = runner_for(client, 4000)
+    with MetricsCollector(client) as outer:
+        runner({"qcd": sample["qcd"]}, processor_instance=Jets())
+        with MetricsCollector(client) as inner:
+            runner({"zprime": sample["zprime"]}, processor_instance=Jets())
+    assert set(inner.measurement.chunks["dataset"]) == {"zprime"}
+    assert list(outer.measurement.chunks["dataset"]) == ["qcd", "qcd", "zprime", "zprime"]
+    assert (inner.measurement.tasks["kind"] == "processor").sum() == 2
+    assert (outer.measurement.tasks["kind"] == "processor").sum() == 4
+    processor_cpu = ("execute", "Jets", "thread-cpu", "seconds")
+    assert inner.span_metrics[processor_cpu] < outer.span_metrics[processor_cpu]
+
+
+def test_collectors_in_threads_have_their_own_data(client: Any, sample: Any) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def measured(dataset: str) -> Any:
+        with MetricsCollector(client) as collector:
+            runner_for(client, 2000)({dataset: sample[dataset]}, processor_instance=Jets())
+        return collector
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(measured, ("qcd", "zprime"))
+    for collector, dataset in ((first, "qcd"), (second, "zprime")):
+        measurement = collector.measurement
+        assert list(measurement.chunks["dataset"]) == [dataset] * 4
+        assert (measurement.tasks["kind"] == "processor").sum() == 4
+        assert measurement.problems == []
+
+
+def test_a_runner_in_a_thread_without_context_is_seen(client: Any, sample: Any) -> None:
+    import threading
+
+    with MetricsCollector(client) as collector:
+        runner = runner_for(client, 4000)
+        thread = threading.Thread(target=runner, args=(sample, Jets()))
+        thread.start()
+        thread.join()
+    assert len(collector.measurement.chunks) == 4
+    assert collector.span_metrics["execute", "Jets", "memory-read", "count"] == 4
+
+
+def test_eight_collectors_in_a_row(client: Any, sample: Any) -> None:
+    runner = runner_for(client, 4000)
+    for _ in range(8):
+        with MetricsCollector(client) as collector:
+            runner(sample, processor_instance=Jets())
+        assert len(collector.measurement.chunks) == 4
+        assert collector.measurement.problems == []
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"client": None}, ValueError, "needs a distributed.Client"),
+        ({"backend": "spark"}, ValueError, "unknown backend 'spark'"),
+        ({"worker_tracking_interval": 0}, ValueError, "positive number of seconds, not 0"),
+        ({"worker_tracking_interval": float("nan")}, ValueError, "positive number of seconds, not nan"),
+    ],
+)
+def test_bad_input_is_told(client: Any, options: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        MetricsCollector(**{"client": client, **options})
+
+
+def test_an_asynchronous_client_is_refused() -> None:
+    import asyncio
+
+    from distributed import Client, Scheduler
+
+    async def refused() -> None:
+        async with Scheduler(port=0, dashboard_address=":0") as scheduler:
+            async with Client(scheduler.address, asynchronous=True) as client:
+                with pytest.raises(TypeError, match="asynchronous"):
+                    MetricsCollector(client)
+
+    asyncio.run(refused())
+
+
+def test_a_closed_client_is_refused(shared_client: Any) -> None:
+    from distributed import Client
+
+    client = Client(shared_client.scheduler.address)
+    client.close()
+    with pytest.raises(ValueError, match="this one is closed"):
+        MetricsCollector(client)
+
+
+def test_workers_are_not_sampled_where_not_asked(client: Any) -> None:
+    with MetricsCollector(client, track_workers=False) as collector:
+        client.submit(sum, [1, 2]).result()
+    assert collector.tracking_data is None
+    assert "track_workers" in collector.measurement.metrics.missing["tracking_data"]
+    assert len(collector.measurement.lifetimes) == 2
+
+
+def test_output_of_older_versions_is_cleaned(client: Any) -> None:
+    collector = MetricsCollector(client)
+    output: Any = {"n": 1, "__roastcoffea_metrics__": [1]}
+    collector.extract_metrics_from_output(output)
+    assert output == {"n": 1}
+    for other in ([1], None, {"n": 1}):
+        collector.extract_metrics_from_output(other)

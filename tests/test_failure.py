@@ -1,0 +1,158 @@
+"""What is kept and what is left when a run fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import analyses
+import pytest
+from analyses import runner_for
+from conftest import wait_until, what_stays
+from distributed import Client, LocalCluster
+
+from roastcoffea.collector import MetricsCollector
+
+
+def test_an_exception_comes_out_unchanged_and_what_was_seen_is_kept(
+    client: Any, sample: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runner = runner_for(client, 1000, retries=0)
+    with pytest.raises(Exception) as plain:
+        runner(sample, processor_instance=analyses.Raising(1000))
+    with pytest.raises(Exception) as measured, MetricsCollector(client) as collector:
+        runner(sample, processor_instance=analyses.Raising(1000))
+    assert type(measured.value) is type(plain.value)
+    assert "ZeroDivisionError('planted')" in str(measured.value)
+    assert "ZeroDivisionError('planted')" in str(plain.value)
+    measurement = collector.measurement
+    assert measurement.outcome == "failed"
+    assert "planted" in str(measurement.error)
+    assert measurement.run.calls[0].outcome == "failed"
+    failed = measurement.chunks[measurement.chunks["outcome"] == "error"]
+    assert set(failed["entry_start"]) == {1000}
+    assert all("planted" in error for error in failed["error"])
+    erred = measurement.tasks.merge(failed, on=["key", "run_id"])
+    assert len(erred) == len(failed) > 0
+    assert set(erred["outcome_x"]) == {"error"}
+    collector.print_summary()
+    assert "planted" in capsys.readouterr().out
+    assert collector.save_measurement(tmp_path).is_dir()
+
+
+def test_each_attempt_that_was_repeated_is_recorded(client: Any, sample: Any, tmp_path: Path) -> None:
+    fileset = {"qcd": sample["qcd"]}
+    with MetricsCollector(client) as collector:
+        output, _ = runner_for(client, 1000, retries=3)(fileset, processor_instance=analyses.RaisingOnce(str(tmp_path)))
+    assert output == {"events": 8000}
+    chunks = collector.measurement.chunks
+    assert chunks["outcome"].value_counts().to_dict() == {"ok": 8, "error": 4}
+    assert chunks[chunks["outcome"] == "error"]["error"].str.contains("planted, once").all()
+    tasks = collector.measurement.tasks
+    joined = chunks.merge(tasks, on=["key", "run_id"], suffixes=("", "_task"))
+    assert len(joined) == 12
+    assert (joined["outcome"] == joined["outcome_task"]).all()
+    assert (joined["worker"] == joined["worker_task"]).all()
+    assert (joined["attempt"] == joined["attempt_task"]).all()
+    assert collector.metrics["num_chunks"] == 8
+    assert collector.metrics["num_failed_chunks"] == 4
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_killed_worker(sample: Any, tmp_path: Path) -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):
+        with MetricsCollector(client) as collector:
+            output, _ = runner_for(client, 1000)(
+                {"qcd": sample["qcd"]}, processor_instance=analyses.KillingOnce(str(tmp_path))
+            )
+        assert wait_until(lambda: what_stays(client) == [])
+    assert output == {"events": 8000}
+    measurement = collector.measurement
+    lost = measurement.tasks[measurement.tasks["outcome"] == "worker lost"]
+    killed = lost[lost["kind"] == "processor"]["worker"].unique()
+    assert len(killed) == 1
+    assert killed[0] not in set(measurement.lifetimes["worker"][measurement.lifetimes["stop"] == measurement.run.stop])
+    assert collector.metrics["num_chunks"] == 8
+    assert collector.metrics["total_events"] == 8000
+    assert collector.metrics["peak_workers"] == 2
+
+
+def test_a_client_that_is_closed_inside_of_the_with(shared_client: Any, sample: Any) -> None:
+    client = Client(shared_client.scheduler.address)
+    with MetricsCollector(client) as collector:
+        runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
+        client.close()
+    measurement = collector.measurement
+    assert measurement.outcome == "finished"
+    assert len(measurement.chunks) == 4
+    assert "the client is closed" in measurement.metrics.missing["processor_cpu_time_seconds"]
+    assert any("the client is closed" in problem for problem in measurement.problems)
+    assert wait_until(lambda: what_stays(shared_client) == [])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_that_dies_does_not_hide_the_exception(sample: Any, command_line_cluster: Any) -> None:
+    cluster = command_line_cluster(path=str(Path(__file__).parent))
+    client = Client(scheduler_file=str(cluster.file))
+    client.wait_for_workers(2)
+    began = time.monotonic()
+    with pytest.raises(KeyError, match="mine"), MetricsCollector(client) as collector:
+        runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
+        cluster.processes[0].send_signal(signal.SIGKILL)
+        cluster.processes[0].wait()
+        assert wait_until(lambda: client.status != "running")
+        began = time.monotonic()
+        raise KeyError("mine")
+    assert time.monotonic() - began < 5
+    assert collector.measurement.outcome == "failed"
+    assert len(collector.measurement.chunks) == 4
+    client.close()
+
+
+def test_a_client_process_that_is_killed_leaves_nothing(shared_client: Any, tmp_path: Path) -> None:
+    script = tmp_path / "client.py"
+    script.write_text(
+        textwrap.dedent(f"""
+        import time
+        from distributed import Client
+        from roastcoffea.collector import MetricsCollector
+        with Client({shared_client.scheduler.address!r}) as client, MetricsCollector(client):
+            print("open", flush=True)
+            time.sleep(60)
+        """)
+    )
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"open\n"
+    assert what_stays(shared_client) != []
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert wait_until(lambda: what_stays(shared_client) == [], 5)
+    with MetricsCollector(shared_client) as collector:
+        shared_client.submit(sum, [1, 2], pure=False).result()
+    assert collector.measurement.problems == []
+
+
+def test_the_next_collector_works_after_a_failure(client: Any, sample: Any) -> None:
+    with pytest.raises(ValueError, match="mine"), MetricsCollector(client):
+        raise ValueError("mine")
+    with MetricsCollector(client) as collector:
+        runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
+    assert len(collector.measurement.chunks) == 4
+    assert collector.measurement.problems == []
+
+
+def test_an_interrupt_comes_out_unchanged(client: Any) -> None:
+    with pytest.raises(KeyboardInterrupt), MetricsCollector(client) as collector:
+        raise KeyboardInterrupt
+    assert collector.measurement.outcome == "failed"

@@ -1,0 +1,266 @@
+"""With and without a collector the analysis is the same, and nothing of ours stays."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import analyses
+import pytest
+from analyses import OwnCopy, runner_for
+from coffea.processor import DaskExecutor, IterativeExecutor, Runner
+from coffea.processor.executor import ExecutorBase
+from distributed import Client, LocalCluster
+
+from roastcoffea.collector import MetricsCollector
+
+
+def with_and_without(client: Any, run: Any) -> tuple[Any, Any, MetricsCollector]:
+    without = run()
+    with MetricsCollector(client) as collector:
+        measured = run()
+    return measured, without, collector
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        analyses.Jets(),
+        analyses.Listing(),
+        analyses.Numbering(),
+        analyses.Nested(),
+        analyses.Histogram(),
+        analyses.Frozen(),
+        analyses.Slotted(3),
+        analyses.count_events,
+        lambda events: {"events": len(events)},
+    ],
+    ids=lambda processor: getattr(processor, "__name__", type(processor).__name__),
+)
+@pytest.mark.parametrize("compression", [1, None], ids=["compressed", "plain"])
+def test_output_is_the_same(client: Any, sample: Any, processor: Any, compression: int | None) -> None:
+    def run() -> Any:
+        return runner_for(client, 2000, compression=compression)(sample, processor_instance=processor)[0]
+
+    measured, without, collector = with_and_without(client, run)
+    assert type(measured) is type(without)
+    assert measured == without
+    assert list(collector.measurement.chunks["outcome"]) == ["ok"] * 8
+    assert (collector.measurement.tasks["kind"] == "processor").sum() == 8
+    assert collector.measurement.problems == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"savemetrics": False},
+        {"treereduction": 2},
+        {"processor_compression": None},
+        {"executor": OwnCopy},
+        {"align_clusters": True},
+        {"maxchunks": 1},
+    ],
+    ids=str,
+)
+def test_options_of_coffea(client: Any, sample: Any, options: dict[str, Any]) -> None:
+    def run() -> Any:
+        output = runner_for(client, 1000, **options)(sample, processor_instance=analyses.Jets())
+        return output[0] if isinstance(output, tuple) else output
+
+    measured, without, collector = with_and_without(client, run)
+    assert measured == without
+    chunks = collector.measurement.chunks
+    assert len(chunks) == collector.measurement.run.calls[0].chunks
+    assert chunks["events"].sum() == sum(dataset["events"] for dataset in measured.values())
+    assert chunks["coffea_entries"].isna().all() == (options.get("savemetrics") is False)
+
+
+def test_classes_of_coffea_are_restored(client: Any, sample: Any) -> None:
+    before = (Runner.__dict__["run"], ExecutorBase.__dict__["copy"], OwnCopy.__dict__["copy"])
+    executor = OwnCopy(client=client, status=False)
+    state = dict(vars(executor))
+    runner = Runner(executor=executor, schema=analyses.NanoAODSchema, chunksize=4000, metadata_cache={})
+    with pytest.raises(ZeroDivisionError), MetricsCollector(client):
+        runner(sample, processor_instance=analyses.Jets())
+        assert Runner.__dict__["run"] is not before[0]
+        raise ZeroDivisionError
+    assert (Runner.__dict__["run"], ExecutorBase.__dict__["copy"], OwnCopy.__dict__["copy"]) == before
+    assert type(executor) is OwnCopy
+    assert {name: value for name, value in vars(executor).items() if name != "heavy_input"} == {
+        name: value for name, value in state.items() if name != "heavy_input"
+    }
+
+
+def test_a_patch_of_somebody_else_is_left_alone(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with MetricsCollector(client):
+        ours = Runner.run
+        monkeypatch.setattr(Runner, "run", lambda self, *args, **kwargs: ours(self, *args, **kwargs))
+        theirs = Runner.run
+    assert Runner.run is theirs
+    output, _ = runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
+    assert output["qcd"]["events"] == 8000
+
+
+def test_an_executor_elsewhere_is_left_alone_and_told(client: Any, sample: Any) -> None:
+    runner = Runner(
+        executor=IterativeExecutor(status=False),
+        schema=analyses.NanoAODSchema,
+        chunksize=4000,
+        metadata_cache={},
+    )
+    with MetricsCollector(client) as collector:
+        output = runner(sample, processor_instance=analyses.Jets())
+    assert output["qcd"]["events"] == 8000
+    assert len(collector.measurement.chunks) == 0
+    assert any("IterativeExecutor" in problem for problem in collector.measurement.problems)
+
+
+def test_a_bad_file_is_skipped_as_without(client: Any, sample: Any, tmp_path: Any) -> None:
+    import shutil
+
+    good = next(iter(sample["qcd"]["files"]))
+    bad = tmp_path / "bad.root"
+    shutil.copy(good, bad)
+    fileset = {"qcd": {"files": {good: "Events", str(bad): "Events"}}}
+    runner = runner_for(client, 4000, skipbadfiles=True, retries=0)
+    chunks = list(runner.preprocess(fileset))
+    bad.write_bytes(b"no longer a ROOT file")
+
+    def run() -> Any:
+        return runner.run(list(chunks), analyses.Jets())["out"]
+
+    measured, without, collector = with_and_without(client, run)
+    assert measured == without
+    skipped = collector.measurement.chunks.set_index("file").loc[str(bad)]
+    assert skipped["outcome"] == "skipped"
+    assert "Failed to open file" in skipped["error"]
+    assert collector.metrics["num_failed_chunks"] == 1
+    assert collector.metrics["num_chunks"] == 1
+
+
+def test_checkpoints_are_told_apart_from_work(client: Any, sample: Any, tmp_path: Any) -> None:
+    from coffea.processor import SimpleCheckpointer
+
+    checkpointer = SimpleCheckpointer(str(tmp_path))
+    runner = runner_for(client, 4000, checkpointer=checkpointer)
+    with MetricsCollector(client) as first:
+        worked = runner(sample, processor_instance=analyses.Jets())[0]
+    with MetricsCollector(client) as second:
+        resumed = runner(sample, processor_instance=analyses.Jets())[0]
+    assert worked == resumed
+    assert set(first.measurement.chunks["outcome"]) == {"ok"}
+    assert set(second.measurement.chunks["outcome"]) == {"checkpoint"}
+    assert first.metrics["total_bytes_read"] > 0
+    assert second.metrics["total_bytes_read"] == 0
+    assert second.metrics["num_chunks"] == 4
+
+
+def test_four_threads_and_an_uncompressed_processor(sample: Any) -> None:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=4, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+
+        def run() -> Any:
+            return runner_for(client, 500, processor_compression=None)(sample, processor_instance=analyses.Jets())[0]
+
+        measured, without, collector = with_and_without(client, run)
+    assert measured == without
+    chunks = collector.measurement.chunks
+    assert len(chunks) == 32
+    assert chunks["overlaps"].max() > 0
+    assert chunks["overlaps"].max() <= 3
+    assert collector.metrics["total_cores"] == pytest.approx(4)
+    assert collector.metrics["peak_workers"] == 1
+
+
+def test_workers_in_the_process_of_the_client(sample: Any) -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        with MetricsCollector(client) as collector:
+            began = time.process_time()
+            output = runner_for(client, 4000)(sample, processor_instance=analyses.Jets())[0]
+            used = time.process_time() - began
+    assert output["qcd"]["events"] == 8000
+    assert len(collector.measurement.chunks) == 4
+    # both workers share one process, whose CPU time counts once
+    assert used <= collector.metrics["worker_cpu_time_seconds"] <= used + 0.5
+
+
+def test_a_run_shorter_than_the_sampling_interval(client: Any, sample: Any) -> None:
+    with MetricsCollector(client, worker_tracking_interval=60) as collector:
+        runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
+    assert set(collector.measurement.workers["worker"]) == set(client.scheduler_info()["workers"])
+    assert collector.metrics["peak_memory_bytes"] > 50e6
+
+
+def test_restart_inside_of_the_with(sample: Any) -> None:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        with MetricsCollector(client) as collector:
+            runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
+            client.restart()
+            output = runner_for(client, 4000)(sample, processor_instance=analyses.Jets())[0]
+    measurement = collector.measurement
+    assert output["qcd"]["events"] == 8000
+    assert len(measurement.chunks) == 8
+    assert len(measurement.lifetimes) == 2
+    assert measurement.lifetimes["cpu_seconds"].notna().all()
+    assert collector.metrics["peak_workers"] == 1
+
+
+def test_a_worker_that_holds_the_gil_does_not_hold_the_collector(client: Any) -> None:
+    with MetricsCollector(client) as collector:
+        workers = sorted(client.scheduler_info()["workers"])
+        stuck = client.submit(hold_the_gil, 6, workers=workers[0], pure=False)
+        time.sleep(0.5)
+        began = time.monotonic()
+    assert time.monotonic() - began < 4
+    assert any(workers[0] in problem and "did not answer" in problem for problem in collector.measurement.problems)
+    stuck.result()
+
+
+def hold_the_gil(seconds: int) -> None:
+    import ctypes
+
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+def test_threads_of_ours_are_gone(client: Any) -> None:
+    with MetricsCollector(client):
+        assert any("roastcoffea" in thread.name for thread in threading.enumerate())
+    assert not any("roastcoffea" in thread.name for thread in threading.enumerate())
+
+
+def test_annotations_of_the_user_survive(client: Any) -> None:
+    import dask
+
+    with MetricsCollector(client), dask.annotate(mine=1):
+        future = client.submit(annotations_of_task, pure=False)
+        assert future.result()["mine"] == 1
+    assert dask.get_annotations() == {}
+
+
+def annotations_of_task() -> dict[str, Any]:
+    from distributed.worker import get_worker
+
+    worker = get_worker()
+    return dict(worker.state.tasks[worker.get_current_task()].annotations)
+
+
+def test_preprocessing_may_run_elsewhere(client: Any, sample: Any) -> None:
+    runner = Runner(
+        executor=DaskExecutor(client=client, status=False),
+        pre_executor=IterativeExecutor(status=False),
+        schema=analyses.NanoAODSchema,
+        chunksize=4000,
+        metadata_cache={},
+    )
+    with MetricsCollector(client) as collector:
+        runner(sample, processor_instance=analyses.Jets())
+    assert len(collector.measurement.chunks) == 4

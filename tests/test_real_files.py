@@ -1,0 +1,119 @@
+"""Real NanoAOD files on several kinds of clusters: the same output, and records that add up."""
+
+from __future__ import annotations
+
+import os
+import site
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analyses import Jets, runner_for
+from distributed import Client, LocalCluster
+
+from roastcoffea.collector import MetricsCollector
+
+FILES = ("ttbar", "dy", "dimuon", "all")
+TESTS = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def four_threads() -> Iterator[Client]:
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=4, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def packages_without_ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with every installed package but ours."""
+    folder = tmp_path_factory.mktemp("packages")
+    for packages in map(Path, site.getsitepackages()):
+        for entry in packages.iterdir():
+            if "roastcoffea" not in entry.name and not (folder / entry.name).exists():
+                (folder / entry.name).symlink_to(entry)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def without_package(packages_without_ours: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """`dask scheduler` and two `dask worker` of an environment that lacks roastcoffea."""
+    from conftest import CommandLineCluster
+
+    bare = tmp_path_factory.mktemp("bare") / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True)
+    python = bare / "bin" / "python"
+    path = os.pathsep.join((str(packages_without_ours), str(TESTS)))
+    lacking = subprocess.run(
+        [str(python), "-c", "import roastcoffea"], env={"PYTHONPATH": path}, capture_output=True, check=False
+    )
+    assert b"No module named 'roastcoffea'" in lacking.stderr
+    cluster = CommandLineCluster(tmp_path_factory.mktemp("cluster"), path=path, python=str(python))
+    try:
+        with Client(scheduler_file=str(cluster.file)) as client:
+            client.wait_for_workers(2, timeout=60)
+            yield client
+    finally:
+        cluster.close()
+
+
+def check(client: Client, fileset: Any, chunksize: int) -> MetricsCollector:
+    plain, _ = runner_for(client, chunksize)(fileset, processor_instance=Jets())
+    with MetricsCollector(client) as collector:
+        measured, report = runner_for(client, chunksize)(fileset, processor_instance=Jets())
+    assert measured == plain
+    measurement = collector.measurement
+    chunks = measurement.chunks
+    assert (chunks["outcome"] == "ok").sum() == report["chunks"] == len(chunks)
+    assert chunks["events"].sum() == report["entries"]
+    assert chunks["coffea_bytes_read"].sum() == report["bytesread"]
+    joined = chunks.merge(measurement.tasks, on=["key", "run_id"], suffixes=("", "_task"))
+    assert len(joined) == len(chunks)
+    assert (joined["worker"] == joined["worker_task"]).all()
+    assert set(joined["kind"]) == {"processor"}
+    return collector
+
+
+def chosen(real_files: Any, name: str) -> Any:
+    return real_files if name == "all" else {name: real_files[name]}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("chunksize", [50, 100_000])
+def test_two_workers(client: Client, real_files: Any, name: str, chunksize: int) -> None:
+    assert check(client, chosen(real_files, name), chunksize).measurement.problems == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_two_workers_with_small_chunks(client: Client, real_files: Any, name: str) -> None:
+    check(client, chosen(real_files, name), 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("chunksize", [10, 50, 100_000])
+def test_four_threads(four_threads: Client, real_files: Any, name: str, chunksize: int) -> None:
+    check(four_threads, chosen(real_files, name), chunksize)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("chunksize", [10, 50, 100_000])
+def test_cluster_without_the_package(without_package: Client, real_files: Any, name: str, chunksize: int) -> None:
+    collector = check(without_package, chosen(real_files, name), chunksize)
+    assert any("do not have roastcoffea" in problem for problem in collector.measurement.problems)
+
+
+def test_sample_on_a_cluster_without_the_package(without_package: Client, sample: Any) -> None:
+    from conftest import wait_until, what_stays
+
+    collector = check(without_package, sample, 1000)
+    assert collector.metrics["worker_cpu_time_seconds"] > 0
+    assert collector.span_metrics["execute", "Jets", "memory-read", "count"] == 16
+    assert wait_until(lambda: what_stays(without_package) == [])
