@@ -37,9 +37,7 @@ def reading(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         raise MeasurementError(f"{path} is missing; {way_out}") from None
     except _SIGNS_OF_DAMAGE as error:
-        raise MeasurementError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); {way_out}"
-        ) from error
+        raise MeasurementError(f"{path} cannot be read ({type(error).__name__}: {error}); {way_out}") from error
 
 
 def file_name(name: str) -> str:
@@ -51,9 +49,7 @@ def file_name(name: str) -> str:
     try:
         os.fsencode(name)
     except UnicodeEncodeError as error:
-        raise MeasurementError(
-            f"{name!r} cannot name a measurement or file: {error.reason}; take another"
-        ) from None
+        raise MeasurementError(f"{name!r} cannot name a measurement or file: {error.reason}; take another") from None
     return name
 
 
@@ -78,12 +74,13 @@ def synced_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to disk."""
-    if os.name != "posix":  # elsewhere a folder cannot be opened
+    """Bring the names in a folder to disk, on the systems and file systems that can."""
+    if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with suppress(OSError):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -99,18 +96,18 @@ def put_in_place(folder: Path, target: Path, replaces: Callable[[Path], bool] | 
         while not _moved(folder, target):  # another process may fill the place again meanwhile
             if replaces is None:
                 return False
-            if not replaces(target):
-                raise MeasurementError(
-                    f"{target} is no measurement and is not overwritten; choose another name"
-                )
-            aside.append(_hidden(target.parent))
-            with suppress(FileNotFoundError):
-                target.rename(aside[-1])
-        sync_folder(target.parent)
+            found = _inode(target)
+            if replaces(target):
+                aside.append(_hidden(target.parent))
+                with suppress(FileNotFoundError):
+                    target.rename(aside[-1])
+            elif found is not None and found == _inode(target):
+                raise MeasurementError(f"{target} is no measurement and is not overwritten; choose another name")
     except BaseException:
         with suppress(OSError, IndexError):
             aside[-1].rename(target)
         raise
+    sync_folder(target.parent)
     for replaced in aside:
         shutil.rmtree(replaced, ignore_errors=True)  # NFS keeps a file that is open elsewhere
     return True
@@ -124,6 +121,12 @@ def _moved(folder: Path, target: Path) -> bool:
             return False
         raise
     return True
+
+
+def _inode(path: Path) -> int | None:
+    with suppress(FileNotFoundError):
+        return path.lstat().st_ino
+    return None
 
 
 def _hidden(parent: Path) -> Path:

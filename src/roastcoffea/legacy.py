@@ -87,9 +87,7 @@ def load_legacy(folder: Path) -> Run:
     `reported` also has `t0` and `t1`, the clock readings of `start_end_time.txt`. `start` is known to within
     the time between the collector's borders and what was first and last seen of the run.
     """
-    metadata_file, times_file, metrics_file = (
-        folder / name for name in (METADATA_FILE, TIMES_FILE, METRICS_FILE)
-    )
+    metadata_file, times_file, metrics_file = (folder / name for name in (METADATA_FILE, TIMES_FILE, METRICS_FILE))
     with reading(metadata_file):
         metadata = _json(metadata_file)
         if metadata.get("format") != FORMAT:
@@ -201,9 +199,7 @@ def _tracking_data(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Series with the `datetime` objects (naive, local) that were written as text."""
     moment = datetime.fromisoformat
     series = {
-        name: {
-            worker: [(moment(time), value) for time, value in points] for worker, points in workers.items()
-        }
+        name: {worker: [(moment(time), value) for time, value in points] for worker, points in workers.items()}
         for name, workers in stored.items()
         if name != "worker_counts"
     }
@@ -218,9 +214,7 @@ def _absent_parts(parts: Mapping[str, Any]) -> dict[str, str]:
         if part is None:
             reasons[name] = f"{WRITER} stored none in this measurement"
         elif isinstance(part, pa.Table):
-            empty = [
-                f"{name}.{column}" for column in part.column_names if part[column].null_count == len(part)
-            ]
+            empty = [f"{name}.{column}" for column in part.column_names if part[column].null_count == len(part)]
             reasons |= {column: ABSENT_COLUMNS.get(column, f"{WRITER} did not store it") for column in empty}
     reasons.pop("chunks.error", None)
     return reasons

@@ -93,9 +93,7 @@ def save_run(
                     return target
     except OSError as error:
         raise MeasurementError(f"nothing was saved in {folder}: {error}") from error
-    raise MeasurementError(
-        f"{folder / str(name)} exists; choose another name, or overwrite=True to replace it"
-    )
+    raise MeasurementError(f"{folder / str(name)} exists; choose another name, or overwrite=True to replace it")
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -116,9 +114,7 @@ def list_runs(folder: str | os.PathLike[str]) -> list[StoredRun]:
     try:
         paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
     except OSError as error:
-        raise MeasurementError(
-            f"{folder} cannot be listed: {error}; give a folder with measurements"
-        ) from error
+        raise MeasurementError(f"{folder} cannot be listed: {error}; give a folder with measurements") from error
     stored = [run for run in map(_stored, paths) if run is not None]
     return sorted(stored, key=lambda run: (run.start is None, run.start or 0, run.name))
 
@@ -131,9 +127,7 @@ def _automatic_names(run: Run) -> Iterator[str]:
 def _write(folder: Path, run: Run, tables: Tables, extra_files: Mapping[str, bytes]) -> None:
     for name, table in tables.items():
         with synced_file(_table_file(folder, name)) as file:
-            pq.write_table(
-                table, file, compression="zstd", write_page_checksum=True, use_compliant_nested_type=False
-            )
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True, use_compliant_nested_type=False)
     document = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -153,9 +147,7 @@ def _description(table: pa.Table) -> dict[str, Any]:
 def _body(run: Run) -> Body:
     """JSON form of everything but the tables; its problems tell what could not be kept."""
     parts = {name: value for name, value in _fields(run).items() if name not in TABLES}
-    parts["environment"] = _fields(run.environment) | {
-        "hosts": [_fields(host) for host in run.environment.hosts]
-    }
+    parts["environment"] = _fields(run.environment) | {"hosts": [_fields(host) for host in run.environment.hosts]}
     parts["calls"] = [_fields(call) for call in run.calls]
     problems: list[str] = []
     body = {name: tagged_json.tagged(value, name, problems) for name, value in parts.items()}
@@ -168,10 +160,15 @@ def _fields(record: Any) -> dict[str, Any]:
 
 def _is_measurement(path: Path) -> bool:
     """Whether a folder holds a measurement, be it damaged: other programs have a run.json, too."""
-    if path.is_symlink():
-        return False
     marks = {path / RUN_FILE: FORMAT, path / legacy.METADATA_FILE: legacy.FORMAT}
-    return any(file.is_file() and mark.encode() in file.read_bytes() for file, mark in marks.items())
+    return not path.is_symlink() and any(_has(file, mark) for file, mark in marks.items())
+
+
+def _has(file: Path, mark: str) -> bool:
+    try:
+        return mark.encode() in file.read_bytes()
+    except OSError:
+        return False
 
 
 def _load(folder: Path) -> Run:
@@ -230,9 +227,7 @@ def _check_document(body: Body, described: Mapping[str, Any]) -> None:
 
 def _readable_schema(schema: int, path: Path) -> int:
     if schema > SCHEMA:
-        raise MeasurementError(
-            f"{path} has schema {schema}; this version reads up to {SCHEMA}: update roastcoffea"
-        )
+        raise MeasurementError(f"{path} has schema {schema}; this version reads up to {SCHEMA}: update roastcoffea")
     if schema not in (SCHEMA, *UPGRADES):
         raise ValueError(f"there is no schema {schema}")
     return schema

@@ -1,0 +1,621 @@
+"""A run on disk is the run that was saved, or an error that says which file is wrong."""
+
+import json
+import math
+import multiprocessing
+import pickle
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import hist
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from roastcoffea import folders, store
+from roastcoffea.errors import MeasurementError
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, Run, RunnerCall
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.store import list_runs, load_run, save_run
+
+START = datetime(2026, 3, 1, 23, 59, 58, 250_000, tzinfo=UTC).timestamp()
+
+
+def a_run(**changes: Any) -> Run:
+    """A run that has everything."""
+    call = RunnerCall(
+        id="call",
+        processor="analysis.Dijets",
+        executor="DaskExecutor",
+        start=START + 1,
+        stop=START + 9.5,
+        outcome=FAILED,
+        error="ValueError: 'μ'",
+        chunks=3,
+        fileset="ab" * 32,
+        options={"chunksize": 2**20, "xrootdtimeout": None, "maxchunks": math.inf, "align": (1, 2)},
+        report={"bytesread": np.int64(12), "columns": {"Jet_pt-data", "Jet_eta-data"}, "processtime": 0.5},
+    )
+    run = Run(
+        id="f" * 32,
+        name="ttbar",
+        start=START,
+        stop=START + 10.25,
+        outcome=FAILED,
+        error="ValueError: no jets",
+        backend="dask",
+        environment=Environment(
+            versions={"coffea": "2026.9.0"},
+            client_host="login",
+            hosts=(Host(name="node1", cores=8, memory=2**35), Host(name="node2", cores=None, memory=None)),
+        ),
+        sampling_interval=0.5,
+        calls=(call, replace(call, id="other", report=None, error=None)),
+        chunks=table_of_rows(
+            CHUNK_COLUMNS,
+            [
+                {
+                    "dataset": "tt",
+                    "file": "a b.root",
+                    "events": 0,
+                    "start": START,
+                    "coffea_columns": ["Jet_pt", None],
+                },
+                {"dataset": "日本", "events": None, "memory_peak": 2**63 - 1, "coffea_columns": []},
+                {},
+            ],
+        ),
+        tasks=table_of_rows(TASK_COLUMNS, [{"key": f"k-{n}", "run_id": n, "thread": 2**62 + n} for n in range(1000)]),
+        samples=table_of_rows(SAMPLE_COLUMNS, []),
+        lifetimes=table_of_rows(LIFETIME_COLUMNS, [{"worker": "tcp://1", "threads": 4, "start": START}]),
+        span_metrics={("execute", "Dijets", "thread-cpu", "seconds"): 1.5, ("gather-dep", 3, None): math.inf},
+        coffea_report={
+            ("a", 1): {"b": [1, (2, {3})]},
+            "$": b"\0",
+            1: np.float32(0.1),
+            None: {frozenset({1}): True},
+        },
+        custom_metrics={"tt": {"entries": 3, "when": datetime(2026, 3, 1), "bytes": -math.inf, "size": 10**30}},
+        scheduler_clock_offset=-0.0125,
+        dropped={"tasks": 2},
+        reported={"core_efficiency": 0.5, "per_dataset": {"tt": [1, 2]}},
+        reported_by="another program",
+        absent={"worker_cpu_time_seconds": "not on this system"},
+        problems=("the scheduler did not answer in 5 s", "ünicode"),
+    )
+    return replace(run, **changes)
+
+
+def minimal_run(**changes: Any) -> Run:
+    environment = Environment(versions={}, client_host=None)
+    run = Run(
+        id="0",
+        name=None,
+        start=START,
+        stop=START,
+        outcome=FINISHED,
+        error=None,
+        backend="dask",
+        environment=environment,
+    )
+    return replace(run, **changes)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file under a folder, hidden ones too."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return save_run(a_run(), tmp_path, "saved")
+
+
+# Save, load, equal
+
+
+def test_the_run_has_a_value_in_every_field() -> None:
+    run = a_run()
+    empty = minimal_run()
+    same = [each.name for each in fields(Run) if getattr(run, each.name) == getattr(empty, each.name)]
+    assert same == ["start", "backend"]
+
+
+@pytest.mark.parametrize("run", [a_run(), minimal_run()], ids=["full", "minimal"])
+def test_a_loaded_run_equals_the_saved_one(run: Run, tmp_path: Path) -> None:
+    loaded = load_run(save_run(run, tmp_path))
+    assert loaded == run
+    for each in fields(Run):
+        assert type(getattr(loaded, each.name)) is type(getattr(run, each.name)), each.name
+    for name in store.TABLES:
+        one, other = getattr(run, name), getattr(loaded, name)
+        assert one is other is None or one.schema.equals(other.schema, check_metadata=True)
+    assert [type(call) for call in loaded.calls] == [RunnerCall] * len(run.calls)
+    assert type(loaded.environment) is Environment
+
+
+def test_types_inside_of_fields_are_kept(tmp_path: Path) -> None:
+    loaded = load_run(save_run(a_run(), tmp_path))
+    assert type(loaded.calls[0].report["bytesread"]) is np.int64  # type: ignore[index]
+    assert type(loaded.coffea_report[1]) is np.float32
+    assert loaded.coffea_report[None] == {frozenset({1}): True}
+    assert loaded.calls[0].options["align"] == (1, 2)
+
+
+def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
+    samples = table_of_rows(
+        SAMPLE_COLUMNS, [{"cpu_percent": math.nan}, {"cpu_percent": None}, {"cpu_percent": -math.inf}]
+    )
+    loaded = load_run(save_run(a_run(samples=samples, coffea_report={"x": math.nan}), tmp_path))
+    assert str(loaded.samples["cpu_percent"].to_pylist()) == "[nan, None, -inf]"  # type: ignore[index]
+    assert math.isnan(loaded.coffea_report["x"])
+
+
+def test_what_cannot_be_kept_is_text_and_a_problem(tmp_path: Path) -> None:
+    run = a_run(custom_metrics={"h": [hist.Hist.new.Reg(2, 0, 1).Double()], "n": 1}, coffea_report=[])
+    run.coffea_report.append(run.coffea_report)
+    call = replace(run.calls[0], options={"schema": dict})
+    loaded = load_run(save_run(replace(run, calls=(call,)), tmp_path))
+    assert loaded.problems == (
+        *run.problems,
+        "calls[0]['options']['schema'] held type; it was kept as text",
+        "coffea_report[0] held list that contains itself; it was kept as text",
+        "custom_metrics['h'][0] held hist.hist.Hist; it was kept as text",
+    )
+    assert loaded.custom_metrics["n"] == 1
+    assert load_run(save_run(loaded, tmp_path)) == loaded
+
+
+def test_files_are_standard_json_and_parquet(saved: Path) -> None:
+    assert sorted(contents(saved)) == [
+        *("chunks.parquet", "lifetimes.parquet", "run.json", "samples.parquet", "tasks.parquet"),
+    ]
+    document = json.loads((saved / "run.json").read_text(), parse_constant=pytest.fail)
+    assert (document["format"], document["schema"]) == ("roastcoffea_run", 1)
+    assert document["run"]["environment"]["hosts"][0] == {"name": "node1", "cores": 8, "memory": 2**35}
+    rows = {name: table["rows"] for name, table in document["tables"].items()}
+    assert rows == {"chunks": 3, "tasks": 1000, "samples": 0, "lifetimes": 1}
+    assert document["tables"]["chunks"]["columns"]["coffea_columns"] == "list<item: string>"
+    assert pq.read_metadata(saved / "tasks.parquet").row_group(0).column(0).compression == "ZSTD"
+
+
+def test_tables_that_were_not_measured_have_no_file(tmp_path: Path) -> None:
+    saved = save_run(minimal_run(), tmp_path, "m", extra_files={"metrics.json": b"{}\n"})
+    assert sorted(contents(saved)) == ["metrics.json", "run.json"]
+    assert (saved / "metrics.json").read_bytes() == b"{}\n"
+
+
+def test_run_json_will_do_as_path(saved: Path) -> None:
+    assert load_run(saved / "run.json") == load_run(str(saved)) == a_run()
+
+
+def test_permissions_are_those_of_any_new_folder(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "usual").mkdir()
+    assert saved.stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["a b", "日本", "ttbar.2026", "-", "C:x", "x" * 255, "a\nb", "run=1"])
+def test_a_name_may_be_what_a_folder_may_be(name: str, tmp_path: Path) -> None:
+    assert save_run(a_run(), tmp_path, name) == tmp_path / name
+    assert load_run(tmp_path / name) == a_run()
+
+
+BAD_NAMES = ["", " ", ".", "..", ".hidden", "../x", "a/b", "/tmp/x", "a\\b", "..\\x", "a\0b", "\ud800"]
+
+
+@pytest.mark.parametrize("name", [*BAD_NAMES, "x" * 256])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_names_that_leave_the_folder_are_refused(name: str, overwrite: bool, tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError):
+        save_run(a_run(), tmp_path / "runs", name, overwrite=overwrite)
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", [*BAD_NAMES, "run.json", "chunks.parquet"])
+def test_so_are_names_of_extra_files(name: str, tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError):
+        save_run(a_run(), tmp_path, "a", extra_files={name: b""})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_automatic_names_tell_the_start_and_are_unique(tmp_path: Path) -> None:
+    names = [save_run(minimal_run(), tmp_path / "new" / "runs").name for _ in range(12)]
+    assert names == [f"2026-03-01T235958Z-{number:03d}" for number in range(1, 13)]
+
+
+def save_some(folder: str) -> list[str]:
+    return [save_run(minimal_run(), folder).name for _ in range(25)]
+
+
+def test_automatic_names_are_unique_between_processes(tmp_path: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        names = [name for names in pool.map(save_some, [str(tmp_path)] * 4) for name in names]
+    assert len(set(names)) == len(names) == len(list_runs(tmp_path)) == len(list(tmp_path.iterdir())) == 100
+    assert all(load_run(tmp_path / name) == minimal_run() for name in names)
+
+
+# What is there stays
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("make", ["file", "folder", "other run.json", "link", "dangling link"])
+def test_what_is_no_measurement_is_never_replaced(make: str, overwrite: bool, tmp_path: Path) -> None:
+    target = tmp_path / "taken"
+    elsewhere = save_run(a_run(), tmp_path / "elsewhere", "m")
+    if make == "file":
+        target.write_text("mine")
+    elif "link" in make:
+        target.symlink_to(elsewhere if make == "link" else tmp_path / "nowhere")
+    else:
+        target.mkdir()
+        (target / ("run.json" if "json" in make else "thesis.tex")).write_text('{"format": "other"}')
+    before = contents(tmp_path)
+    with pytest.raises(MeasurementError, match="another name"):
+        save_run(minimal_run(), tmp_path, "taken", overwrite=overwrite)
+    assert contents(tmp_path) == before
+    assert load_run(elsewhere) == a_run()
+
+
+def test_a_measurement_is_replaced_only_on_demand(saved: Path) -> None:
+    before = contents(saved.parent)
+    with pytest.raises(MeasurementError, match=r"saved exists.*overwrite=True"):
+        save_run(minimal_run(), saved.parent, "saved")
+    assert contents(saved.parent) == before
+    assert save_run(minimal_run(), saved.parent, "saved", overwrite=True) == saved
+    assert sorted(contents(saved.parent)) == ["saved/run.json"]
+    assert load_run(saved) == minimal_run()
+
+
+def test_a_damaged_measurement_can_be_replaced(saved: Path) -> None:
+    (saved / "run.json").write_bytes((saved / "run.json").read_bytes()[:100])
+    save_run(minimal_run(), saved.parent, "saved", overwrite=True)
+    assert load_run(saved) == minimal_run()
+
+
+def test_automatic_names_overwrite_nothing(tmp_path: Path) -> None:
+    first, second = (save_run(minimal_run(id=str(n)), tmp_path, overwrite=True) for n in range(2))
+    assert (load_run(first).id, load_run(second).id) == ("0", "1")
+
+
+CALLS_OF_SAVING = [(Path, "mkdir"), (Path, "open"), (pq, "write_table"), (folders.os, "fsync"), (Path, "rename")]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=type)
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(("place", "function"), CALLS_OF_SAVING, ids=str)
+def test_what_fails_leaves_everything_as_it_was(
+    place: Any, function: str, overwrite: bool, error: BaseException, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "saved" if overwrite else "new"
+    run = minimal_run(chunks=a_run().chunks)
+    before = contents(saved.parent)
+    for nth in range(20):
+        with monkeypatch.context() as patch:
+            calls = fail_at_call(nth, error, place, function, patch)
+            failed = not saves(run, saved.parent, name, overwrite)
+        if len(calls) <= nth:
+            assert not failed
+            return
+        if function != "fsync" or nth < 2:  # those of the two files; a folder that cannot be synced is no failure
+            assert failed
+            assert contents(saved.parent) == before
+        else:
+            assert contents(saved.parent) == before or load_run(saved.parent / name) == run
+            restore(saved, before)
+    pytest.fail("never succeeded")
+
+
+def saves(run: Run, folder: Path, name: str, overwrite: bool) -> bool:
+    try:
+        save_run(run, folder, name, overwrite=overwrite)
+    except (MeasurementError, KeyboardInterrupt):
+        return False
+    return True
+
+
+def fail_at_call(nth: int, error: BaseException, place: Any, name: str, patch: pytest.MonkeyPatch) -> list[Any]:
+    """Let the nth call of a function fail, once; the list has an entry per call."""
+    calls: list[Any] = []
+    real: Callable[..., Any] = getattr(place, name)
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if len(calls) == nth + 1:
+            raise error
+        return real(*args, **kwargs)
+
+    patch.setattr(place, name, failing)
+    return calls
+
+
+def restore(saved: Path, files: dict[str, bytes]) -> None:
+    for path in saved.parent.iterdir():
+        shutil.rmtree(path)
+    for name, content in files.items():
+        path = saved.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+
+
+KILLED_WHILE_REPLACING = """
+import os, signal, sys
+from pathlib import Path
+from test_store import minimal_run, save_run
+rename = Path.rename
+left = int(sys.argv[2])
+def rename_and_die(self, target):
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    return rename(self, target)
+Path.rename = rename_and_die
+save_run(minimal_run(id="new"), sys.argv[1], "saved", overwrite=True)
+"""
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+def test_one_whole_measurement_is_there_whenever_the_process_is_killed(renames: int, saved: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_REPLACING, saved.parent, str(renames)],
+        cwd=Path(__file__).parent,
+        check=False,
+    )
+    assert ended.returncode == -9
+    whole = [load_run(path).id for path in saved.parent.iterdir()]
+    assert set(whole) == {"new", a_run().id}
+    assert len(list_runs(saved.parent)) == (1 if renames < 2 else 0)
+
+
+def replace_often(folder: str) -> int:
+    return sum(succeeded(folder) for _ in range(30))
+
+
+def succeeded(folder: str) -> bool:
+    save_run(minimal_run(), folder, "saved", overwrite=True)
+    return True
+
+
+def test_processes_that_replace_at_once_leave_one_measurement(saved: Path) -> None:
+    with multiprocessing.get_context("spawn").Pool(4) as pool:
+        done = pool.map_async(replace_often, [str(saved.parent)] * 4)
+        assert sum(done.get(120)) == 120
+    assert list(saved.parent.iterdir()) == [saved]
+    assert load_run(saved) == minimal_run()
+
+
+def test_another_process_may_fill_the_place_meanwhile(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.rename
+    intruders = iter([True, True])
+
+    def rename(path: Path, target: Path) -> Path:
+        moved = real(path, target)
+        if path == saved and next(intruders, False):
+            shutil.copytree(moved, saved)
+        return moved
+
+    monkeypatch.setattr(Path, "rename", rename)
+    save_run(minimal_run(), saved.parent, "saved", overwrite=True)
+    assert list(saved.parent.iterdir()) == [saved]
+    assert load_run(saved) == minimal_run()
+
+
+def test_a_folder_that_cannot_hold_measurements_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MeasurementError, match=r"nothing was saved in .*file"):
+        save_run(a_run(), tmp_path / "file")
+
+
+def test_a_table_without_its_columns_is_not_saved(tmp_path: Path) -> None:
+    chunks = pa.table({"dataset": ["a"]})
+    with pytest.raises(MeasurementError, match=r"chunks of run .* lacks the columns file, tree"):
+        save_run(a_run(chunks=chunks), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# Damage
+
+
+def edited(saved: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+    document = json.loads((saved / "run.json").read_text())
+    edit(document)
+    (saved / "run.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (
+            lambda d: d.update(schema=2),
+            r"run.json has schema 2; this version reads up to 1: update roastcoffea",
+        ),
+        (lambda d: d.update(schema=0), r"run.json cannot be read .*there is no schema 0"),
+        (lambda d: d.update(schema="1"), r"run.json cannot be read"),
+        (lambda d: d.pop("schema"), r"run.json cannot be read .*schema"),
+        (lambda d: d.update(format="other"), r"run.json is not of roastcoffea"),
+        (lambda d: d.pop("run"), r"run.json cannot be read"),
+        (lambda d: d.update(run=[]), r"run.json cannot be read"),
+        (lambda d: d["run"].pop("id"), r"run.json cannot be read .*id"),
+        (lambda d: d["run"].pop("outcome"), r"run.json cannot be read .*outcome"),
+        (lambda d: d["run"].update(start="now"), r"run.json cannot be read .*start"),
+        (lambda d: d["run"].update(sections=1), r"run.json cannot be read .*sections"),
+        (lambda d: d["run"].update(environment=None), r"run.json cannot be read"),
+        (lambda d: d["run"]["calls"].append({"id": 1}), r"run.json cannot be read"),
+        (
+            lambda d: d["run"].update(custom_metrics={"$": "pickle", "of": ""}),
+            r"run.json cannot be read .*pickle",
+        ),
+        (
+            lambda d: d["tables"]["chunks"].update(rows=4),
+            r"chunks.parquet cannot be read .*3 rows instead of 4",
+        ),
+        (lambda d: d["tables"].update({"../x": 4}), r"run.json cannot be read"),
+        (lambda d: d.update(tables=None), r"run.json cannot be read"),
+    ],
+)
+def test_a_damaged_run_json_is_named(edit: Callable[[dict[str, Any]], Any], text: str, saved: Path) -> None:
+    edited(saved, edit)
+    with pytest.raises(MeasurementError, match=text):
+        load_run(saved)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe\0", b"[" * 10**6, b'{"schema": NaN}'])
+def test_a_run_json_that_is_no_json_is_named(content: bytes, saved: Path) -> None:
+    (saved / "run.json").write_bytes(content)
+    with pytest.raises(MeasurementError, match=r"saved/run.json"):
+        load_run(saved)
+
+
+@pytest.mark.parametrize("table", list(store.TABLES))
+def test_a_missing_table_is_named(table: str, saved: Path) -> None:
+    (saved / f"{table}.parquet").unlink()
+    with pytest.raises(MeasurementError, match=rf"{table}.parquet is missing; restore"):
+        load_run(saved)
+
+
+@pytest.mark.parametrize("table", list(store.TABLES))
+def test_missing_columns_are_named(table: str, saved: Path) -> None:
+    file = saved / f"{table}.parquet"
+    pq.write_table(pq.ParquetFile(file).read().drop_columns(["worker"]), file)
+    with pytest.raises(MeasurementError, match=rf"{table}.parquet lacks the columns worker; restore"):
+        load_run(saved)
+
+
+def test_further_columns_are_read(saved: Path) -> None:
+    file = saved / "tasks.parquet"
+    pq.write_table(a_run().tasks.append_column("extra", pa.array(range(1000))), file)
+    assert load_run(saved).tasks["extra"].to_pylist() == list(range(1000))  # type: ignore[index]
+
+
+@pytest.mark.parametrize("table", ["tasks", "samples", "lifetimes"])
+def test_a_table_that_another_program_wrote_again_is_read(table: str, saved: Path) -> None:
+    file = saved / f"{table}.parquet"
+    pd.read_parquet(file).assign(extra=1).to_parquet(file)
+    assert getattr(load_run(saved), table).drop_columns(["extra"]) == getattr(a_run(), table)
+
+
+@pytest.mark.parametrize("name", ["run.json", *(f"{table}.parquet" for table in store.TABLES)])
+def test_a_damaged_file_is_an_error_or_harmless(name: str, saved: Path) -> None:
+    file = saved / name
+    whole = file.read_bytes()
+    results = []
+    for damaged in damages(whole, random.Random(name)):
+        file.write_bytes(damaged)
+        results.append(load_or_refuse(saved))
+    refusals = [result for result in results if isinstance(result, str)]
+    assert len(refusals) > 150
+    if name != "run.json":  # there a changed digit is another number
+        assert all(file.name in refusal for refusal in refusals)
+        assert all(rows(result) == rows(a_run()) for result in results if isinstance(result, Run))
+
+
+def rows(run: Run) -> list[Any]:
+    return [getattr(run, table).to_pylist() for table in store.TABLES]
+
+
+def load_or_refuse(path: Path) -> Run | str:
+    try:
+        return load_run(path)
+    except MeasurementError as error:
+        return str(error)
+
+
+def damages(whole: bytes, random_: random.Random) -> Iterator[bytes]:
+    for _ in range(150):
+        yield whole[: random_.randrange(len(whole))]
+    for _ in range(300):
+        place = random_.randrange(len(whole))
+        yield whole[:place] + bytes([whole[place] ^ (1 << random_.randrange(8))]) + whole[place + 1 :]
+
+
+@pytest.mark.parametrize("path", ["nowhere", "empty", "file.txt", "nul\0"])
+def test_what_is_no_measurement_is_said(path: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.txt").write_text("")
+    with pytest.raises(MeasurementError, match="give the folder of"):
+        load_run(tmp_path / path)
+
+
+class Canary:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("something was unpickled",))
+
+
+def test_nothing_is_unpickled(saved: Path) -> None:
+    poison = pickle.dumps(Canary())
+    file = saved / "tasks.parquet"
+    tasks = a_run().tasks
+    metadata = {
+        "ARROW:extension:name": "arrow.py_extension_type",
+        "ARROW:extension:metadata": poison,
+    }
+    extra = pa.field("extra", pa.int64(), metadata=metadata)
+    table = tasks.append_column(extra, pa.array(range(1000))).replace_schema_metadata({"pandas": poison})
+    pq.write_table(table, file)
+    loaded = load_run(saved).tasks
+    assert loaded is not None
+    assert loaded.schema.metadata is None
+    assert loaded.drop_columns(["extra"]) == tasks
+
+
+# Lists
+
+
+def test_a_list_has_what_can_and_what_cannot_be_read(tmp_path: Path) -> None:
+    late = save_run(a_run(start=START + 100, stop=START + 101.5), tmp_path, "a")
+    early = save_run(minimal_run(stop=START + 3), tmp_path, "z")
+    broken = save_run(a_run(), tmp_path, "broken")
+    (broken / "run.json").write_text("{")
+    for name in (".roastcoffea-0123", "plots"):
+        (tmp_path / name).mkdir()
+    shutil.copytree(late, tmp_path / ".hidden")
+    (tmp_path / "notes.txt").write_text("")
+    (late / "chunks.parquet").unlink()
+    runs = list_runs(str(tmp_path))
+    assert [(run.path, run.name, run.start, run.outcome, run.elapsed) for run in runs] == [
+        (early, "z", START, "finished", 3.0),
+        (late, "a", START + 100, "failed", 1.5),
+        (broken, "broken", None, None, None),
+    ]
+    assert [run.error is None for run in runs] == [True, True, False]
+    assert "broken/run.json cannot be read" in str(runs[-1].error)
+
+
+def test_a_list_needs_a_folder(tmp_path: Path) -> None:
+    assert list_runs(tmp_path) == []
+    with pytest.raises(MeasurementError, match="nowhere cannot be listed"):
+        list_runs(tmp_path / "nowhere")
+
+
+# Schemas
+
+
+def test_older_schemas_are_upgraded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def upgrade(body: store.Body, tables: store.Tables) -> tuple[store.Body, store.Tables]:
+        return body | {"name": "upgraded"}, tables | {"samples": tables["samples"].slice(0, 0)}
+
+    monkeypatch.setattr(store, "SCHEMA", 2)
+    monkeypatch.setattr(store, "UPGRADES", {1: upgrade})
+    assert load_run(saved) == a_run(name="upgraded")
+
+
+def test_temporary_folders_are_hidden(tmp_path: Path) -> None:
+    with folders.new_folder(tmp_path) as folder:
+        assert folder.name.startswith(".")
+        assert folder.parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
