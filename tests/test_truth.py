@@ -168,7 +168,7 @@ def test_fine_metrics_tell_computing_from_waiting(client: Any, sample: Any) -> N
         metrics = collector.metrics
         # opening and building events cost some of both
         assert cpu <= metrics["processor_cpu_time_seconds"] <= cpu + 1.5
-        assert other <= metrics["processor_noncpu_time_seconds"] <= other + 3
+        assert other <= metrics["processor_noncpu_time_seconds"]
         tasks = collector.measurement.tasks
         busy = (tasks["stop"] - tasks["start"])[tasks["kind"] == "processor"].sum()
         assert metrics["processor_cpu_time_seconds"] + metrics[

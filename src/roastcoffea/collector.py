@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from roastcoffea.backends.dask import DaskMetricsBackend
-from roastcoffea.backends.log import chunk_table
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.instrument.hook import unwatch, watch
@@ -77,7 +76,7 @@ class MetricsCollector:
         self.problems: list[str] = []
         self._interval = _checked_interval(worker_tracking_interval) if track_workers else None
         self._backend = _backend(client, backend)
-        self._span = RunSpan("roastcoffea")
+        self._span = RunSpan("roastcoffea", self._backend.name)
         self._calls: list[RunnerCall] = []
         self._report: Any = None
         self._custom: Any = None
@@ -95,7 +94,8 @@ class MetricsCollector:
         try:
             self._open()
         except BaseException:
-            self._backend.close(None)
+            self._span.__exit__()
+            self._backend.close()
             raise
         self._start, self._began = time.time(), time.perf_counter()
         return self
@@ -108,15 +108,15 @@ class MetricsCollector:
         try:
             self._leave_span()
         finally:
-            self._backend.close(self._span)
+            self._backend.close()
             self._measurement = Measurement(self._seen(stop, error))
 
     def _open(self) -> None:
+        span = self._span.__enter__()
         try:
-            self._backend.open(self._interval)
+            self._backend.open(self._interval, span)
         except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
             self.note(f"the cluster is not seen: {error_text(problem)}")
-        self._span.__enter__()
         watch(self)
 
     def _leave_span(self) -> None:
@@ -172,9 +172,8 @@ class MetricsCollector:
         backend = self._backend
         if not backend.was_open:
             return {}, dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not seen")
-        calls = {call.id for call in self._calls}
         tables = {
-            "chunks": chunk_table([chunk for chunk in backend.log.chunks if chunk["call"] in calls]),
+            "chunks": backend.log.chunks({call.id for call in self._calls}),
             "tasks": backend.tasks(),
             "lifetimes": backend.lifetimes(self._start, stop),
             "samples": backend.samples(),
@@ -282,9 +281,10 @@ class MetricsCollector:
         return list(self.metrics["raw_chunk_metrics"])
 
     @property
-    def tracking_data(self) -> dict[str, Any] | None:
+    def tracking_data(self) -> Mapping[str, Any] | None:
         """Samples of the workers by field and worker; None where they were not sampled."""
-        return self.metrics.get("tracking_data")
+        data: Mapping[str, Any] | None = self.metrics.get("tracking_data")
+        return data
 
     @property
     def span_metrics(self) -> Mapping[tuple[Any, ...], float]:

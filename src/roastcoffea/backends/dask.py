@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ from roastcoffea.backends.scheduler import CollectorPlugin, call_plugin, metrics
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.worker import ProcessCPU, describe, flush
 from roastcoffea.records.run import Host
-from roastcoffea.records.tasks import PROCESSOR
 from roastcoffea.records.tracking import tracking_data
 
 DRAIN_INTERVAL: Final = 1.0
@@ -73,7 +73,6 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self.clock_offset = 0.0
         self.span_metrics: dict[tuple[Any, ...], float] | None = None
         self._failures = 0
-        self._spans: set[str] = set()
         self._packages: set[str | None] = set()
         self._workers_known = False
         self._scheduler_package: str | None = None
@@ -86,16 +85,29 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
     # the life of a collector
 
-    def open(self, interval: float | None) -> None:
-        """Put the plugins on scheduler and workers, and begin to drain what they see."""
+    def open(self, interval: float | None, span: str | None = None) -> None:
+        """Put the plugins on scheduler and workers, and begin to drain what they see.
+
+        Parameters
+        ----------
+        interval
+            Seconds between samples of the workers; None for no samples.
+        span
+            Identity of the Dask span of the run.
+        """
         before = time.time()
-        answer = self._on_scheduler(
-            start_collector,
-            plugin=ByValue(CollectorPlugin(self.name, self.client.id, interval)),
-            worker_plugin=_pickled(ProcessCPU(self.name)),
-            describe=_pickled(describe),
-            timeout=WORKERS_TIMEOUT,
-        )
+        try:
+            answer = self._on_scheduler(
+                start_collector,
+                plugin=ByValue(CollectorPlugin(self.name, self.client.id, interval, span)),
+                worker_plugin=_pickled(ProcessCPU(self.name)),
+                describe=_pickled(describe),
+                timeout=WORKERS_TIMEOUT,
+            )
+        except BaseException:
+            with suppress(*LOST):
+                self._leave()
+            raise
         self._open = self.was_open = True
         self._began = time.time()
         self.clock_offset = answer["time"] - before
@@ -109,12 +121,12 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             while self._open and self._take(self._ask("drain", limit=DRAIN_BYTES)):
                 pass
 
-    def close(self, span: RunSpan | None) -> None:
+    def close(self) -> None:
         """Take the plugins away and keep what they saw; what could not be had is noted."""
         self._ended.set()
         if self._open:
             try:
-                self._finish(span)
+                self._finish()
             except LOST as problem:
                 self._lose(problem)
             self._open = False
@@ -149,9 +161,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
     def tasks(self) -> pa.Table:
         """Finished attempts of tasks."""
-        tasks = self.log.tasks(self.clock_offset)
-        self._note_strays(tasks)
-        return tasks
+        return self.log.tasks(self.clock_offset)
 
     # the older names
 
@@ -159,7 +169,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self.open(interval)
 
     def stop_tracking(self) -> dict[str, Any]:
-        self.close(None)
+        self.close()
         return tracking_data(self.samples(), self.lifetimes(self._began, time.time()))
 
     def create_span(self, name: str) -> dict[str, Any]:
@@ -182,7 +192,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         if self.client.status != "running":
             text = f"the client is {self.client.status}"
             raise ConnectionError(text)
-        run = self.client._run_on_scheduler  # noqa: SLF001  (the public one has no timeout)
+        run = self.client._run_on_scheduler  # the public one has no timeout
         return self.client.sync(run, ByValue(function), callback_timeout=SCHEDULER_TIMEOUT, **arguments)
 
     def _ask(self, method: str, **arguments: Any) -> dict[str, Any]:
@@ -210,33 +220,33 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
     def _keep_draining(self) -> None:
         while not self._ended.wait(DRAIN_INTERVAL):
-            try:
+            # what cannot be had now may be had a second later; what is lost at the end is noted then
+            with suppress(*LOST):
                 self.drain()
-            except LOST as problem:
-                self._lose(problem)
-                return
 
-    def _finish(self, span: RunSpan | None) -> None:
+    def _finish(self) -> None:
         with self._draining:
-            answer = self._ask(
-                "finish",
-                flush=_pickled(flush),
-                span=None if span is None else span.id,
-                timeout=WORKERS_TIMEOUT,
-                limit=DRAIN_BYTES,
-            )
+            answer = self._ask("finish", flush=_pickled(flush), timeout=WORKERS_TIMEOUT, limit=DRAIN_BYTES)
             more = self._take(answer)
             while more:
                 more = self._take(self._ask("drain", limit=DRAIN_BYTES))
-            self._on_scheduler(call_plugin, name=self.name, method="stop", arguments={"wait": LEAVE_WAIT})
+            self._leave()
         self._learn_fine_metrics(answer)
 
+    def _leave(self) -> None:
+        self._on_scheduler(call_plugin, name=self.name, method="stop", arguments={"wait": LEAVE_WAIT})
+
     def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:
-        if answer["span"] is None:
+        if answer["strangers"]:
+            self.absent["span_metrics"] = (
+                f"Dask counted {answer['strangers']} task(s) of others together with those of this run, because tasks "
+                "of the same name were alive at the same time"
+            )
+            self.problems.append(f"no fine metrics: {self.absent['span_metrics']}")
+        elif answer["span"] is None:
             self.absent["span_metrics"] = "no Dask task ran in the span of the run"
         else:
             self.span_metrics = dict(answer["span"])
-            self._spans = set(answer["spans"])
         if answer["silent"]:
             self.problems.append(
                 f"{len(answer['silent'])} worker(s) did not answer within {WORKERS_TIMEOUT:g} s at the end "
@@ -248,9 +258,8 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
     def _lose(self, problem: BaseException) -> None:
         reason = f"the connection to the cluster was lost ({type(problem).__name__}: {problem})"
-        if "span_metrics" not in self.absent and self.span_metrics is None:
-            self.absent["span_metrics"] = reason
-            self.problems.append(f"{reason}: what happened after the last drain is not known")
+        self.absent["span_metrics"] = reason
+        self.problems.append(f"{reason}: what happened after the last drain is not known")
 
     def _note_missing_package(self) -> None:
         text = (
@@ -259,17 +268,6 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         )
         if text not in self.problems:
             self.problems.append(text)
-
-    def _note_strays(self, tasks: pa.Table) -> None:
-        strays = sum(
-            kind == PROCESSOR and span not in self._spans
-            for kind, span in zip(tasks["kind"].to_pylist(), tasks["span"].to_pylist(), strict=True)
-        )
-        if strays and self._spans:
-            self.problems.append(
-                f"{strays} processor task(s) were counted by Dask in another span, whose tasks of the same name were "
-                "still alive: the fine metrics lack them"
-            )
 
     def notes(self) -> list[str]:
         """Problems that were met, here and on the cluster."""

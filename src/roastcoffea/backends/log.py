@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.instrument.probe import unpacked_record
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
@@ -38,6 +39,9 @@ from roastcoffea.records.wire import (
 )
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 
+CHUNK_BATCH: Final = 4096
+"""Records of chunks that wait to become columns."""
+
 _TASK_SIZE = struct.calcsize(packing(TASK_FIELDS))
 
 
@@ -50,7 +54,8 @@ class ClusterLog:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        self.chunks: list[dict[str, Any]] = []
+        self._chunks: list[dict[str, Any]] = []
+        self._chunk_tables: list[pa.Table] = []
         self._strings: list[str] = []
         self._tasks = bytearray()
         self._keys: list[str] = []
@@ -73,7 +78,7 @@ class ClusterLog:
             self._tasks += payload[:_TASK_SIZE]
             self._keys.append(_text(payload[_TASK_SIZE:]))
         elif kind == CHUNK:
-            self.chunks.append(unpacked_record(payload))
+            self._take_chunk(unpacked_record(payload))
         elif kind == SAMPLE:
             self._samples += payload
         elif kind == STRING:
@@ -89,6 +94,12 @@ class ClusterLog:
             self._final_cpu(_unpacked(PROCESS_CPU_FIELDS, payload))
         elif kind == PROBLEM:
             self.problems.append(_text(payload))
+
+    def _take_chunk(self, record: dict[str, Any]) -> None:
+        self._chunks.append(record)
+        if len(self._chunks) >= CHUNK_BATCH:
+            self._chunk_tables.append(table_of_rows(CHUNK_COLUMNS, self._chunks))
+            self._chunks = []
 
     def _arrival(self, values: dict[str, Any]) -> None:
         lifetime = {
@@ -132,6 +143,15 @@ class ClusterLog:
                 cpu = last_cpu.get((lifetime["worker"], lifetime["start"]))
             rows.append(lifetime | {"start": min(begin, stop), "stop": max(end, begin), "cpu_seconds": cpu})
         return table_of_rows(LIFETIME_COLUMNS, rows)
+
+    def chunks(self, calls: set[str]) -> pa.Table:
+        """Attempts of chunks of these Runner calls in the order of their beginning; those of one task are numbered."""
+        waiting = table_of_rows(CHUNK_COLUMNS, self._chunks)
+        seen = pa.concat_tables([*self._chunk_tables, waiting]).combine_chunks()
+        ours = seen.filter(pc.is_in(seen["call"], pa.array(sorted(calls), pa.string()))).sort_by("start")
+        numbers = attempt_numbers(ours["key"].to_pylist())
+        at = ours.column_names.index("attempt")
+        return ours.set_column(at, ours.schema.field(at), pa.array(numbers, pa.int64()))
 
     def _last_cpu(self) -> dict[tuple[str, float], float]:
         """The last CPU time that each worker reported, by its address and arrival."""
@@ -180,14 +200,6 @@ class ClusterLog:
             **times,
         }
         return _table(TASK_COLUMNS, columns)
-
-
-def chunk_table(records: list[dict[str, Any]]) -> pa.Table:
-    """Attempts of chunks in the order of their beginning; those of one task are numbered."""
-    ordered = sorted(records, key=lambda record: float(record["start"]))
-    numbers = attempt_numbers([record["key"] for record in ordered])
-    rows = [record | {"attempt": number} for record, number in zip(ordered, numbers, strict=True)]
-    return table_of_rows(CHUNK_COLUMNS, rows)
 
 
 def attempt_numbers(keys: list[str]) -> list[int]:

@@ -12,7 +12,7 @@ import math
 import struct
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -59,13 +59,16 @@ LOG_CAP = 64_000_000
 """Bytes that the log may hold on the scheduler; beyond it rows are dropped and counted."""
 
 BLOCK = 256_000
-CLIENT_GRACE = 1.0
+CLIENT_GRACE = 2.0
 """Seconds in which a client that lost its connection may come back."""
 
 LONGEST_SILENCE = 600.0
 """Seconds without a drain after which the plugin believes that nobody will come."""
 
 LONGEST_TEXT = 2000
+MOST_PROBLEMS = 20
+"""Different problems that are told; the rest is counted among the failures."""
+
 MERGE_PREFIX = "reduce"
 DROPPABLE = (TASK, TASK_ERROR, CHUNK, SAMPLE)
 TABLE_OF = {TASK: "tasks", TASK_ERROR: "errors of tasks", CHUNK: "chunks", SAMPLE: "samples"}
@@ -133,12 +136,15 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         Identity of the client; when it is gone for good the plugin removes itself.
     interval : float or None
         Seconds between samples of the workers; None for no samples.
+    span : str or None
+        Identity of the span of the run.
     """
 
     idempotent = True
 
-    def __init__(self, name: str, client: str, interval: float | None) -> None:
+    def __init__(self, name: str, client: str, interval: float | None, span: str | None) -> None:
         self.name = name
+        self.span = span
         self.client = client
         self.interval = interval
 
@@ -146,6 +152,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.scheduler = scheduler
         self.log = Log()
         self.failures = 0
+        self.strangers = 0
+        self._elsewhere: dict[str, dict[Any, float]] = {}
         self.alive = True
         self._task = struct.Struct(packing(TASK_FIELDS)).pack
         self._sample = struct.Struct(packing(SAMPLE_FIELDS)).pack
@@ -154,6 +162,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._assigned: dict[Any, str] = {}
         self._workers: dict[str, Any] = {}
         self._sampled: dict[str, float] = {}
+        self._problems: set[str] = set()
         self._drained = time.time()
         self._grace: Any = None
         self._closing: set[Any] = set()
@@ -168,7 +177,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
     ) -> None:
         try:
             if finish == "processing":
-                self._assigned[key] = self.scheduler.tasks[key].processing_on.address
+                self._attempt_began(self.scheduler.tasks[key])
             elif start == "processing":
                 self._attempt_ended(key, finish, stimulus_id, kwargs)
         except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
@@ -225,11 +234,18 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             "failures": self.failures,
         }
 
-    async def finish(self, flush: bytes, span: str, timeout: float, limit: int) -> dict[str, Any]:
-        """Have every worker report now, and give the metrics of the span and the oldest entries of the log."""
-        answer = await metrics_of_span(flush, span, timeout, self.scheduler)
+    async def finish(self, flush: bytes, timeout: float, limit: int) -> dict[str, Any]:
+        """Have every worker report now, and give the metrics of the span and the oldest entries of the log.
+
+        Returns
+        -------
+        dict
+            What `metrics_of_span` and `drain` give, and `strangers`: attempts of tasks of others that Dask counted in
+            the same spans.
+        """
+        answer = await metrics_of_span(flush, self.span, timeout, self.scheduler, self._elsewhere)
         self.sample()
-        return answer | self.drain(limit)
+        return answer | self.drain(limit) | {"strangers": self.strangers}
 
     async def ask(self, question: bytes, timeout: float) -> dict[str, Any]:
         """Answers of the workers to a pickled function."""
@@ -284,10 +300,15 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     def _failed(self, problem: Exception) -> None:
         self.failures += 1
-        if self.failures == 1:
-            self._problem(f"the scheduler plugin failed: {type(problem).__name__}: {problem}")
+        self._problem(f"the scheduler plugin failed: {type(problem).__name__}: {problem}")
 
     def _problem(self, text: str) -> None:
+        if text in self._problems:
+            return
+        if len(self._problems) == MOST_PROBLEMS:
+            self.failures += 1
+            return
+        self._problems.add(text)
         self.log.write(PROBLEM, text[:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
 
     def _arrival(self, address: str) -> None:
@@ -326,12 +347,31 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         assigned = self._assigned.pop(key, None)
         outcome = self._outcome(finish, stimulus, told, assigned)
         record = (told.get("metadata") or {}).get(METADATA_KEY)
+        self._count_stranger(task)
         written = self._write_task(task, told, told.get("worker") or assigned, outcome)
         if written and told.get("exception_text"):
             self.log.write(TASK_ERROR, told["exception_text"][:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
-        if record is not None and self._tag(task) is not None:
+        if record is not None and self._mark(task) is not None:
             self.log.write(CHUNK, record)
             task.metadata.pop(METADATA_KEY, None)
+
+    def _attempt_began(self, task: Any) -> None:
+        self._assigned[task.key] = task.processing_on.address
+        span = task.group.span_id
+        if span not in self._elsewhere and self._mark(task) is not None and not self._in_our_span(task):
+            counted = self.scheduler.extensions["spans"].spans[span]._cumulative_worker_metrics
+            self._elsewhere[span] = dict(counted)
+
+    def _in_our_span(self, task: Any) -> bool:
+        """Whether Dask counts the task in the span of the run, or in one inside of it.
+
+        Dask keeps all tasks of one name in one span as long as any of them is alive, whoever submitted them.
+        """
+        return self.span in ((task.annotations or {}).get("span") or {}).get("ids", ())
+
+    def _count_stranger(self, task: Any) -> None:
+        if self._mark(task) is None and (task.group.span_id in self._elsewhere or self._in_our_span(task)):
+            self.strangers += 1
 
     def _outcome(self, finish: str, stimulus: str, told: Mapping[str, Any], assigned: str | None) -> str:
         if finish == "memory":
@@ -362,19 +402,19 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         )
         return self.log.write(TASK, fixed + str(task.key).encode("utf-8", "surrogatepass"))
 
-    def _tag(self, task: Any) -> Mapping[str, Any] | None:
+    def _mark(self, task: Any) -> Mapping[str, Any] | None:
         """Our annotation, where the task belongs to this collector."""
-        tag = (task.annotations or {}).get(ANNOTATION)
-        return tag if tag and self.name in tag["collectors"] else None
+        mark = (task.annotations or {}).get(ANNOTATION)
+        return mark if mark and self.name in mark["collectors"] else None
 
     def _kind(self, task: Any) -> str:
-        tag = self._tag(task)
-        if tag is None:
+        mark = self._mark(task)
+        if mark is None or mark["step"] is None:
             return OTHER
-        if tag["step"] == PREPROCESSING:
+        if mark["step"] == PREPROCESSING:
             return PREPROCESSING
         prefix = task.prefix.name
-        if prefix == tag["prefix"]:
+        if prefix == mark["prefix"]:
             return PROCESSOR
         return MERGE if prefix == MERGE_PREFIX else OTHER
 
@@ -453,7 +493,11 @@ def unwrapped(result: Any) -> Any:
 
 
 async def metrics_of_span(
-    flush: bytes, span: str, timeout: float, dask_scheduler: Any = None
+    flush: bytes,
+    span: str | None,
+    timeout: float,
+    dask_scheduler: Any = None,
+    elsewhere: Mapping[str, Mapping[Any, float]] | None = None,
 ) -> dict[str, Any]:
     """Have every worker report now, and give the cumulative metrics of a span.
 
@@ -461,37 +505,55 @@ async def metrics_of_span(
     ----------
     flush : bytes
         Pickled function that has a worker report.
-    span : str
+    span : str or None
         Identity of the span.
     timeout : float
         Seconds to wait for the workers altogether.
+    elsewhere : mapping, optional
+        Other spans that took tasks of this one, with what they had counted before: what came since is added.
 
     Returns
     -------
     dict
         `span`: [(key, value)], or None where no task ran in the span; `silent`: workers that did not answer in time;
-        `complete`: whether the span has all that the workers that answered have counted; `spans`: identities of the
-        span and of those inside it.
+        `complete`: whether the spans have all that the workers that answered have counted.
     """
     deadline = time.monotonic() + timeout
-    found = dask_scheduler.extensions["spans"].spans.get(span)
-    identities = [] if found is None else [child.id for child in found.traverse_spans()]
+    known = dask_scheduler.extensions["spans"].spans
+    found = known.get(span)
+    before = elsewhere or {}
+    own = [] if found is None else [child.id for child in found.traverse_spans()]
     while True:
         left = max(deadline - time.monotonic(), 0.05)
-        replies, silent = await ask_workers(dask_scheduler, flush, {"spans": identities}, left)
-        complete = found is None or has_all(found.cumulative_worker_metrics, replies.values())
+        replies, silent = await ask_workers(dask_scheduler, flush, {"spans": [*own, *before]}, left)
+        counted = added_up(known[identity]._cumulative_worker_metrics for identity in (*own, *before))
+        complete = has_all(counted, replies.values())
         if complete or time.monotonic() > deadline:
             break
-    metrics = None if found is None else list(found.cumulative_worker_metrics.items())
-    return {"span": metrics, "silent": silent, "complete": complete, "spans": identities}
+    if found is None and not before:
+        return {"span": None, "silent": silent, "complete": complete}
+    own_metrics = {} if found is None else found.cumulative_worker_metrics
+    since = [difference(known[identity]._cumulative_worker_metrics, counts) for identity, counts in before.items()]
+    return {"span": list(added_up([own_metrics, *since]).items()), "silent": silent, "complete": complete}
 
 
-def has_all(counted: Mapping[Any, float], replies: Any) -> bool:
-    """Whether a span has counted all that workers have."""
-    expected: dict[Any, float] = {}
-    for reply in replies:
-        for key, value in reply["digests"]:
-            expected[key] = expected.get(key, 0) + value
+def added_up(counts: Iterable[Mapping[Any, float]]) -> dict[Any, float]:
+    """Sum of mappings, key by key."""
+    total: dict[Any, float] = {}
+    for mapping in counts:
+        for key, value in mapping.items():
+            total[key] = total.get(key, 0) + value
+    return total
+
+
+def difference(later: Mapping[Any, float], earlier: Mapping[Any, float]) -> dict[Any, float]:
+    """What was added to a mapping of growing numbers."""
+    return {key: value - earlier.get(key, 0) for key, value in later.items() if value != earlier.get(key, 0)}
+
+
+def has_all(counted: Mapping[Any, float], replies: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the spans have counted all that workers have."""
+    expected = added_up(dict(reply["digests"]) for reply in replies)
     return all(counted.get(key, 0) >= value - 1e-6 * (1 + abs(value)) for key, value in expected.items())
 
 

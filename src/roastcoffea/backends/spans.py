@@ -1,33 +1,46 @@
-"""Dask spans: the annotation under which the work of a run is counted."""
+"""Dask spans: the annotations under which the work of a run is counted and recognized."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager
 
 import dask
 from distributed.spans import span
 
+from roastcoffea.records.wire import ANNOTATION
+
 
 class RunSpan:
-    """The span of a run: opened around it, and opened again in threads that do not inherit the context."""
+    """The span of a run: opened around it, and opened again in threads that do not inherit the context.
 
-    def __init__(self, name: str) -> None:
+    Parameters
+    ----------
+    name : str
+        Tag of the span.
+    topic : str, optional
+        Collector as whose own the tasks are marked. The mark is needed beside the span: Dask counts tasks of a group
+        that is still alive in the span of that group, whatever their own annotation says.
+    """
+
+    def __init__(self, name: str, topic: str | None = None) -> None:
         self.name = name
+        self.topic = topic
         self.id: str | None = None
         self._annotation: dict[str, tuple[str, ...]] = {}
-        self._context: Any = None
+        self._open = ExitStack()
 
     def __enter__(self) -> str:
-        self._context = span(self.name)
-        self.id = self._context.__enter__()
+        self.id = str(self._open.enter_context(span(self.name)))
         self._annotation = dask.get_annotations()["span"]
-        return str(self.id)
+        if self.topic is not None:
+            collectors = dask.get_annotations().get(ANNOTATION, {}).get("collectors", ())
+            mark = {"collectors": (*collectors, self.topic), "step": None, "prefix": None}
+            self._open.enter_context(dask.annotate(**{ANNOTATION: mark}))
+        return self.id
 
     def __exit__(self, *exception: object) -> None:
-        # not the exception itself: distributed's generator would have to let it through
-        self._context.__exit__(None, None, None)
+        self._open.close()
 
     @contextmanager
     def ensured(self) -> Iterator[None]:
@@ -39,3 +52,4 @@ class RunSpan:
         both = {part: (*self._annotation[part], *here[part]) for part in ("name", "ids")}
         with dask.annotate(span=both):
             yield
+

@@ -43,8 +43,12 @@ class ProcessCPU(WorkerPlugin):  # type: ignore[misc]
             worker.log_event(self.name, message)
 
 
-def describe(dask_worker: Any) -> dict[str, Any]:
-    """What this worker runs on, and which version of ours it can import."""
+async def describe(dask_worker: Any) -> dict[str, Any]:
+    """What this worker runs on, and which version of ours it can import; it reports what it has counted before.
+
+    The heartbeat keeps what was counted before a run out of it.
+    """
+    await dask_worker.heartbeat()
     return {
         "package": importable_package(),
         "host": socket.gethostname(),
@@ -76,9 +80,9 @@ def host_memory() -> int | None:
 async def flush(spans: Sequence[str], dask_worker: Any = None) -> dict[str, Any]:
     """Send a heartbeat now, and give what this worker has counted for these spans so far."""
     await dask_worker.heartbeat()
-    digests = [
-        ((key[0], *key[2:]), value)
-        for key, value in dask_worker.digests_total.items()
-        if isinstance(key, tuple) and len(key) > 2 and key[1] in spans
-    ]
+    digests: dict[Any, float] = {}
+    for key, value in dask_worker.digests_total.items():
+        if isinstance(key, tuple) and len(key) > 2 and key[1] in spans:
+            anonymous = (key[0], *key[2:])
+            digests[anonymous] = digests.get(anonymous, 0) + value
     return {"digests": digests}

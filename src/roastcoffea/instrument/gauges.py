@@ -49,8 +49,8 @@ def _restart_highest_resident_memory() -> bool:
 def _joined(interval: Interval) -> ModuleType:
     """State of the process with the interval among the open ones; the caller holds its lock.
 
-    It stands in `sys.modules` while an interval is open, and only then: code that was pickled by value has no globals to
-    share.
+    It stands in `sys.modules` while an interval is open, and only then: code that was pickled by value has no globals
+    to share.
     """
     while True:
         state = sys.modules.get(_STATE)

@@ -1,8 +1,8 @@
 """The client's hook into coffea: it notices Runner calls and puts a probe around each chunk's function.
 
 While a collector is open, `Runner.run` and the `copy` of executors are patched, and they are restored with the last
-collector. The Runner makes a throw-away copy of its executor for each step; that copy, and nothing else, gets a subclass
-of its own class whose `__call__` annotates the tasks and wraps the function.
+collector. The Runner makes a throw-away copy of its executor for each step; that copy, and nothing else, gets a
+subclass of its own class whose `__call__` annotates the tasks and wraps the function.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import hashlib
 import json
 import threading
 import time
+import types
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -37,7 +38,9 @@ _FUNCNAME_LENGTH = 50
 class Watcher(Protocol):
     """What the hook asks of a collector."""
 
-    topic: str
+    @property
+    def topic(self) -> str:
+        """Name of the plugin that takes this collector's records."""
 
     def reaches(self, executor: Any) -> bool:
         """Whether records of this executor's tasks come home."""
@@ -145,24 +148,24 @@ def _watch_executor(
 
     def __call__(self: Any, items: Any, function: Any, accumulator: Any) -> Any:  # noqa: N807
         self.__class__ = kind
-        if preprocessing or call is None:
-            tag = {"step": PREPROCESSING, "prefix": None}
-        else:
-            items, function, tag = call.prepared(self, items, function)
-        with _tagged(watchers, tag):
+        step, prefix = PREPROCESSING, None
+        if not preprocessing and call is not None:
+            step, prefix = PROCESSING, call.prefix(self)
+            items = list(items)
+            function = call.probed(self, items, function)
+        with _marked(watchers, step, prefix):
             return kind.__call__(self, items, function, accumulator)
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     body = names | {"__call__": __call__, "__slots__": (), "_roastcoffea": True}
-    executor.__class__ = type(kind)(kind.__name__, (kind,), body)
+    executor.__class__ = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(body))
 
 
 @contextmanager
-def _tagged(watchers: tuple[Watcher, ...], tag: Mapping[str, Any]) -> Iterator[None]:
-    topics = [watcher.topic for watcher in watchers]
-    with ExitStack() as stack:
-        stack.enter_context(watchers[-1].span_ensured())
-        stack.enter_context(dask.annotate(**{ANNOTATION: {"collectors": topics, **tag}}))
+def _marked(watchers: tuple[Watcher, ...], step: str, prefix: str | None) -> Iterator[None]:
+    collectors = tuple(watcher.topic for watcher in watchers)
+    mark = {ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix}}
+    with watchers[-1].span_ensured(), dask.annotate(**mark):
         yield
 
 
@@ -192,16 +195,18 @@ class _OpenCall:
             _call.reset(token)
             self._deliver(start, start + time.perf_counter() - began, error or _captured_error(self.result))
 
-    def prepared(self, executor: Any, items: Any, function: Any) -> tuple[Any, Any, dict[str, Any]]:
-        """The executor's items, the function with the probe around it, and the tag of the tasks."""
-        items = list(items)
+    def name(self, executor: Any) -> str:
+        """Name of the tasks: that of the processor's class, as coffea has it."""
+        return str(getattr(executor, "function_name", None) or self.processor)[:_FUNCNAME_LENGTH]
+
+    def prefix(self, executor: Any) -> str:
+        """Prefix of the tasks on Dask."""
+        return str(key_split(f"{self.name(executor)}-{'0' * 32}"))
+
+    def probed(self, executor: Any, items: Sequence[Any], function: Any) -> Any:
+        """The function with the probe around it, where its records come home."""
         self.chunks = len(items)
         self.fileset = fingerprint(items)
-        name = (getattr(executor, "function_name", None) or self.processor)[:_FUNCNAME_LENGTH]
-        tag = {"step": PROCESSING, "prefix": key_split(f"{name}-{'0' * 32}")}
-        return items, self._probed(executor, function, name), tag
-
-    def _probed(self, executor: Any, function: Any, name: str) -> Any:
         reached = [watcher for watcher in self.watchers if watcher.reaches(executor)]
         for watcher in self.watchers:
             if watcher not in reached:
@@ -217,7 +222,7 @@ class _OpenCall:
             self._note(f"the chunks were not seen: {error_text(problem)}")
             return function
         topics = tuple(watcher.topic for watcher in reached)
-        return Probe(function, self.id, topics, name, packed)
+        return Probe(function, self.id, topics, self.name(executor), packed)
 
     def _note(self, problem: str) -> None:
         for watcher in self.watchers:

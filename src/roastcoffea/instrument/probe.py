@@ -1,8 +1,8 @@
 """The probe around coffea's function for one chunk; it runs on workers with coffea and the standard library alone.
 
 It patches nothing. It wraps the function that coffea hands to the executor, and replaces arguments of coffea's closure.
-The record of an attempt that gave a result travels in the metadata of its Dask task, so it arrives with the same message
-as the task's end. The record of one that erred travels as a worker event.
+The record of an attempt that gave a result travels in the metadata of its Dask task, so it arrives with the same
+message as the task's end. The record of one that erred travels as a worker event.
 """
 
 from __future__ import annotations
