@@ -161,6 +161,15 @@ class Slotted(ProcessorABC):
         return {"scaled": self.scale * len(events)}
 
 
+class Frame(ProcessorABC):
+    """Gives a pandas DataFrame."""
+
+    def process(self, events: Any) -> Any:
+        import pandas as pd
+
+        return pd.DataFrame({"events": [len(events)]})
+
+
 def count_events(events: Any) -> dict[str, int]:
     """An analysis that is a function."""
     return {"events": len(events)}
@@ -175,7 +184,11 @@ class OwnCopy(DaskExecutor):
 
 def runner_for(client: Any, chunksize: int, executor: Any = DaskExecutor, **options: Any) -> Runner:
     """A Runner on Dask as the tests use it."""
-    executor_options = {name: options.pop(name) for name in ("compression", "retries", "treereduction") if name in options}
+    executor_options = {
+        name: options.pop(name)
+        for name in ("compression", "retries", "treereduction", "use_dataframes")
+        if name in options
+    }
     return Runner(
         executor=executor(client=client, status=False, **executor_options),
         schema=NanoAODSchema,

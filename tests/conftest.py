@@ -61,7 +61,13 @@ def what_stays(client: Client) -> list[str]:
 
 def _names_on_scheduler(dask_scheduler: Any) -> list[str]:
     topics = dask_scheduler._broker._topics
-    places = (dask_scheduler.plugins, dask_scheduler.worker_plugins, dask_scheduler.handlers, topics, vars(dask_scheduler))
+    places = (
+        dask_scheduler.plugins,
+        dask_scheduler.worker_plugins,
+        dask_scheduler.handlers,
+        topics,
+        vars(dask_scheduler),
+    )
     return [str(name) for place in places for name in place if "roastcoffea" in str(name)]
 
 
@@ -86,7 +92,9 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
 class CommandLineCluster:
     """`dask scheduler` and `dask worker` processes of their own."""
 
-    def __init__(self, folder: Path, workers: int = 2, threads: int = 1, path: str | None = None, python: str = sys.executable) -> None:
+    def __init__(
+        self, folder: Path, workers: int = 2, threads: int = 1, path: str | None = None, python: str = sys.executable
+    ) -> None:
         self.folder = folder
         self.threads = threads
         self.environment = dict(os.environ)
@@ -126,7 +134,7 @@ class CommandLineCluster:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
             try:
-                process.wait(10)
+                process.wait(3)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(10)

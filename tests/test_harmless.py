@@ -253,6 +253,26 @@ def annotations_of_task() -> dict[str, Any]:
     return dict(worker.state.tasks[worker.get_current_task()].annotations)
 
 
+def test_preprocessing_apart_from_the_run(client: Any, sample: Any) -> None:
+    runner = runner_for(client, 4000)
+    with MetricsCollector(client) as collector:
+        chunks = list(runner.preprocess(sample))
+        output = runner.run(chunks, analyses.Jets())["out"]
+    assert output["qcd"]["events"] == 8000
+    kinds = collector.measurement.tasks["kind"].value_counts().to_dict()
+    assert kinds == {"preprocessing": 5, "processor": 4, "merge": 1, "other": 1}
+
+
+def test_output_as_a_dask_dataframe(client: Any, sample: Any) -> None:
+    runner = runner_for(client, 2000, use_dataframes=True, savemetrics=False)
+    with MetricsCollector(client) as collector:
+        frame = runner({"qcd": sample["qcd"]}, processor_instance=analyses.Frame()).compute()
+    assert frame["events"].sum() == 8000
+    chunks = collector.measurement.chunks
+    assert len(chunks) == 4
+    assert chunks["events"].sum() == 8000
+
+
 def test_preprocessing_may_run_elsewhere(client: Any, sample: Any) -> None:
     runner = Runner(
         executor=DaskExecutor(client=client, status=False),

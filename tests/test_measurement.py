@@ -28,9 +28,7 @@ DATA = os.environ.get("ROASTCOFFEA_TEST_DATA")
 
 
 @pytest.mark.parametrize(("name", "columns"), FRAMES.items())
-@pytest.mark.parametrize(
-    "run", [handmade_run(), empty_run(), run_without_tables()], ids=["full", "empty", "absent"]
-)
+@pytest.mark.parametrize("run", [handmade_run(), empty_run(), run_without_tables()], ids=["full", "empty", "absent"])
 def test_frames_have_documented_columns(name, columns, run):
     frame = getattr(Measurement(run), name)
     assert list(frame.columns) == [column.name for column in columns]

@@ -30,12 +30,14 @@ def cpu_of_task_threads(dask_worker: Any) -> float:
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
 @pytest.mark.parametrize("processor", [Sleeping(0.2), Spinning(0.2)], ids=["sleeping", "spinning"])
 def test_cpu_time_is_that_of_the_operating_system(client: Any, sample: Any, processor: Any) -> None:
-    runner_for(client, 4000)(sample, processor_instance=Sleeping(0))
+    runner = runner_for(client, 1000)
+    chunks = list(runner.preprocess(sample))
+    runner.run(list(chunks), Sleeping(0))
     processes = [psutil.Process(pid) for pid in client.run(os.getpid).values()]
     in_threads = sum(client.run(cpu_of_task_threads).values())
     in_processes = sum(sum(process.cpu_times()[:2]) for process in processes)
     with MetricsCollector(client) as collector:
-        runner_for(client, 1000)(sample, processor_instance=processor)
+        runner.run(list(chunks), processor)
     in_processes = sum(sum(process.cpu_times()[:2]) for process in processes) - in_processes
     in_threads = sum(client.run(cpu_of_task_threads).values()) - in_threads
     metrics = collector.metrics
@@ -171,6 +173,6 @@ def test_fine_metrics_tell_computing_from_waiting(client: Any, sample: Any) -> N
         assert other <= metrics["processor_noncpu_time_seconds"]
         tasks = collector.measurement.tasks
         busy = (tasks["stop"] - tasks["start"])[tasks["kind"] == "processor"].sum()
-        assert metrics["processor_cpu_time_seconds"] + metrics[
-            "processor_noncpu_time_seconds"
-        ] == pytest.approx(busy, rel=0.05)
+        assert metrics["processor_cpu_time_seconds"] + metrics["processor_noncpu_time_seconds"] == pytest.approx(
+            busy, rel=0.05
+        )

@@ -197,9 +197,7 @@ class MetricsCollector:
                 "the sums over chunks lack what they used"
             )
 
-    def _run(
-        self, stop: float, error: BaseException | None, tables: dict[str, Any], absent: dict[str, str]
-    ) -> Run:
+    def _run(self, stop: float, error: BaseException | None, tables: dict[str, Any], absent: dict[str, str]) -> Run:
         backend = self._backend
         return Run(
             id=self._id,
@@ -209,9 +207,7 @@ class MetricsCollector:
             outcome=FINISHED if error is None else FAILED,
             error=None if error is None else error_text(error),
             backend="dask",
-            environment=Environment(
-                versions=_versions(), client_host=socket.gethostname(), hosts=backend.hosts
-            ),
+            environment=Environment(versions=_versions(), client_host=socket.gethostname(), hosts=backend.hosts),
             sampling_interval=self._interval,
             calls=tuple(self._calls),
             **tables,
@@ -249,9 +245,7 @@ class MetricsCollector:
                 raise TypeError(text)
         self._report, self._custom = report, custom_metrics
         if self._measurement is not None:
-            run = dataclasses.replace(
-                self._measurement.run, coffea_report=report, custom_metrics=custom_metrics
-            )
+            run = dataclasses.replace(self._measurement.run, coffea_report=report, custom_metrics=custom_metrics)
             self._measurement = Measurement(run)
 
     def get_metrics(self) -> Mapping[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import os
+import socket
 import threading
 import time
 import uuid
@@ -16,9 +19,9 @@ import roastcoffea
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.byvalue import ByValue, packed_by_value
 from roastcoffea.backends.log import ClusterLog
-from roastcoffea.backends.scheduler import CollectorPlugin, call_plugin, metrics_of_span, start_collector
+from roastcoffea.backends.scheduler import CollectorPlugin, call_plugin, metrics_of_span, register, survey
 from roastcoffea.backends.spans import RunSpan
-from roastcoffea.backends.worker import ProcessCPU, describe, flush
+from roastcoffea.backends.worker import ProcessCPU, flush
 from roastcoffea.records.run import Host
 from roastcoffea.records.tracking import tracking_data
 
@@ -71,6 +74,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self.hosts: tuple[Host, ...] = ()
         self.versions: dict[str, str] = {}
         self.clock_offset = 0.0
+        self._round_trip = math.inf
         self.span_metrics: dict[tuple[Any, ...], float] | None = None
         self._failures = 0
         self._packages: set[str | None] = set()
@@ -95,13 +99,15 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         span
             Identity of the Dask span of the run.
         """
-        before = time.time()
+        answer = self._on_scheduler(survey, flush=_pickled(flush), timeout=WORKERS_TIMEOUT)
+        self._scheduler_package = answer["package"]
+        self._learn_environment(answer)
+        plugin = CollectorPlugin(self.name, self.client.id, interval, span)
         try:
-            answer = self._on_scheduler(
-                start_collector,
-                plugin=ByValue(CollectorPlugin(self.name, self.client.id, interval, span)),
-                worker_plugin=_pickled(ProcessCPU(self.name)),
-                describe=_pickled(describe),
+            self._on_scheduler(
+                register,
+                plugin=plugin if self._scheduler_package == roastcoffea.__version__ else ByValue(plugin),
+                worker_plugin=self._worker_plugin(answer),
                 timeout=WORKERS_TIMEOUT,
             )
         except BaseException:
@@ -110,15 +116,14 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             raise
         self._open = self.was_open = True
         self._began = time.time()
-        self.clock_offset = answer["time"] - before
-        self._learn_environment(answer)
+        self.drain()
         self._thread = threading.Thread(target=self._keep_draining, name=self.name, daemon=True)
         self._thread.start()
 
     def drain(self) -> None:
         """Take home what the scheduler's plugin has seen so far."""
         with self._draining:
-            while self._open and self._take(self._ask("drain", limit=DRAIN_BYTES)):
+            while self._open and self._drain_some():
                 pass
 
     def close(self) -> None:
@@ -142,8 +147,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     def packed_for_tasks(self, thing: Any) -> bytes | None:
         """Pickle by value of what tasks need of ours; None where scheduler and workers have the package."""
         if not self._workers_known:
-            replies = self._ask("ask", question=_pickled(describe), timeout=WORKERS_TIMEOUT)
-            self._learn_environment({"package": self._scheduler_package, "workers": replies})
+            self._learn_environment(self._ask("ask", flush=_pickled(flush), timeout=WORKERS_TIMEOUT))
         if self._workers_known and self._packages == {roastcoffea.__version__}:
             return None
         self._note_missing_package()
@@ -178,9 +182,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     def get_span_metrics(self, span: Mapping[str, Any]) -> dict[tuple[Any, ...], float]:
         if span.get("id") is None:
             return {}
-        answer = self._on_scheduler(
-            metrics_of_span, flush=_pickled(flush), span=span["id"], timeout=WORKERS_TIMEOUT
-        )
+        answer = self._on_scheduler(metrics_of_span, flush=_pickled(flush), span=span["id"], timeout=WORKERS_TIMEOUT)
         return dict(answer["span"] or ())
 
     def supports_fine_metrics(self) -> bool:
@@ -202,15 +204,36 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             raise ConnectionError(text)
         return dict(answer)
 
+    def _worker_plugin(self, answer: Mapping[str, Any]) -> bytes:
+        """The workers' plugin: by value, as workers without the package may come later.
+
+        In this process it goes as it is: unpickling a class by value changes the class of which it was made.
+        """
+        plugin = ProcessCPU(self.name)
+        here = (socket.gethostname(), os.getpid())
+        if any((worker["host"], worker["process"]) == here for worker in answer["workers"].values()):
+            return bytes(dumps(plugin))
+        return _pickled(plugin)
+
     def _learn_environment(self, answer: Mapping[str, Any]) -> None:
         workers = list(answer["workers"].values())
-        hosts = {worker["host"]: worker for worker in workers}
-        self.hosts = tuple(
-            Host(name=name, cores=worker["cores"], memory=worker["memory"]) for name, worker in hosts.items()
-        )
-        self._workers_known = bool(workers) and not answer.get("silent")
-        self._scheduler_package = answer["package"]
-        self._packages = {answer["package"], *(worker["package"] for worker in workers)}
+        hosts = {host.name: host for host in self.hosts} | {
+            worker["host"]: Host(name=worker["host"], cores=worker["cores"], memory=worker["memory"])
+            for worker in workers
+        }
+        self.hosts = tuple(hosts.values())
+        self._workers_known = bool(workers) and not answer["silent"]
+        self._packages = {self._scheduler_package, *(worker["package"] for worker in workers)}
+
+    def _drain_some(self) -> bool:
+        """Take the oldest entries; give whether there are more."""
+        asked = time.time()
+        answer = self._ask("drain", limit=DRAIN_BYTES)
+        answered = time.time()
+        if answered - asked < self._round_trip:
+            self._round_trip = answered - asked
+            self.clock_offset = answer["time"] - (asked + answered) / 2
+        return self._take(answer)
 
     def _take(self, answer: Mapping[str, Any]) -> bool:
         self.log.feed(answer["data"])
@@ -229,7 +252,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             answer = self._ask("finish", flush=_pickled(flush), timeout=WORKERS_TIMEOUT, limit=DRAIN_BYTES)
             more = self._take(answer)
             while more:
-                more = self._take(self._ask("drain", limit=DRAIN_BYTES))
+                more = self._drain_some()
             self._leave()
         self._learn_fine_metrics(answer)
 
@@ -237,6 +260,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self._on_scheduler(call_plugin, name=self.name, method="stop", arguments={"wait": LEAVE_WAIT})
 
     def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:
+        self._learn_environment(answer)
         if answer["strangers"]:
             self.absent["span_metrics"] = (
                 f"Dask counted {answer['strangers']} task(s) of others together with those of this run, because tasks "
@@ -262,10 +286,12 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self.problems.append(f"{reason}: what happened after the last drain is not known")
 
     def _note_missing_package(self) -> None:
-        text = (
-            f"scheduler or workers do not have roastcoffea {roastcoffea.__version__}: "
-            "the probe travels with each task, which costs a few milliseconds a task"
+        reason = (
+            f"scheduler or workers do not have roastcoffea {roastcoffea.__version__}"
+            if self._workers_known
+            else "no worker told whether it has roastcoffea"
         )
+        text = f"{reason}: the probe travels with each task, which costs a few milliseconds a task"
         if text not in self.problems:
             self.problems.append(text)
 
@@ -274,9 +300,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         notes = [*self.problems, *self.log.problems]
         if self._failures:
             notes.append(f"the scheduler plugin failed {self._failures} time(s): records are missing")
-        notes += [
-            f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in self.dropped.items()
-        ]
+        notes += [f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in self.dropped.items()]
         return notes
 
 

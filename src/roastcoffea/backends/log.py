@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import struct
-from bisect import bisect_right
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -155,38 +156,42 @@ class ClusterLog:
 
     def _last_cpu(self) -> dict[tuple[str, float], float]:
         """The last CPU time that each worker reported, by its address and arrival."""
-        samples = np.frombuffer(bytes(self._samples), _dtype(SAMPLE_FIELDS))
+        samples = self._sampled()
         samples = samples[~np.isnan(samples["cpu_seconds"])]
+        samples = samples[np.lexsort((samples["last_seen"], samples["worker"]))]
         arrivals: dict[str, list[float]] = {}
         for lifetime in self._lifetimes:
             arrivals.setdefault(lifetime["worker"], []).append(lifetime["start"])
         last: dict[tuple[str, float], float] = {}
-        fields = ("worker", "last_seen", "cpu_seconds")
-        for number, seen, cpu in zip(*(samples[field].tolist() for field in fields), strict=True):
-            address = self._strings[number]
-            arrived = bisect_right(arrivals[address], seen)
-            if arrived:
-                last[address, arrivals[address][arrived - 1]] = cpu
+        for number, address in enumerate(self._strings):
+            first, after = np.searchsorted(samples["worker"], [number, number + 1])
+            seen = samples["last_seen"][first:after]
+            for start, end in pairwise([*arrivals.get(address, ()), math.inf]):
+                row = np.searchsorted(seen, end) - 1
+                if row >= 0 and seen[row] >= start:
+                    last[address, start] = float(samples["cpu_seconds"][first + row])
         return last
+
+    def _sampled(self) -> np.ndarray[Any, Any]:
+        return np.frombuffer(self._samples, _dtype(SAMPLE_FIELDS))
 
     def samples(self) -> pa.Table:
         """Samples of the workers, in the order of taking."""
-        rows = np.frombuffer(bytes(self._samples), _dtype(SAMPLE_FIELDS))
+        rows = self._sampled()
         limits = {lifetime["worker"]: lifetime["memory_limit"] for lifetime in self._lifetimes}
-        workers = self._texts(rows["worker"])
-        columns: dict[str, Any] = {"worker": workers}
-        columns["memory_limit"] = [limits.get(worker) for worker in workers.to_pylist()]
+        limit_of = pa.array([limits.get(text) for text in self._strings], pa.int64())
+        columns: dict[str, Any] = {
+            "worker": self._texts(rows["worker"]),
+            "memory_limit": limit_of.take(pa.array(rows["worker"])),
+        }
         for name, code in SAMPLE_FIELDS[1:]:
             columns[name] = _measured(rows[name], code)
         return _table(SAMPLE_COLUMNS, columns)
 
     def tasks(self, offset: float) -> pa.Table:
         """Finished attempts of tasks, in the order of their end."""
-        rows = np.frombuffer(bytes(self._tasks), _dtype(TASK_FIELDS))
-        times = {
-            name: pa.array(rows[name] - offset, mask=rows[name] == NO_TIME)
-            for name in ("start", "stop", "seen")
-        }
+        rows = np.frombuffer(self._tasks, _dtype(TASK_FIELDS))
+        times = {name: pa.array(rows[name] - offset, mask=rows[name] == NO_TIME) for name in ("start", "stop", "seen")}
         columns = {
             "key": pa.array(self._keys, pa.string()),
             "kind": pa.array(KINDS, pa.string()).take(pa.array(rows["kind"])),

@@ -70,7 +70,7 @@ MOST_PROBLEMS = 20
 """Different problems that are told; the rest is counted among the failures."""
 
 MERGE_PREFIX = "reduce"
-DROPPABLE = (TASK, TASK_ERROR, CHUNK, SAMPLE)
+# what else the log has is small, and rows need it
 TABLE_OF = {TASK: "tasks", TASK_ERROR: "errors of tasks", CHUNK: "chunks", SAMPLE: "samples"}
 
 
@@ -86,11 +86,17 @@ class Log:
         self._block = bytearray()
         self._numbers: dict[str, int] = {}
 
+    def has_room(self, kind: bytes) -> bool:
+        """Whether a row can be written now; where it cannot, it is counted as dropped."""
+        if self.size <= self.cap:
+            return True
+        table = TABLE_OF[kind]
+        self.dropped[table] = self.dropped.get(table, 0) + 1
+        return False
+
     def write(self, kind: bytes, payload: bytes) -> bool:
         """Append an entry; False where it had to be dropped."""
-        if self.size > self.cap and kind in DROPPABLE:
-            table = TABLE_OF[kind]
-            self.dropped[table] = self.dropped.get(table, 0) + 1
+        if kind in TABLE_OF and not self.has_room(kind):
             return False
         self._block += self._header(kind, len(payload))
         self._block += payload
@@ -172,9 +178,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     # what the scheduler tells
 
-    def transition(
-        self, key: Any, start: str, finish: str, *args: Any, stimulus_id: str = "", **kwargs: Any
-    ) -> None:
+    def transition(self, key: Any, start: str, finish: str, *args: Any, stimulus_id: str = "", **kwargs: Any) -> None:
         try:
             if finish == "processing":
                 self._attempt_began(self.scheduler.tasks[key])
@@ -223,7 +227,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         -------
         dict
             `data` (bytes of whole entries), `more` (whether entries are left), `dropped` (rows lost so far, by table),
-            `failures` (errors inside this plugin so far).
+            `failures` (errors inside this plugin so far), `time` (this clock).
         """
         self._drained = time.time()
         data = self.log.take(limit)
@@ -232,6 +236,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             "more": self.log.size > 0,
             "dropped": dict(self.log.dropped),
             "failures": self.failures,
+            "time": time.time(),
         }
 
     async def finish(self, flush: bytes, timeout: float, limit: int) -> dict[str, Any]:
@@ -247,10 +252,9 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.sample()
         return answer | self.drain(limit) | {"strangers": self.strangers}
 
-    async def ask(self, question: bytes, timeout: float) -> dict[str, Any]:
-        """Answers of the workers to a pickled function."""
-        replies, _ = await ask_workers(self.scheduler, question, {}, timeout)
-        return replies
+    async def ask(self, flush: bytes, timeout: float) -> dict[str, Any]:
+        """What the workers are, as `described` gives it."""
+        return described(*await ask_workers(self.scheduler, flush, {}, timeout))
 
     async def stop(self, wait: float = 0.0) -> None:
         """Leave the scheduler and the workers as they were; wait at most so many seconds for the workers."""
@@ -348,7 +352,9 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         outcome = self._outcome(finish, stimulus, told, assigned)
         record = (told.get("metadata") or {}).get(METADATA_KEY)
         self._count_stranger(task)
-        written = self._write_task(task, told, told.get("worker") or assigned, outcome)
+        written = self.log.has_room(TASK)
+        if written:
+            self._write_task(task, told, told.get("worker") or assigned, outcome)
         if written and told.get("exception_text"):
             self.log.write(TASK_ERROR, told["exception_text"][:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
         if record is not None and self._mark(task) is not None:
@@ -380,7 +386,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             return ERROR
         return LOST if assigned not in self.scheduler.workers else CANCELLED
 
-    def _write_task(self, task: Any, told: Mapping[str, Any], worker: str | None, outcome: str) -> bool:
+    def _write_task(self, task: Any, told: Mapping[str, Any], worker: str | None, outcome: str) -> None:
         start = stop = NO_TIME
         for startstop in told.get("startstops") or ():
             if startstop["action"] == "compute":
@@ -400,7 +406,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             task.run_id,
             told.get("thread") or 0,
         )
-        return self.log.write(TASK, fixed + str(task.key).encode("utf-8", "surrogatepass"))
+        self.log.write(TASK, fixed + str(task.key).encode("utf-8", "surrogatepass"))
 
     def _mark(self, task: Any) -> Mapping[str, Any] | None:
         """Our annotation, where the task belongs to this collector."""
@@ -515,8 +521,8 @@ async def metrics_of_span(
     Returns
     -------
     dict
-        `span`: [(key, value)], or None where no task ran in the span; `silent`: workers that did not answer in time;
-        `complete`: whether the spans have all that the workers that answered have counted.
+        `span`: [(key, value)], or None where no task ran in the span; `complete`: whether the spans have all that the
+        workers that answered have counted; and what `described` gives.
     """
     deadline = time.monotonic() + timeout
     known = dask_scheduler.extensions["spans"].spans
@@ -530,11 +536,12 @@ async def metrics_of_span(
         complete = has_all(counted, replies.values())
         if complete or time.monotonic() > deadline:
             break
+    answer = described(replies, silent) | {"span": None, "complete": complete}
     if found is None and not before:
-        return {"span": None, "silent": silent, "complete": complete}
+        return answer
     own_metrics = {} if found is None else found.cumulative_worker_metrics
     since = [difference(known[identity]._cumulative_worker_metrics, counts) for identity, counts in before.items()]
-    return {"span": list(added_up([own_metrics, *since]).items()), "silent": silent, "complete": complete}
+    return answer | {"span": list(added_up([own_metrics, *since]).items())}
 
 
 def added_up(counts: Iterable[Mapping[Any, float]]) -> dict[Any, float]:
@@ -557,31 +564,33 @@ def has_all(counted: Mapping[Any, float], replies: Iterable[Mapping[str, Any]]) 
     return all(counted.get(key, 0) >= value - 1e-6 * (1 + abs(value)) for key, value in expected.items())
 
 
-async def start_collector(
-    plugin: CollectorPlugin, worker_plugin: bytes, describe: bytes, timeout: float, dask_scheduler: Any = None
-) -> dict[str, Any]:
-    """Put the plugins in place, and ask what scheduler and workers are.
+def described(replies: Mapping[str, Mapping[str, Any]], silent: list[str]) -> dict[str, Any]:
+    """What the workers are that answered, by address, under `workers`; those that did not, under `silent`."""
+    return {"workers": {address: reply["description"] for address, reply in replies.items()}, "silent": silent}
+
+
+async def survey(flush: bytes, timeout: float, dask_scheduler: Any = None) -> dict[str, Any]:
+    """Have the workers report what they counted so far, and tell what they are.
 
     Returns
     -------
     dict
-        `time` of the scheduler, `package` (version of ours that it can import, or None), `workers` ({address: what
-        `describe` returned there}), `silent` (workers that gave no answer in time).
+        `package` (version of ours that the scheduler can import, or None), and what `described` gives.
     """
+    return described(*await ask_workers(dask_scheduler, flush, {}, timeout)) | {"package": importable_package()}
+
+
+async def register(plugin: CollectorPlugin, worker_plugin: bytes, timeout: float, dask_scheduler: Any = None) -> None:
+    """Put the plugins in place; a worker that does not answer in time gets its plugin later."""
     name = plugin.name
-    started = time.time()
     await dask_scheduler.register_scheduler_plugin(plugin=plugin, name=name, idempotent=True)
     registering = asyncio.ensure_future(
         dask_scheduler.register_worker_plugin(None, plugin=worker_plugin, name=name, idempotent=True)
     )
-    replies, silent = await ask_workers(dask_scheduler, describe, {}, timeout)
     await asyncio.wait([registering], timeout=timeout)
-    return {"time": started, "package": importable_package(), "workers": replies, "silent": silent}
 
 
-async def call_plugin(
-    name: str, method: str, arguments: Mapping[str, Any], dask_scheduler: Any = None
-) -> Any:
+async def call_plugin(name: str, method: str, arguments: Mapping[str, Any], dask_scheduler: Any = None) -> Any:
     """Call a method of a collector's plugin; None where the plugin is gone."""
     plugin = dask_scheduler.plugins.get(name)
     if plugin is None:

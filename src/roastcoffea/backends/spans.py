@@ -52,4 +52,3 @@ class RunSpan:
         both = {part: (*self._annotation[part], *here[part]) for part in ("name", "ids")}
         with dask.annotate(span=both):
             yield
-

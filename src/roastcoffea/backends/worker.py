@@ -43,14 +43,11 @@ class ProcessCPU(WorkerPlugin):  # type: ignore[misc]
             worker.log_event(self.name, message)
 
 
-async def describe(dask_worker: Any) -> dict[str, Any]:
-    """What this worker runs on, and which version of ours it can import; it reports what it has counted before.
-
-    The heartbeat keeps what was counted before a run out of it.
-    """
-    await dask_worker.heartbeat()
+def description() -> dict[str, Any]:
+    """What this process runs on, and which version of ours it can import."""
     return {
         "package": importable_package(),
+        "process": os.getpid(),
         "host": socket.gethostname(),
         "cores": os.cpu_count(),
         "memory": host_memory(),
@@ -77,12 +74,12 @@ def host_memory() -> int | None:
         return None
 
 
-async def flush(spans: Sequence[str], dask_worker: Any = None) -> dict[str, Any]:
-    """Send a heartbeat now, and give what this worker has counted for these spans so far."""
+async def flush(spans: Sequence[str] = (), dask_worker: Any = None) -> dict[str, Any]:
+    """Send a heartbeat now; tell what this worker is, and what it has counted for these spans so far."""
     await dask_worker.heartbeat()
     digests: dict[Any, float] = {}
     for key, value in dask_worker.digests_total.items():
         if isinstance(key, tuple) and len(key) > 2 and key[1] in spans:
             anonymous = (key[0], *key[2:])
             digests[anonymous] = digests.get(anonymous, 0) + value
-    return {"digests": digests}
+    return {"digests": digests, "description": description()}

@@ -17,6 +17,7 @@ import threading
 import time
 import types
 import uuid
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -165,7 +166,9 @@ def _watch_executor(
 def _marked(watchers: tuple[Watcher, ...], step: str, prefix: str | None) -> Iterator[None]:
     collectors = tuple(watcher.topic for watcher in watchers)
     mark = {ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix}}
-    with watchers[-1].span_ensured(), dask.annotate(**mark):
+    with watchers[-1].span_ensured(), dask.annotate(**mark), warnings.catch_warnings():
+        # dask.dataframe does not know annotations, and tells users who have made none
+        warnings.filterwarnings("ignore", "Dask annotations", UserWarning)
         yield
 
 

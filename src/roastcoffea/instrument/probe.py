@@ -252,9 +252,7 @@ def _coffea_metrics(output: Any) -> dict[str, Any]:
 
 def _watched(function: Callable[..., Any], attempt: _Attempt | None) -> Callable[..., Any]:
     """The same call, with coffea's closure watched inside of its automatic retries."""
-    if attempt is None or not (
-        isinstance(function, partial) and len(function.args) > 2 and callable(function.args[2])
-    ):
+    if attempt is None or not (isinstance(function, partial) and len(function.args) > 2 and callable(function.args[2])):
         return function
     retries, skipped, closure, *rest = function.args
     return partial(function.func, retries, skipped, _Closure(closure, attempt), *rest, **function.keywords)
@@ -277,11 +275,7 @@ class _Closure:
     def _replaced(self) -> dict[str, Any]:
         keywords = self.closure.keywords if isinstance(self.closure, partial) else {}
         checkpointer = keywords.get("checkpointer")
-        return (
-            {}
-            if checkpointer is None
-            else {"checkpointer": _watched_checkpointer(checkpointer, self.attempt)}
-        )
+        return {} if checkpointer is None else {"checkpointer": _watched_checkpointer(checkpointer, self.attempt)}
 
 
 def _watched_checkpointer(checkpointer: Any, attempt: _Attempt) -> Any:

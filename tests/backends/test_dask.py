@@ -1,0 +1,97 @@
+"""The backend under the names that users of 0.1.2 know, and what it keeps when things go wrong."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from roastcoffea.backends.base import AbstractMetricsBackend
+from roastcoffea.backends.dask import DaskMetricsBackend
+
+FIELDS = (
+    "worker_memory",
+    "worker_memory_limit",
+    "worker_active_tasks",
+    "worker_cores",
+    "worker_nbytes",
+    "worker_occupancy",
+    "worker_executing",
+    "worker_last_seen",
+    "worker_cpu",
+)
+
+
+def test_tracking_gives_each_field_of_each_worker(client: Any) -> None:
+    backend = DaskMetricsBackend(client)
+    assert isinstance(backend, AbstractMetricsBackend)
+    assert backend.supports_fine_metrics()
+    before = datetime.now()
+    backend.start_tracking(0.1)
+    time.sleep(1.2)
+    data = backend.stop_tracking()
+    workers = client.scheduler_info()["workers"]
+    assert set(data) == {"worker_counts", *FIELDS}
+    assert set(data["worker_counts"].values()) == {2}
+    for field in FIELDS:
+        assert set(data[field]) == set(workers)
+    for address, worker in workers.items():
+        times = [moment for moment, _ in data["worker_memory"][address]]
+        assert len(times) >= 2
+        assert times == sorted(set(times))
+        assert before.timestamp() - 2 < times[0].timestamp() <= times[-1].timestamp() < time.time() + 1
+        assert {value for _, value in data["worker_memory_limit"][address]} == {worker["memory_limit"]}
+        assert {value for _, value in data["worker_cores"][address]} == {1}
+        assert all(10e6 < value < 10e9 for _, value in data["worker_memory"][address])
+
+
+def test_span_metrics_by_the_span_s_id(client: Any) -> None:
+    backend = DaskMetricsBackend(client)
+    span = backend.create_span("mine")
+    assert span["name"] == "mine"
+    with span["context"] as identity:
+        client.gather(client.map(str, range(6), pure=False))
+    metrics = backend.get_span_metrics({**span, "id": identity})
+    assert metrics["execute", "str", "thread-cpu", "seconds"] > 0
+    assert backend.get_span_metrics(span) == {}
+    assert backend.get_span_metrics({**span, "id": "unknown"}) == {}
+
+
+@pytest.fixture
+def missing_plugin(client: Any) -> DaskMetricsBackend:
+    """A backend whose plugin went away behind its back."""
+    backend = DaskMetricsBackend(client)
+    backend.open(0.1)
+    client.submit(str, 1, pure=False).result()
+    backend.drain()
+    client.run_on_scheduler(remove_plugin, name=backend.name)
+    return backend
+
+
+async def remove_plugin(name: str, dask_scheduler: Any = None) -> None:
+    await dask_scheduler.plugins[name].stop(1)
+
+
+def test_a_plugin_that_is_gone_is_noted_and_what_was_drained_is_kept(missing_plugin: DaskMetricsBackend) -> None:
+    missing_plugin.close()
+    assert missing_plugin.tasks().num_rows == 1
+    assert "no longer has the collector's plugin" in missing_plugin.absent["span_metrics"]
+    assert len(missing_plugin.notes()) == 1
+
+
+def test_a_cluster_that_cannot_be_seen_does_not_stop_the_analysis(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from roastcoffea.collector import MetricsCollector
+
+    def refused(*args: Any, **kwargs: Any) -> None:
+        raise ValueError("pickles are not allowed")
+
+    monkeypatch.setattr(DaskMetricsBackend, "open", refused)
+    with MetricsCollector(client) as collector:
+        assert client.submit(str, 1, pure=False).result() == "1"
+    measurement = collector.measurement
+    assert measurement.outcome == "finished"
+    assert any("pickles are not allowed" in problem for problem in measurement.problems)
+    assert list(measurement.metrics) == ["elapsed_time_seconds"]
+    assert all(measurement.metrics.missing.values())

@@ -1,0 +1,135 @@
+"""The command line: what it prints, its exit status, and errors in one line."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import roastcoffea
+from roastcoffea.cli import main
+from roastcoffea.export.measurements import load_measurement, save_measurement
+from roastcoffea.report.reference import metric_reference
+
+METRICS = {"elapsed_time_seconds": 12.5, "total_events": 4000}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Folder with two measurements, one of which is damaged."""
+    folder = tmp_path / "runs"
+    save_measurement(METRICS, 100.0, 112.5, folder, "good [red]run")
+    damaged = save_measurement(METRICS, 100.0, 112.5, folder, "damaged")
+    (damaged / "run.json").write_text('{"format": "roastcoffea_run", "schema"')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["nix"], 2, "No such command 'nix'"),
+        (["--nix"], 2, "--nix"),
+        (["show"], 2, "Missing argument 'PATH'"),
+        (["demo", "--events", "3"], 2, "3 is not in the range"),
+        (["show", "nowhere"], 1, "nowhere"),
+        (["list", "nowhere"], 1, "nowhere"),
+        (["show", "."], 1, "."),
+        (["list", "/dev/null"], 1, "/dev/null"),
+    ],
+)
+def test_an_error_is_one_line_and_an_exit_status(
+    arguments: list[str],
+    status: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == status
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert words in err
+    assert err.startswith("roastcoffea: ")
+    assert err.count("\n") == 1
+
+
+def test_an_interrupt_is_one_line_and_status_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("roastcoffea.measurement.load", interrupted)
+    assert main(["show", "run"]) == 130
+    assert capsys.readouterr().err.strip() == "roastcoffea: interrupted"
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert [name for name in ("demo", "list", "metrics", "show") if f"\n  {name} " not in out] == []
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert roastcoffea.__version__ in capsys.readouterr().out
+
+
+def test_show_prints_the_tables(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(runs / "good [red]run")]) == 0
+    out = capsys.readouterr().out
+    assert "good [red]run" in out
+    assert "4,000" in out
+    assert "12.5 s" in out
+
+
+def test_list_has_a_line_for_each_measurement(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", str(runs)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (good,) = [line for line in lines if "good [red]run" in line]
+    assert "finished" in good
+    assert "12.5 s" in good
+    assert len([line for line in lines if "damaged" in line and "unreadable" in line]) == 1
+    assert str(runs / "damaged" / "run.json") in "".join(lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_an_empty_folder_is_said_to_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"There are no measurements in {tmp_path}.\n"
+
+
+def test_metrics_prints_the_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["metrics", "--markdown"]) == 0
+    assert capsys.readouterr().out == metric_reference()
+    assert main(["metrics"]) == 0
+    assert "core_efficiency" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("lines", [0, 1, 5])
+def test_a_reader_that_leaves_gets_no_traceback(lines: int) -> None:
+    command = [sys.executable, "-m", "roastcoffea", "metrics", "--markdown"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for _ in range(lines):
+            process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == ""
+
+
+def test_the_module_is_the_command() -> None:
+    def helped(*command: str) -> str:
+        return subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+
+    script = Path(sys.executable).with_name("roastcoffea")
+    assert helped(sys.executable, "-m", "roastcoffea") == helped(str(script))
+
+
+@pytest.mark.parametrize("load", [load_measurement, roastcoffea.load_measurement])
+def test_metrics_saved_the_old_way_come_back(load: Callable[..., tuple[dict, float, float]], runs: Path) -> None:
+    metrics, t0, t1 = load(runs / "good [red]run")
+    assert {name: metrics[name] for name in METRICS} == METRICS
+    assert (t0, t1) == (100.0, 112.5)
