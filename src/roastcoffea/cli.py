@@ -79,9 +79,7 @@ def commands(context: click.Context) -> None:
     help="Most events in one task: smaller chunks are more tasks.",
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker processes.")
-@click.option(
-    "--threads", type=click.IntRange(1, 64), default=1, show_default=True, help="Threads of a worker."
-)
+@click.option("--threads", type=click.IntRange(1, 64), default=1, show_default=True, help="Threads of a worker.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path, file_okay=False),
@@ -140,14 +138,13 @@ def list_measurements(folder: Path) -> None:
 
 def print_list(stored: Sequence[StoredRun]) -> None:
     """Print a line for each stored measurement, and the reason where one cannot be read."""
-    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from roastcoffea.report.terminal import console_for, verbatim
     from roastcoffea.units import duration
 
     console = console_for(None)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("started")
     table.add_column("elapsed", justify="right")
     table.add_column("outcome")

@@ -101,7 +101,7 @@ def write_sample(
     files
         Files in each dataset.
     events
-        Events in each file; about 190 bytes each on disk with "zlib".
+        Events in each file; about 150 bytes each on disk with "zlib".
     baskets
         Baskets of each branch in a file.
     compression
@@ -178,9 +178,7 @@ def draw_baskets(
 def draw_events(random: np.random.Generator, number: Numbers, resonant: bool) -> dict[str, ak.Array]:
     """Events with these numbers, by branch or collection."""
     events = len(number)
-    counts: dict[str, Numbers] = {
-        name: random.poisson(kind.mean_count, events) for name, kind in COLLECTIONS.items()
-    }
+    counts: dict[str, Numbers] = {name: random.poisson(kind.mean_count, events) for name, kind in COLLECTIONS.items()}
     if resonant:
         counts["Jet"] += 2
     met = random.gamma(2.0, 15.0, events)
@@ -201,9 +199,7 @@ def draw_events(random: np.random.Generator, number: Numbers, resonant: bool) ->
     return arrays
 
 
-def draw_references(
-    random: np.random.Generator, name: str, counts: Mapping[str, Numbers]
-) -> dict[str, Numbers]:
+def draw_references(random: np.random.Generator, name: str, counts: Mapping[str, Numbers]) -> dict[str, Numbers]:
     """Indices of objects in other collections, -1 for none: all that NanoAODSchema would warn about."""
     return {
         branch.removeprefix(f"{name}_"): random.integers(-1, np.repeat(counts[target], counts[name]))
@@ -267,9 +263,7 @@ class DijetProcessor(ProcessorABC):  # type: ignore[misc]
         mass = (pairs[:, 0] + pairs[:, 1]).mass
         spectrum = hist.Hist.new.Regular(100, 0, 1000, name="mass", label="Dijet mass [GeV]").Double()
         spectrum.fill(mass)
-        return {
-            events.metadata["dataset"]: {"events": len(events), "dijet_events": len(mass), "mass": spectrum}
-        }
+        return {events.metadata["dataset"]: {"events": len(events), "dijet_events": len(mass), "mass": spectrum}}
 
     def postprocess(self, accumulator: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """Accumulated output as it is."""

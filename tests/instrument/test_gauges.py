@@ -69,9 +69,7 @@ def test_overlapping_threads_are_flagged_and_see_what_happened_meanwhile() -> No
         time.sleep(0.3)
         intervals[name].close()
 
-    threads = [
-        threading.Thread(target=measured, args=args) for args in (("first", 0, 200), ("second", 0.15, 100))
-    ]
+    threads = [threading.Thread(target=measured, args=args) for args in (("first", 0, 200), ("second", 0.15, 100))]
     for thread in threads:
         thread.start()
     for thread in threads:

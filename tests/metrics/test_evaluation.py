@@ -460,9 +460,7 @@ def test_reported_metrics_are_not_recomputed():
 
 
 def test_reported_run_without_records():
-    run = run_without_tables(
-        reported=REPORTED, reported_by="roastcoffea 0.1.2", absent={"chunks": "it kept none"}
-    )
+    run = run_without_tables(reported=REPORTED, reported_by="roastcoffea 0.1.2", absent={"chunks": "it kept none"})
     metrics = evaluate(run)
     assert metrics.missing["raw_chunk_metrics"] == "it kept none"
     assert set(metrics.missing) | set(metrics) == {*NAMES, "bytes_read_percent_per_file"}

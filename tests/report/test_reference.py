@@ -29,7 +29,6 @@ def test_it_prints_in_80_columns(monkeypatch):
     lines = file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
     assert all(
-        any(line.startswith(f"{metric.name} [{metric.unit}]") for line in lines)
-        for metric in CATALOGUE.metrics()
+        any(line.startswith(f"{metric.name} [{metric.unit}]") for line in lines) for metric in CATALOGUE.metrics()
     )
     assert "elapsed_time_seconds [s], also wall_time" in lines

@@ -61,18 +61,14 @@ def test_each_metric_is_there_or_its_reason(run):
     text = unfolded(summary(run))
     metrics = evaluate(run)
     for metric in SHOWN:
-        expected = (
-            metric.unit.text(metrics[metric.name]) if metric.name in metrics else metrics.missing[metric.name]
-        )
+        expected = metric.unit.text(metrics[metric.name]) if metric.name in metrics else metrics.missing[metric.name]
         assert unfolded(expected) in text, metric.name
 
 
 def test_a_line_of_it():
     lines = summary(handmade_run()).splitlines()
     assert "  elapsed                     1 min 40 s" in [line.rstrip() for line in lines]
-    assert "  mc                 1       1      50         8 s   8 s  6.25 s" in [
-        line.rstrip() for line in lines
-    ]
+    assert "  mc                 1       1      50         8 s   8 s  6.25 s" in [line.rstrip() for line in lines]
     assert lines[-1] == "No problems were noted"
 
 

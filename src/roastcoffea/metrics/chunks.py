@@ -124,9 +124,7 @@ DISTRIBUTIONS: Final = (
 )
 
 
-def _statistic(
-    values: Callable[[pa.Table], Numbers], compute: Callable[[Numbers], Any], attempts: pa.Table
-) -> float:
+def _statistic(values: Callable[[pa.Table], Numbers], compute: Callable[[Numbers], Any], attempts: pa.Table) -> float:
     measured = values(attempts)
     if len(measured) == 0:
         raise NotMeasuredError("not measured for any chunk" if len(attempts) else "no chunk gave a result")
@@ -241,9 +239,7 @@ def _chunk_dict(row: Mapping[str, Any]) -> dict[str, Any]:
         chunk["bytes_read"] = 0
     if row["coffea_columns"] is not None:
         # coffea names a buffer of a branch "<branch>-<form key>": "Jet_pt-data", "nJet-offsets"
-        chunk["accessed_branches"] = sorted(
-            {name.rpartition("-")[0] or name for name in row["coffea_columns"]}
-        )
+        chunk["accessed_branches"] = sorted({name.rpartition("-")[0] or name for name in row["coffea_columns"]})
         chunk["num_branches_accessed"] = len(chunk["accessed_branches"])
     return chunk
 

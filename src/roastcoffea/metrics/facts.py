@@ -77,9 +77,7 @@ def lifetimes(run: Run) -> pa.Table:
     table = recorded(run, "lifetimes")
     for column in ("threads", "start", "stop"):
         if table[column].null_count:
-            raise NotMeasuredError(
-                f"{column} not known for {table[column].null_count} of {len(table)} workers"
-            )
+            raise NotMeasuredError(f"{column} not known for {table[column].null_count} of {len(table)} workers")
     return table
 
 

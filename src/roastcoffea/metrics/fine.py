@@ -128,18 +128,12 @@ def processor_sum(activity: str, unit: str, task_metrics: SpanMetrics, prefixes:
     """Amount of an activity in the processor's tasks, of which the span has to know at least one."""
     if not any(prefix in prefixes for prefix, *_ in task_metrics):
         raise NotMeasuredError(f"Dask's span holds no task of {', '.join(sorted(prefixes))}")
-    return sum(
-        amount for key, amount in task_metrics.items() if key[0] in prefixes and key[1:] == (activity, unit)
-    )
+    return sum(amount for key, amount in task_metrics.items() if key[0] in prefixes and key[1:] == (activity, unit))
 
 
 def other_sum(activity: str, unit: str, task_metrics: SpanMetrics, prefixes: frozenset[str]) -> float:
     """Amount of an activity in tasks other than the processor's; zero where there are none."""
-    return sum(
-        amount
-        for key, amount in task_metrics.items()
-        if key[0] not in prefixes and key[1:] == (activity, unit)
-    )
+    return sum(amount for key, amount in task_metrics.items() if key[0] not in prefixes and key[1:] == (activity, unit))
 
 
 def whole_sum(activity: str, unit: str, task_metrics: SpanMetrics) -> float:
@@ -173,25 +167,19 @@ for row in ACTIVITIES:
 
 
 @metric(PERCENT, group=FINE, source=SPAN, label="processor: CPU share", alias="processor_cpu_percent")
-def processor_cpu_percentage(
-    processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float
-) -> float:
+def processor_cpu_percentage(processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float) -> float:
     """Share of CPU in the threads' time in the processor's tasks."""
     return 100 * processor_cpu_time_seconds / (processor_cpu_time_seconds + processor_noncpu_time_seconds)
 
 
 @metric(PERCENT, group=FINE, source=SPAN, label="processor: not-CPU share", alias="processor_io_wait_percent")
-def processor_noncpu_percentage(
-    processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float
-) -> float:
+def processor_noncpu_percentage(processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float) -> float:
     """Share of time without CPU in the threads' time in the processor's tasks."""
     return 100 * processor_noncpu_time_seconds / (processor_cpu_time_seconds + processor_noncpu_time_seconds)
 
 
 @metric(SECOND, group=FINE, source=SPAN, label="compression both ways")
-def total_compression_overhead_seconds(
-    compression_time_seconds: float, decompression_time_seconds: float
-) -> float:
+def total_compression_overhead_seconds(compression_time_seconds: float, decompression_time_seconds: float) -> float:
     """Time in which Dask compressed or decompressed data inside tasks."""
     return compression_time_seconds + decompression_time_seconds
 

@@ -46,9 +46,7 @@ def runner_time_seconds(run: Run) -> float:
     """Wall time in which at least one Runner call was active."""
     if not run.calls:
         raise NotMeasuredError("no Runner call was seen")
-    return union_length(
-        np.array([call.start for call in run.calls]), np.array([call.stop for call in run.calls])
-    )
+    return union_length(np.array([call.start for call in run.calls]), np.array([call.stop for call in run.calls]))
 
 
 @metric(COUNT, group=EVENTS, source=CHUNK_RECORDS, label="chunks", formula="attempts that counted")
@@ -151,9 +149,7 @@ def _report_total(run: Run, name: str) -> Sourced | None:
     total = _total([_amount(run.coffea_report, name)], "coffea report (set_coffea_report)")
     if total or not run.calls:
         return total
-    return _total(
-        [_amount(call.report, name) for call in run.calls], "coffea report (seen in the Runner call)"
-    )
+    return _total([_amount(call.report, name) for call in run.calls], "coffea report (seen in the Runner call)")
 
 
 def _total(amounts: list[float | None], source: str) -> Sourced | None:

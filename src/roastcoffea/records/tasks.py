@@ -22,9 +22,7 @@ TASK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("key", "text", None, "key of the task"),
     Column("run_id", "integer", None, "number that the scheduler gave to this attempt"),
     Column("prefix", "text", None, "task prefix: the key without its token"),
-    Column(
-        "kind", "text", None, 'what it did for this run: "processor", "merge", "preprocessing" or "other"'
-    ),
+    Column("kind", "text", None, 'what it did for this run: "processor", "merge", "preprocessing" or "other"'),
     Column("worker", "text", None, "address of the worker"),
     Column("thread", "integer", None, "identity of the thread in its process"),
     Column("start", "number", "s", "when it began to compute (Unix time, as shifted by Dask)"),

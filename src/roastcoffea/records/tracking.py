@@ -56,6 +56,4 @@ def _worker_counts(lifetimes: pa.Table, sampled: list[float]) -> dict[datetime, 
     left = np.searchsorted(stops, times, side="right")
     left[-1] = np.searchsorted(stops, times[-1], side="left")
     counts = np.searchsorted(starts, times, side="right") - left
-    return {
-        datetime.fromtimestamp(time): int(count) for time, count in zip(times.tolist(), counts, strict=True)
-    }
+    return {datetime.fromtimestamp(time): int(count) for time, count in zip(times.tolist(), counts, strict=True)}

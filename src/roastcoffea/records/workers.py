@@ -21,9 +21,7 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
 SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("worker", "text", None, "address of the worker"),
     Column("time", "number", "s", "when the worker measured (Unix time, the worker's clock)"),
-    Column(
-        "last_seen", "number", "s", "when the scheduler last heard of it (Unix time, the scheduler's clock)"
-    ),
+    Column("last_seen", "number", "s", "when the scheduler last heard of it (Unix time, the scheduler's clock)"),
     Column("cpu_percent", "number", "%", "CPU use of the process; 100 is one core"),
     Column("memory", "integer", "B", "resident memory of the process"),
     Column("memory_limit", "integer", "B", "memory that Dask may use there"),

@@ -53,9 +53,7 @@ def print_reference(file: IO[str] | None = None) -> None:
             alias = f", also {metric.alias}" if metric.alias else ""
             console.print(Text.assemble(f"\n{metric.name}", (f" [{metric.unit}]{alias}", "dim")))
             facts = f"= {metric.formula}\nfrom {metric.source}"
-            console.print(
-                Padding(Text.assemble(_in_one_line(metric.meaning), ("\n" + facts, "dim")), (0, 0, 0, 4))
-            )
+            console.print(Padding(Text.assemble(_in_one_line(metric.meaning), ("\n" + facts, "dim")), (0, 0, 0, 4)))
 
 
 def _in_one_line(text: str) -> str:

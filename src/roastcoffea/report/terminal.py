@@ -72,18 +72,14 @@ def _visible(character: str) -> str:
 
 
 def _print_heading(console: Console, run: Run) -> None:
-    console.print(
-        Text.assemble(("\nroastcoffea  ", "bold"), verbatim(console, run.name or run.id)), overflow="fold"
-    )
+    console.print(Text.assemble(("\nroastcoffea  ", "bold"), verbatim(console, run.name or run.id)), overflow="fold")
     started = datetime.fromtimestamp(run.start)
     console.print(Text(f"{started:%Y-%m-%d %H:%M:%S}, {run.backend}, {run.outcome}", style=QUIET))
     if run.outcome == FAILED:
         error = verbatim(console, run.error or "no error text was kept")
         console.print(Text.assemble(("\nThis run failed: ", "bold red"), error), overflow="fold")
     if run.reported is not None:
-        console.print(
-            Text(f"\nNumbers as reported by {run.reported_by}; they were not computed anew.", style=REASON)
-        )
+        console.print(Text(f"\nNumbers as reported by {run.reported_by}; they were not computed anew.", style=REASON))
 
 
 def _print_title(console: Console, title: str) -> None:
@@ -110,9 +106,7 @@ def _print_table(console: Console, table: Table) -> None:
 
 def _table(*headers: str) -> Table:
     """Table of labels with amounts flush right under the headers; without headers, with one value each."""
-    table = Table(
-        box=None, show_header=bool(headers), padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET
-    )
+    table = Table(box=None, show_header=bool(headers), padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
     table.add_column("", width=LABEL_WIDTH, overflow="fold")
     for header in headers or ("",):
         table.add_column(header, justify="right" if headers else "left", overflow="fold")
