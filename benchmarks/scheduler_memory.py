@@ -26,8 +26,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.dask import DRAIN_BYTES, DaskMetricsBackend
 from roastcoffea.backends.scheduler import BLOCK, LOG_CAP, CollectorPlugin
-from roastcoffea.instrument.probe import packed_record
-from roastcoffea.records.wire import ANNOTATION, METADATA_KEY
+from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_record
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from stand_ins import NAME, SPAN, Scheduler, Task, started_plugin

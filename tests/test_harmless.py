@@ -95,8 +95,11 @@ def test_classes_of_coffea_are_restored(client: Any, sample: Any) -> None:
 def test_a_patch_of_somebody_else_is_left_alone(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with MetricsCollector(client):
         ours = Runner.run
-        monkeypatch.setattr(Runner, "run", lambda self, *args, **kwargs: ours(self, *args, **kwargs))
-        theirs = Runner.run
+
+        def theirs(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return ours(self, *args, **kwargs)
+
+        monkeypatch.setattr(Runner, "run", theirs)
     assert Runner.run is theirs
     output, _ = runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
     assert output["qcd"]["events"] == 8000
@@ -179,11 +182,11 @@ def test_workers_in_the_process_of_the_client(sample: Any) -> None:
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
+        MetricsCollector(client) as collector,
     ):
-        with MetricsCollector(client) as collector:
-            began = time.process_time()
-            output = runner_for(client, 4000)(sample, processor_instance=analyses.Jets())[0]
-            used = time.process_time() - began
+        began = time.process_time()
+        output = runner_for(client, 4000)(sample, processor_instance=analyses.Jets())[0]
+        used = time.process_time() - began
     assert output["qcd"]["events"] == 8000
     assert len(collector.measurement.chunks) == 4
     # both workers share one process, whose CPU time counts once
@@ -201,11 +204,11 @@ def test_restart_inside_of_the_with(sample: Any) -> None:
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
+        MetricsCollector(client) as collector,
     ):
-        with MetricsCollector(client) as collector:
-            runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
-            client.restart()
-            output = runner_for(client, 4000)(sample, processor_instance=analyses.Jets())[0]
+        runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
+        client.restart()
+        output = runner_for(client, 4000)(sample, processor_instance=analyses.Jets())[0]
     measurement = collector.measurement
     assert output["qcd"]["events"] == 8000
     assert len(measurement.chunks) == 8

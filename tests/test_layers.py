@@ -21,7 +21,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "errors": (),
     "records": ("units", "errors"),
     "instrument": ("records",),
-    "backends": ("records", "instrument"),
+    "backends": ("records",),
     "tagged_json": (),
     "folders": ("errors",),
     "legacy": ("records", "folders"),

@@ -15,9 +15,8 @@ from roastcoffea.backends import scheduler as scheduler_module
 from roastcoffea.backends.log import ClusterLog
 from roastcoffea.backends.scheduler import BLOCK, MOST_PROBLEMS, CollectorPlugin
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.instrument.probe import packed_record
 from roastcoffea.records.tasks import CANCELLED, ERROR, LOST, MERGE, OK, OTHER, OUTCOMES, PREPROCESSING, PROCESSOR
-from roastcoffea.records.wire import ANNOTATION, METADATA_KEY
+from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_record
 
 WORKERS, SAMPLES, TASKS = 50, 100, 2000
 T = 1_700_000_000.0

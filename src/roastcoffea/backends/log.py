@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.instrument.probe import unpacked_record
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.tasks import KINDS, OUTCOMES, TASK_COLUMNS
@@ -37,6 +36,7 @@ from roastcoffea.records.wire import (
     TASK_ERROR,
     TASK_FIELDS,
     packing,
+    unpacked_record,
 )
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 

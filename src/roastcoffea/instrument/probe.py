@@ -7,21 +7,19 @@ message as the task's end. The record of one that erred travels as a worker even
 
 from __future__ import annotations
 
-import json
 import logging
 import operator
 import pickle
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from roastcoffea.instrument.gauges import Interval
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK, SKIPPED
-from roastcoffea.records.wire import METADATA_KEY
+from roastcoffea.records.wire import METADATA_KEY, packed_record
 
 _LONGEST_ERROR = 2000
 
@@ -192,21 +190,6 @@ def _dask_worker() -> Any | None:
     except ValueError:
         return None
     return worker
-
-
-def packed_record(record: dict[str, Any]) -> bytes:
-    """A record as opaque bytes: compressed JSON, which nobody has to unpickle."""
-    return zlib.compress(json.dumps(record, default=_plain, separators=(",", ":")).encode(), 1)
-
-
-def unpacked_record(blob: bytes) -> dict[str, Any]:
-    """Give the record that `packed_record` packed."""
-    record: dict[str, Any] = json.loads(zlib.decompress(blob))
-    return record
-
-
-def _plain(value: Any) -> Any:
-    return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else str(value)
 
 
 def error_text(error: BaseException) -> str:

@@ -6,7 +6,9 @@ then meant by their number. Formats are text rather than `struct.Struct`: this m
 
 from __future__ import annotations
 
-from typing import Final
+import json
+import zlib
+from typing import Any, Final
 
 ANNOTATION: Final = "roastcoffea"
 """Annotation of the Dask tasks that belong to a Runner call under a collector."""
@@ -84,3 +86,18 @@ SAMPLE_FIELDS: Final = (
 def packing(fields: tuple[tuple[str, str], ...]) -> str:
     """Format for `struct` of these fields."""
     return "<" + "".join(code for _, code in fields)
+
+
+def packed_record(record: dict[str, Any]) -> bytes:
+    """A record as opaque bytes: compressed JSON, which nobody has to unpickle."""
+    return zlib.compress(json.dumps(record, default=_plain, separators=(",", ":")).encode(), 1)
+
+
+def unpacked_record(blob: bytes) -> dict[str, Any]:
+    """Give the record that `packed_record` packed."""
+    record: dict[str, Any] = json.loads(zlib.decompress(blob))
+    return record
+
+
+def _plain(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else str(value)
