@@ -291,7 +291,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             if self._workers_known
             else "no worker told whether it has roastcoffea"
         )
-        text = f"{reason}: the probe travels with each task, which costs a few milliseconds a task"
+        text = f"{reason}: the probe travels with each task (26 kB, which take 0.3 ms to unpickle)"
         if text not in self.problems:
             self.problems.append(text)
 
