@@ -63,7 +63,7 @@ def test_automatic_retries_of_coffea_still_retry() -> None:
             raise OSError("once more")
         return 7
 
-    function = partial(Runner.automatic_retries, 3, False, flaky)
+    function = partial(Runner.automatic_retries, 3, True, flaky)
     with pytest.warns(UserWarning, match="Performed attempt"):
         assert probe(function)(ITEM) == 7
     assert calls == [ITEM] * 3
