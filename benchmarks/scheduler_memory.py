@@ -18,10 +18,11 @@ from itertools import cycle, islice
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from types import SimpleNamespace
 from typing import Any, Final
+from unittest.mock import create_autospec
 
 import psutil
+from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.dask import DRAIN_BYTES, DaskMetricsBackend
@@ -158,15 +159,16 @@ def timed_drains(plugin: CollectorPlugin) -> Iterator[tuple[float, int]]:
     more = True
     while more:
         began = time.perf_counter()
-        answer = plugin.drain(DRAIN_BYTES)
+        answer = plugin.drain(DRAIN_BYTES, plugin.given)
         yield time.perf_counter() - began, len(answer["data"])
         more = answer["more"]
 
 
 def notes_of_client(plugin: CollectorPlugin) -> list[str]:
     """What the client says about the run once it has drained what was left."""
-    backend = DaskMetricsBackend(SimpleNamespace(asynchronous=False, status="running", id="client-1"))
-    while backend._take(plugin.drain(DRAIN_BYTES)):
+    client = create_autospec(Client, instance=True, asynchronous=False, status="running")
+    backend = DaskMetricsBackend(client)
+    while backend._take(plugin.drain(DRAIN_BYTES, plugin.given)):
         pass
     return backend.notes()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import socket
@@ -16,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.spans import RunSpan
-from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.errors import RoastcoffeaError, error_text, noting
 from roastcoffea.instrument.hook import unwatch, watch
-from roastcoffea.instrument.probe import error_text
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.records.tasks import PROCESSOR
 
@@ -78,6 +79,8 @@ class MetricsCollector:
         self._backend = _backend(client, backend)
         self._span = RunSpan("roastcoffea", self._backend.name)
         self._calls: list[RunnerCall] = []
+        self._began_calls: list[str] = []
+        self._chunks_unseen: str | None = None
         self._report: Any = None
         self._custom: Any = None
         self._id = uuid.uuid4().hex
@@ -107,8 +110,8 @@ class MetricsCollector:
         unwatch(self)
         try:
             self._leave_span()
-        finally:
             self._backend.close()
+        finally:
             self._measurement = Measurement(self._seen(stop, error))
 
     def _open(self) -> None:
@@ -144,13 +147,22 @@ class MetricsCollector:
         """Context in which tasks are counted in the span of the run."""
         return self._span.ensured()
 
+    def call_began(self, call: str) -> None:
+        """Learn the identity of a Runner call that begins."""
+        self._began_calls.append(call)
+
+    def chunks_unseen(self, reason: str) -> None:
+        """Learn why the chunks of a Runner call are not recorded."""
+        self.note(reason)
+        self._chunks_unseen = reason
+
     def call_ended(self, call: RunnerCall) -> None:
         """Take the record of a Runner call, and bring home what was seen of it."""
         self._calls.append(call)
         try:
             self._backend.drain()
-        except (OSError, RuntimeError) as problem:
-            self.note(f"records could not be brought home at the end of a Runner call: {error_text(problem)}")
+        except Exception as problem:  # noqa: BLE001  (the analysis must go on)
+            self.chunks_unseen(f"records could not be brought home after a Runner call: {error_text(problem)}")
 
     def note(self, problem: str) -> None:
         """Take note of what could not be delivered."""
@@ -160,28 +172,53 @@ class MetricsCollector:
     # what is made of it
 
     def _seen(self, stop: float, error: BaseException | None) -> Run:
-        try:
-            return self._run(stop, error, *self._tables(stop))
-        except Exception as problem:  # noqa: BLE001  (an error of ours must not hide one of the analysis)
-            self.note(f"the records could not be read: {error_text(problem)}")
-            absent = dict.fromkeys(TABLES, f"the records could not be read: {error_text(problem)}")
-            return self._run(stop, error, {}, absent)
+        if not self._backend.was_open:
+            return self._run(stop, error, {}, dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not seen"))
+        tables: dict[str, Any] = {}
+        absent = dict(self._backend.absent)
+        for name in TABLES:
+            with noting(self.note, f"the records of {name} could not be read"):
+                tables[name] = self._table(name, stop)
+            if name not in tables:
+                absent[name] = self.problems[-1]
+        if self._interval is None:
+            absent["samples"] = "track_workers=False"
+        with noting(self.note, "records of chunks and tasks could not be compared"):
+            absent |= self._reasons_against_chunks(tables["chunks"])
+            self._note_attempts_without_record(tables["tasks"], tables["chunks"])
+        return self._run(stop, error, tables, absent)
 
-    def _tables(self, stop: float) -> tuple[dict[str, Any], dict[str, str]]:
-        """Tables of the run, and reasons for those that are absent."""
-        backend = self._backend
-        if not backend.was_open:
-            return {}, dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not seen")
-        tables = {
-            "chunks": backend.log.chunks({call.id for call in self._calls}),
-            "tasks": backend.tasks(),
-            "lifetimes": backend.lifetimes(self._start, stop),
-            "samples": backend.samples(),
-        }
-        self._note_attempts_without_record(tables["tasks"], tables["chunks"])
-        if self._interval is not None:
-            return tables, backend.absent
-        return tables | {"samples": None}, backend.absent | {"samples": "track_workers=False"}
+    def _table(self, name: str, stop: float) -> Any:
+        if name == "chunks":
+            return self._backend.log.chunks(set(self._began_calls))
+        if name == "tasks":
+            return self._backend.tasks()
+        if name == "lifetimes":
+            return self._backend.lifetimes(self._start, stop)
+        return self._backend.samples() if self._interval is not None else None
+
+    def _reasons_against_chunks(self, chunks: pa.Table) -> dict[str, str]:
+        """Why no number can be made of the records of chunks, where that is so; what they lack is noted."""
+        running = len(self._began_calls) - len(self._calls)
+        if running:
+            self.chunks_unseen(f"{running} Runner call(s) still ran when the collector was left")
+        if self._chunks_unseen is not None:
+            return {"chunks": self._chunks_unseen}
+        if not self._calls:
+            return {"chunks": "no Runner call was seen"}
+        self._note_equal_chunks(chunks)
+        return {}
+
+    def _note_equal_chunks(self, chunks: pa.Table) -> None:
+        rows = zip(*(chunks[name].to_pylist() for name in ("call", "key", "outcome")), strict=True)
+        ended = {(call, key) for call, key, outcome in rows if outcome != ERROR}
+        for call in self._calls:
+            lacking = (call.chunks or 0) - sum(of_call == call.id for of_call, _ in ended)
+            if call.outcome == FINISHED and lacking > 0:
+                self.note(
+                    f"{lacking} of {call.chunks} chunks have no record of their own: equal chunks (a file that is "
+                    "listed twice) are one task for Dask, which coffea's report counts twice"
+                )
 
     def _note_attempts_without_record(self, tasks: pa.Table, chunks: pa.Table) -> None:
         recorded = set(zip(chunks["key"].to_pylist(), chunks["run_id"].to_pylist(), strict=True))
@@ -243,6 +280,7 @@ class MetricsCollector:
             if value is not None and not isinstance(value, Mapping):
                 text = f"set_coffea_report: {name} must be a mapping, not {type(value).__name__}"
                 raise TypeError(text)
+        report, custom_metrics = copy.deepcopy((report, custom_metrics))
         self._report, self._custom = report, custom_metrics
         if self._measurement is not None:
             run = dataclasses.replace(self._measurement.run, coffea_report=report, custom_metrics=custom_metrics)
@@ -271,7 +309,7 @@ class MetricsCollector:
 
     @property
     def chunk_metrics(self) -> list[dict[str, Any]]:
-        """One dict for each attempt of a chunk."""
+        """One dict for each chunk that gave a result; `measurement.chunks` has every attempt."""
         return list(self.metrics["raw_chunk_metrics"])
 
     @property
@@ -302,7 +340,8 @@ def _backend(client: Any, backend: str | None) -> DaskMetricsBackend:
 
 
 def _checked_interval(interval: float) -> float:
-    if not (isinstance(interval, (int, float)) and math.isfinite(interval) and interval > 0):
+    number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
+    if not (number and math.isfinite(interval) and interval > 0):
         text = f"worker_tracking_interval must be a positive number of seconds, not {interval!r}"
         raise ValueError(text)
     return float(interval)

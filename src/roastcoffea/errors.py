@@ -1,5 +1,13 @@
 """The errors that roastcoffea raises for its own reasons; an error of the analysis is never wrapped."""
 
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+LONGEST_ERROR: Final = 2000
+
 
 class RoastcoffeaError(Exception):
     """What every error of this package derives from."""
@@ -14,3 +22,21 @@ class MissingMetricError(RoastcoffeaError, KeyError):
 
     def __str__(self) -> str:
         return Exception.__str__(self)
+
+
+def error_text(error: BaseException) -> str:
+    """Type and text of an error, cut where it is very long; an error that cannot be told as text gives its type."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  (the class is the user's)
+        text = "(it has no text)"
+    return f"{type(error).__name__}: {text}"[:LONGEST_ERROR]
+
+
+@contextmanager
+def noting(note: Callable[[str], None], what: str) -> Iterator[None]:
+    """Go on where the block fails, and note what could not be done: measuring must not fail the analysis."""
+    try:
+        yield
+    except Exception as problem:  # noqa: BLE001  (it is told, not swallowed)
+        note(f"{what}: {error_text(problem)}")

@@ -157,12 +157,31 @@ def drained(plugin: CollectorPlugin, limit: int = 1_000_000, log: ClusterLog | N
     """What the client makes of all that the log holds."""
     log = log or ClusterLog()
     more = True
+    received = plugin.given
     while more:
-        answer = plugin.drain(limit)
+        answer = plugin.drain(limit, received)
+        received += len(answer["data"])
         log.feed(answer["data"])
         more = answer["more"]
     assert plugin.log.size == 0
     return log
+
+
+def test_an_answer_that_was_lost_is_given_again(clock: Clock) -> None:
+    scheduler = Scheduler(WORKERS)
+    plugin = started_plugin(scheduler)
+    run_tasks(scheduler, plugin, TASKS, clock)
+    log = ClusterLog()
+    received = 0
+    more = True
+    while more:
+        lost = plugin.drain(1, received)
+        answer = plugin.drain(1, received)
+        assert (answer["at"], answer["data"]) == (received, lost["data"])
+        received += len(answer["data"])
+        log.feed(answer["data"])
+        more = answer["more"]
+    assert len(log.tasks(0.0)) == TASKS
 
 
 @pytest.mark.parametrize("limit", [1, 300_000, 1_000_000])
@@ -292,7 +311,7 @@ def test_errors_of_the_plugin_are_counted_and_told_once() -> None:
     plugin = started_plugin(Scheduler(1))
     for _ in range(3):
         plugin.transition("unknown", "waiting", "processing", stimulus_id="update-graph-1")
-    assert plugin.drain(1)["failures"] == 3
+    assert plugin.drain(1, 0)["failures"] == 3
     plugin = started_plugin(Scheduler(1))
     for number in range(3 * MOST_PROBLEMS):
         plugin.transition(number // 2, "waiting", "processing", stimulus_id="update-graph-1")

@@ -16,7 +16,8 @@ from coffea.processor.executor import WorkItem
 from dask.utils import funcname
 
 from roastcoffea.backends.byvalue import packed_by_value
-from roastcoffea.instrument.probe import Probe, error_text
+from roastcoffea.errors import error_text
+from roastcoffea.instrument.probe import Probe
 from roastcoffea.records.wire import packed_record, unpacked_record
 
 ITEM = WorkItem("ttbar", "root://host//file.root", "Events", 0, 100, b"\x01" * 16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import socket
@@ -10,9 +11,11 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
+from distributed import Client
 from distributed.protocol.pickle import dumps
 
 import roastcoffea
@@ -22,6 +25,7 @@ from roastcoffea.backends.log import ClusterLog
 from roastcoffea.backends.scheduler import CollectorPlugin, call_plugin, metrics_of_span, register, survey
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.worker import ProcessCPU, flush
+from roastcoffea.errors import noting
 from roastcoffea.records.run import Host
 from roastcoffea.records.tracking import tracking_data
 
@@ -53,12 +57,15 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     Raises
     ------
     TypeError
-        The client is asynchronous.
+        The client is asynchronous, or no client.
     ValueError
         The client is not connected.
     """
 
     def __init__(self, client: Any) -> None:
+        if not isinstance(client, Client):
+            text = f"roastcoffea needs a distributed.Client, not {type(client).__name__}"
+            raise TypeError(text)
         if client.asynchronous:
             text = "roastcoffea needs a synchronous distributed.Client; this one is asynchronous"
             raise TypeError(text)
@@ -75,6 +82,8 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self.versions: dict[str, str] = {}
         self.clock_offset = 0.0
         self._round_trip = math.inf
+        self._received = 0
+        self._heard = time.time()
         self.span_metrics: dict[tuple[Any, ...], float] | None = None
         self._failures = 0
         self._packages: set[str | None] = set()
@@ -132,7 +141,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         if self._open:
             try:
                 self._finish()
-            except LOST as problem:
+            except Exception as problem:  # noqa: BLE001  (an error of ours must not hide one of the analysis)
                 self._lose(problem)
             self._open = False
         if self._thread is not None:
@@ -156,8 +165,9 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     # what was seen, as tables on the client's clock
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers that were there between start and stop."""
-        return self.log.lifetimes(self.clock_offset, start, stop)
+        """Workers that were there between start and stop, or until the cluster was last heard of."""
+        heard = min(stop, max(start, self._heard)) if "lifetimes" in self.absent else stop
+        return self.log.lifetimes(self.clock_offset, start, heard)
 
     def samples(self) -> pa.Table:
         """Samples of the workers."""
@@ -195,7 +205,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             text = f"the client is {self.client.status}"
             raise ConnectionError(text)
         run = self.client._run_on_scheduler  # the public one has no timeout
-        return self.client.sync(run, ByValue(function), callback_timeout=SCHEDULER_TIMEOUT, **arguments)
+        return self.client.sync(run, _portable(function), callback_timeout=SCHEDULER_TIMEOUT, **arguments)
 
     def _ask(self, method: str, **arguments: Any) -> dict[str, Any]:
         answer = self._on_scheduler(call_plugin, name=self.name, method=method, arguments=arguments)
@@ -228,7 +238,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     def _drain_some(self) -> bool:
         """Take the oldest entries; give whether there are more."""
         asked = time.time()
-        answer = self._ask("drain", limit=DRAIN_BYTES)
+        answer = self._ask("drain", limit=DRAIN_BYTES, received=self._received)
         answered = time.time()
         if answered - asked < self._round_trip:
             self._round_trip = answered - asked
@@ -236,28 +246,47 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         return self._take(answer)
 
     def _take(self, answer: Mapping[str, Any]) -> bool:
-        self.log.feed(answer["data"])
+        if answer["at"] == self._received:
+            self._received += len(answer["data"])
+            self.log.feed(answer["data"])
+        self._heard = time.time()
         self.dropped = dict(answer["dropped"])
         self._failures = answer["failures"]
         return bool(answer["more"])
 
     def _keep_draining(self) -> None:
         while not self._ended.wait(DRAIN_INTERVAL):
-            # what cannot be had now may be had a second later; what is lost at the end is noted then
-            with suppress(*LOST):
+            # what is not had now is had a second later; what is lost at the end is noted then
+            with noting(self._note, "records of the cluster could not be read"), suppress(*LOST):
                 self.drain()
 
     def _finish(self) -> None:
         with self._draining:
-            answer = self._ask("finish", flush=_pickled(flush), timeout=WORKERS_TIMEOUT, limit=DRAIN_BYTES)
+            answer = self._ask(
+                "finish",
+                flush=_pickled(flush),
+                timeout=WORKERS_TIMEOUT,
+                limit=DRAIN_BYTES,
+                received=self._received,
+            )
             more = self._take(answer)
             while more:
                 more = self._drain_some()
-            self._leave()
         self._learn_fine_metrics(answer)
+        self._leave()
 
     def _leave(self) -> None:
         self._on_scheduler(call_plugin, name=self.name, method="stop", arguments={"wait": LEAVE_WAIT})
+
+    async def _leave_late(self) -> None:
+        """Take the plugins away when the scheduler answers again."""
+        arguments = {"name": self.name, "method": "stop", "arguments": {}}
+        with noting(logging.getLogger(__name__).info, "the collector's plugin could not be removed"):
+            await self.client._run_on_scheduler(_portable(call_plugin), **arguments)
+
+    def _note(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:
         self._learn_environment(answer)
@@ -266,7 +295,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
                 f"Dask counted {answer['strangers']} task(s) of others together with those of this run, because tasks "
                 "of the same name were alive at the same time"
             )
-            self.problems.append(f"no fine metrics: {self.absent['span_metrics']}")
+            self._note(f"no fine metrics: {self.absent['span_metrics']}")
         elif answer["span"] is None:
             self.absent["span_metrics"] = "no Dask task ran in the span of the run"
         else:
@@ -282,8 +311,11 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
     def _lose(self, problem: BaseException) -> None:
         reason = f"the connection to the cluster was lost ({type(problem).__name__}: {problem})"
-        self.absent["span_metrics"] = reason
-        self.problems.append(f"{reason}: what happened after the last drain is not known")
+        self.absent["lifetimes"] = reason
+        if self.span_metrics is None:
+            self.absent["span_metrics"] = reason
+        self._note(f"{reason}: what happened after the last drain is not known")
+        self.client.loop.add_callback(self._leave_late)
 
     def _note_missing_package(self) -> None:
         reason = (
@@ -292,8 +324,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             else "no worker told whether it has roastcoffea"
         )
         text = f"{reason}: the probe travels with each task (26 kB, which take 0.3 ms to unpickle)"
-        if text not in self.problems:
-            self.problems.append(text)
+        self._note(text)
 
     def notes(self) -> list[str]:
         """Problems that were met, here and on the cluster."""
@@ -304,5 +335,11 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         return notes
 
 
+@cache
+def _portable(function: Callable[..., Any]) -> ByValue:
+    """A function of ours for any process; it is pickled once."""
+    return ByValue(function)
+
+
 def _pickled(thing: Any) -> bytes:
-    return bytes(dumps(ByValue(thing)))
+    return bytes(dumps(_portable(thing) if callable(thing) else ByValue(thing)))

@@ -62,7 +62,7 @@ BLOCK = 256_000
 CLIENT_GRACE = 2.0
 """Seconds in which a client that lost its connection may come back."""
 
-LONGEST_SILENCE = 600.0
+LONGEST_SILENCE = 120.0
 """Seconds without a drain after which the plugin believes that nobody will come."""
 
 LONGEST_TEXT = 2000
@@ -170,6 +170,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._sampled: dict[str, float] = {}
         self._problems: set[str] = set()
         self._drained = time.time()
+        self._given = b""
+        self._given_from = 0
         self._grace: Any = None
         self._closing: set[Any] = set()
         for address in list(scheduler.workers):
@@ -220,26 +222,40 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     # what the client asks
 
-    def drain(self, limit: int) -> dict[str, Any]:
-        """Give the oldest entries of the log away.
+    def drain(self, limit: int, received: int) -> dict[str, Any]:
+        """Give the oldest entries of the log; they are kept until the client says that it has them.
+
+        Parameters
+        ----------
+        limit : int
+            About how many bytes.
+        received : int
+            Bytes that the client has so far. Where the last answer was lost it is given again.
 
         Returns
         -------
         dict
-            `data` (bytes of whole entries), `more` (whether entries are left), `dropped` (rows lost so far, by table),
-            `failures` (errors inside this plugin so far), `time` (this clock).
+            `data` (bytes of whole entries) and `at` (bytes given before them), `more` (whether entries are left),
+            `dropped` (rows lost so far, by table), `failures` (errors inside this plugin so far), `time` (this clock).
         """
         self._drained = time.time()
-        data = self.log.take(limit)
+        if received == self.given:
+            self._given_from, self._given = received, self.log.take(limit)
         return {
-            "data": data,
+            "data": self._given,
+            "at": self._given_from,
             "more": self.log.size > 0,
             "dropped": dict(self.log.dropped),
             "failures": self.failures,
             "time": time.time(),
         }
 
-    async def finish(self, flush: bytes, timeout: float, limit: int) -> dict[str, Any]:
+    @property
+    def given(self) -> int:
+        """Bytes that were given so far."""
+        return self._given_from + len(self._given)
+
+    async def finish(self, flush: bytes, timeout: float, limit: int, received: int) -> dict[str, Any]:
         """Have every worker report now, and give the metrics of the span and the oldest entries of the log.
 
         Returns
@@ -250,7 +266,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         """
         answer = await metrics_of_span(flush, self.span, timeout, self.scheduler, self._elsewhere)
         self.sample()
-        return answer | self.drain(limit) | {"strangers": self.strangers}
+        return answer | self.drain(limit, received) | {"strangers": self.strangers}
 
     async def ask(self, flush: bytes, timeout: float) -> dict[str, Any]:
         """What the workers are, as `described` gives it."""
@@ -317,6 +333,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     def _arrival(self, address: str) -> None:
         state = self._workers[address] = self.scheduler.workers[address]
+        self._assigned |= {task.key: address for task in state.processing}
         number = self.log.number
         worker, name, host = number(address), number(str(state.name)), number(state.host)
         self._pack(
@@ -536,6 +553,7 @@ async def metrics_of_span(
         complete = has_all(counted, replies.values())
         if complete or time.monotonic() > deadline:
             break
+        await asyncio.sleep(0.01)
     answer = described(replies, silent) | {"span": None, "complete": complete}
     if found is None and not before:
         return answer
@@ -587,7 +605,14 @@ async def register(plugin: CollectorPlugin, worker_plugin: bytes, timeout: float
     registering = asyncio.ensure_future(
         dask_scheduler.register_worker_plugin(None, plugin=worker_plugin, name=name, idempotent=True)
     )
+    registering.add_done_callback(note_failure)
     await asyncio.wait([registering], timeout=timeout)
+
+
+def note_failure(task: asyncio.Future[Any]) -> None:
+    """Leave a line in the log of the scheduler where a worker could not be reached."""
+    if not task.cancelled() and task.exception() is not None:
+        logging.getLogger(__name__).info("a worker plugin was not set up everywhere: %s", task.exception())
 
 
 async def call_plugin(name: str, method: str, arguments: Mapping[str, Any], dask_scheduler: Any = None) -> Any:

@@ -26,7 +26,8 @@ from typing import Any, Protocol
 import dask
 from dask.utils import key_split
 
-from roastcoffea.instrument.probe import Probe, error_text
+from roastcoffea.errors import error_text, noting
+from roastcoffea.instrument.probe import Probe
 from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
 from roastcoffea.records.tasks import PREPROCESSING
 from roastcoffea.records.wire import ANNOTATION
@@ -52,6 +53,12 @@ class Watcher(Protocol):
     def span_ensured(self) -> AbstractContextManager[None]:
         """Context in which tasks are counted in the span of the run."""
 
+    def call_began(self, call: str) -> None:
+        """Learn the identity of a Runner call that begins."""
+
+    def chunks_unseen(self, reason: str) -> None:
+        """Learn why the chunks of a Runner call are not recorded."""
+
     def call_ended(self, call: RunnerCall) -> None:
         """Take the record of a Runner call."""
 
@@ -61,8 +68,10 @@ class Watcher(Protocol):
 
 _lock = threading.RLock()
 _active: list[Watcher] = []
+_outer: dict[str, tuple[Watcher, ...]] = {}
+_filters: list[Any] = []
 _patches: list[tuple[type, str, Any, Any]] = []
-_here: ContextVar[tuple[Watcher, ...]] = ContextVar("roastcoffea_collectors", default=())
+_here: ContextVar[tuple[Watcher, ...] | None] = ContextVar("roastcoffea_collectors", default=None)
 _call: ContextVar[_OpenCall | None] = ContextVar("roastcoffea_call", default=None)
 
 
@@ -75,15 +84,20 @@ def watch(watcher: Watcher) -> None:
         if not _active:
             _patch(Runner, "run", _watched_run)
             _patch(ExecutorBase, "copy", _watched_copy)
+            _silence_dask()
         _active.append(watcher)
-    _here.set((*_here.get(), watcher))
+        _outer[watcher.topic] = _here.get() or ()
+    _here.set((*(_here.get() or ()), watcher))
 
 
 def unwatch(watcher: Watcher) -> None:
     """Undo `watch`; with the last collector coffea is as it was."""
-    _here.set(tuple(other for other in _here.get() if other is not watcher))
+    _here.set(tuple(other for other in _here.get() or () if other is not watcher))
     with _lock:
         _active.remove(watcher)
+        _outer.pop(watcher.topic)
+        if not _active:
+            _unsilence_dask()
         while not _active and _patches:
             owner, name, original, replacement = _patches.pop()
             if owner.__dict__.get(name) is replacement:
@@ -97,11 +111,30 @@ def _patch(owner: type, name: str, wrapping: Callable[..., Any]) -> None:
     _patches.append((owner, name, original, replacement))
 
 
+def _silence_dask() -> None:
+    """Ignore that dask.dataframe does not know annotations: it tells users who have made none."""
+    warnings.filterwarnings("ignore", "Dask annotations", UserWarning)
+    _filters.append(warnings.filters[0])
+
+
+def _unsilence_dask() -> None:
+    ours = _filters.pop()
+    warnings.filters[:] = [entry for entry in warnings.filters if entry is not ours]  # type: ignore[index]
+
+
 def _watchers() -> tuple[Watcher, ...]:
-    """Open collectors of this context; in a thread that has none, all that are open."""
+    """Open collectors of this context; in a thread that never had one, all that are open."""
+    here = _here.get()
     with _lock:
-        here = tuple(watcher for watcher in _here.get() if watcher in _active)
-        return here or tuple(_active)
+        if here is not None:
+            return tuple(watcher for watcher in here if watcher in _active)
+        unrelated = [watcher for watcher in _active[:-1] if watcher not in _outer[_active[-1].topic]]
+        for watcher in _active if unrelated else ():
+            watcher.note(
+                "a thread that no collector was opened in was counted in each collector that was open: "
+                "open one in that thread"
+            )
+        return tuple(_active)
 
 
 def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,9 +199,7 @@ def _watch_executor(
 def _marked(watchers: tuple[Watcher, ...], step: str, prefix: str | None) -> Iterator[None]:
     collectors = tuple(watcher.topic for watcher in watchers)
     mark = {ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix}}
-    with watchers[-1].span_ensured(), dask.annotate(**mark), warnings.catch_warnings():
-        # dask.dataframe does not know annotations, and tells users who have made none
-        warnings.filterwarnings("ignore", "Dask annotations", UserWarning)
+    with watchers[-1].span_ensured(), dask.annotate(**mark):
         yield
 
 
@@ -186,6 +217,8 @@ class _OpenCall:
 
     @contextmanager
     def open(self) -> Iterator[None]:
+        for watcher in self.watchers:
+            watcher.call_began(self.id)
         token = _call.set(self)
         start, began = time.time(), time.perf_counter()
         error: BaseException | None = None
@@ -196,7 +229,8 @@ class _OpenCall:
             raise
         finally:
             _call.reset(token)
-            self._deliver(start, start + time.perf_counter() - began, error or _captured_error(self.result))
+            with noting(self._note, "a Runner call was not recorded"):
+                self._deliver(start, start + time.perf_counter() - began, error or _captured_error(self.result))
 
     def name(self, executor: Any) -> str:
         """Name of the tasks: that of the processor's class, as coffea has it."""
@@ -209,11 +243,12 @@ class _OpenCall:
     def probed(self, executor: Any, items: Sequence[Any], function: Any) -> Any:
         """The function with the probe around it, where its records come home."""
         self.chunks = len(items)
-        self.fileset = fingerprint(items)
+        with noting(self._note, "the fileset has no fingerprint"):
+            self.fileset = fingerprint(items)
         reached = [watcher for watcher in self.watchers if watcher.reaches(executor)]
         for watcher in self.watchers:
             if watcher not in reached:
-                watcher.note(
+                watcher.chunks_unseen(
                     f"the chunks of a {type(executor).__name__} were not seen: "
                     "it does not run on the cluster of the collector's client"
                 )
@@ -221,8 +256,9 @@ class _OpenCall:
             return function
         try:
             packed = reached[-1].packed_for_tasks(Probe)
-        except (OSError, RuntimeError) as problem:
-            self._note(f"the chunks were not seen: {error_text(problem)}")
+        except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
+            for watcher in reached:
+                watcher.chunks_unseen(f"the chunks were not seen: {error_text(problem)}")
             return function
         topics = tuple(watcher.topic for watcher in reached)
         return Probe(function, self.id, topics, self.name(executor), packed)
@@ -252,7 +288,7 @@ class _OpenCall:
 def fingerprint(items: Iterable[Any]) -> str | None:
     """SHA-256 over dataset, file, tree and file uuid of chunks: equal for equal input, whatever the chunk size."""
     with contextlib.suppress(AttributeError):
-        files = {(item.dataset, item.filename, item.treename, item.fileuuid.hex()) for item in items}
+        files = {(*map(str, (item.dataset, item.filename, item.treename)), item.fileuuid.hex()) for item in items}
         return hashlib.sha256(json.dumps(sorted(files)).encode()).hexdigest()
     return None
 

@@ -17,11 +17,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from roastcoffea.errors import error_text
 from roastcoffea.instrument.gauges import Interval
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK, SKIPPED
 from roastcoffea.records.wire import METADATA_KEY, packed_record
-
-_LONGEST_ERROR = 2000
 
 
 class Probe:
@@ -172,11 +171,13 @@ class _DaskTask:
 
     @staticmethod
     def tell(topics: tuple[str, ...], message: dict[str, Any]) -> None:
-        """Send a message to the scheduler's plugins of these names."""
+        """Send a message to the scheduler's plugins of these names, as long as they are there."""
         worker = _dask_worker()
         if worker is not None:
             for topic in topics:
-                worker.log_event(topic, message)
+                # the scheduler would keep the event for good once its plugin has gone
+                if topic in worker.plugins:
+                    worker.log_event(topic, message)
 
 
 def _dask_worker() -> Any | None:
@@ -190,11 +191,6 @@ def _dask_worker() -> Any | None:
     except ValueError:
         return None
     return worker
-
-
-def error_text(error: BaseException) -> str:
-    """Type and text of an error, cut where it is very long."""
-    return f"{type(error).__name__}: {error}"[:_LONGEST_ERROR]
 
 
 def _outcome(item: Any, output: Any, error: BaseException | None, attempt: _Attempt) -> dict[str, Any]:
@@ -212,9 +208,9 @@ def _outcome(item: Any, output: Any, error: BaseException | None, attempt: _Atte
 
 def _identity(work: Any) -> dict[str, Any]:
     return {
-        "dataset": work.dataset,
-        "file": work.filename,
-        "tree": work.treename,
+        "dataset": str(work.dataset),
+        "file": str(work.filename),
+        "tree": str(work.treename),
         "uuid": work.fileuuid.hex(),
         "entry_start": work.entrystart,
         "entry_stop": work.entrystop,

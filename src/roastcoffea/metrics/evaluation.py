@@ -139,6 +139,8 @@ def _value(entry: Fact, values: Mapping[str, Any], reasons: Mapping[str, str]) -
         return Deferred(partial(entry.function, *arguments))
     try:
         return entry.function(*arguments)
+    except OverflowError:
+        raise NotMeasuredError("a number is too large") from None
     except ZeroDivisionError:
         zero = [name for name, value in zip(entry.inputs, arguments, strict=True) if value == 0]
         raise NotMeasuredError(f"it divides by zero: {', '.join(zero)}") from None

@@ -23,7 +23,7 @@ NO_WORK = ("N/A", "idle or other spans")
 def recorded(run: Run, name: str) -> Any:
     """Field of the run, where it was measured, and wholly."""
     value = getattr(run, name)
-    if value is None:
+    if value is None or name in run.absent:
         raise NotMeasuredError(reason_of_absence(run, name))
     if run.dropped.get(name):
         raise NotMeasuredError(f"{run.dropped[name]} rows of {name} were lost")

@@ -123,11 +123,12 @@ def avg_memory_per_worker_bytes(samples: pa.Table) -> float:
 def worker_cpu_time_seconds(lifetimes: pa.Table) -> float:
     """CPU time of the worker processes during the run: chunks, other tasks and Dask itself.
 
-    Workers that share a process (threads of the client, in a cluster without processes) count once.
+    Workers that share the client's process (a cluster without processes) count once.
     """
     complete_sum(lifetimes, "cpu_seconds", "workers")
     processes: dict[object, float] = {}
-    for number, worker in enumerate(lifetimes.select(["host", "process", "cpu_seconds"]).to_pylist()):
-        process = number if worker["process"] is None else (worker["host"], worker["process"])
+    for number, worker in enumerate(lifetimes.select(["worker", "process", "cpu_seconds"]).to_pylist()):
+        shared = str(worker["worker"]).startswith("inproc://")
+        process = ("process", worker["process"]) if shared else number
         processes[process] = max(worker["cpu_seconds"], processes.get(process, 0.0))
     return sum(processes.values())

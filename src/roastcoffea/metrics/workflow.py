@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import EVENTS, THROUGHPUT, TIMING, NotMeasuredError, Sourced, metric
 from roastcoffea.metrics.facts import complete_sum, reason_of_absence, with_outcome
 from roastcoffea.metrics.statistics import union_length
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import LOST, PROCESSOR
 from roastcoffea.units import BYTE, COUNT, GIGABIT_PER_SECOND, KILOHERTZ, SECOND
 
 CHUNK_RECORDS = "chunk records"
@@ -103,13 +105,15 @@ def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Source
     label="CPU time of chunks",
     formula="sum of cpu_seconds over all attempts",
 )
-def total_cpu_time(chunks: pa.Table) -> float:
+def total_cpu_time(chunks: pa.Table, tasks: pa.Table | None = None) -> Sourced:
     """CPU time of the threads that ran chunks, opening files and building events included.
 
     All attempts are in it, also those that failed. CPU that a chunk spends in other threads is not; it
     is part of `worker_cpu_time_seconds`.
     """
-    return float(complete_sum(chunks, "cpu_seconds", "attempts of chunks"))
+    total = float(complete_sum(chunks, "cpu_seconds", "attempts of chunks"))
+    lost = 0 if tasks is None else _attempts_lost(tasks)
+    return Sourced(total, f"{CHUNK_RECORDS}, without {lost} attempts lost with their worker" if lost else CHUNK_RECORDS)
 
 
 @metric(SECOND, group=TIMING, source=CHUNK_RECORDS, label="CPU time per chunk")
@@ -134,6 +138,12 @@ def event_rate_elapsed_khz(total_events: int, elapsed_time_seconds: float) -> fl
 def event_rate_cpu_total_khz(total_events: int, total_cpu_time: float) -> float:
     """Events per second of the chunks' CPU time."""
     return 1e-3 * total_events / total_cpu_time
+
+
+def _attempts_lost(tasks: pa.Table) -> int:
+    """Attempts of chunks that left no record because their worker was lost."""
+    chunks = tasks.filter(pc.equal(tasks["kind"], PROCESSOR))
+    return len(chunks.filter(pc.equal(chunks["outcome"], LOST)))
 
 
 def _custom_total(run: Run, *path: str) -> Sourced | None:
