@@ -73,6 +73,15 @@ class Raising(ProcessorABC):
         return {"events": len(events)}
 
 
+class RaisingLate(Sleeping):
+    """Raises in each chunk: at once in the first, after a while in the others."""
+
+    def process(self, events: Any) -> dict[str, int]:
+        if events.metadata["entrystart"] > 0:
+            time.sleep(self.seconds)
+        raise ZeroDivisionError("planted")
+
+
 class RaisingOnce(ProcessorABC):
     """Raises in the first attempt of each chunk."""
 

@@ -155,3 +155,91 @@ def test_an_interrupt_comes_out_unchanged(client: Any) -> None:
     with pytest.raises(KeyboardInterrupt), MetricsCollector(client) as collector:
         raise KeyboardInterrupt
     assert collector.measurement.outcome == "failed"
+
+
+class UntellableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_exception_without_text(client: Any) -> None:
+    error = UntellableError()
+    with pytest.raises(UntellableError) as raised, MetricsCollector(client) as collector:
+        raise error
+    assert raised.value is error
+    assert collector.measurement.error == "UntellableError: (it has no text)"
+
+
+def test_errors_of_ours_do_not_hide_the_exception(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError, match="mine"), MetricsCollector(client) as collector:
+        client.run_on_scheduler(break_finish)
+        raise ZeroDivisionError("mine")
+    assert collector.measurement.outcome == "failed"
+    assert "inside of the plugin" in collector.measurement.metrics.missing["processor_cpu_time_seconds"]
+
+
+def break_finish(dask_scheduler: Any) -> None:
+    def broken(**arguments: Any) -> None:
+        raise KeyError("inside of the plugin")
+
+    (plugin,) = (plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("roastcoffea"))
+    plugin.finish = broken
+
+
+def test_records_that_cannot_be_read_do_not_take_the_others_with_them(
+    client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roastcoffea.backends.log import ClusterLog
+
+    def broken(self: Any, calls: Any) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(ClusterLog, "chunks", broken)
+    with MetricsCollector(client) as collector:
+        runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
+    assert "planted" in collector.measurement.metrics.missing["num_chunks"]
+    assert (collector.measurement.tasks["kind"] == "processor").sum() == 4
+    assert collector.metrics["peak_workers"] == 2
+
+
+def test_chunks_that_fail_after_the_collector_was_left(client: Any, sample: Any) -> None:
+    with pytest.raises(Exception, match="planted"), MetricsCollector(client):
+        runner_for(client, 500, retries=0)(sample, processor_instance=analyses.RaisingLate(0.7))
+    # the fixture checks that the last chunks, which fail when nobody listens, leave nothing on the scheduler
+    time.sleep(1.5)
+
+
+def block_scheduler(dask_scheduler: Any) -> None:
+    time.sleep(3)
+
+
+def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 1.0)
+    blocking = threading.Thread(target=client.run_on_scheduler, args=(block_scheduler,))
+    with MetricsCollector(client) as collector:
+        futures = client.map(str, range(500), pure=False)
+        client.gather(futures)
+        blocking.start()
+        time.sleep(0.2)
+    blocking.join()
+    reasons = collector.measurement.metrics.missing
+    assert "the connection to the cluster was lost" in reasons["total_cores"]
+    assert "the connection to the cluster was lost" in reasons["processor_cpu_time_seconds"]
+    assert collector.measurement.problems
+    # the fixture checks that the plugins go all the same
+
+
+def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    with MetricsCollector(client) as collector:
+        monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 1.0)
+        client.gather(client.map(str, range(500), pure=False))
+        blocking = threading.Thread(target=client.run_on_scheduler, args=(block_scheduler,))
+        blocking.start()
+        blocking.join()
+        monkeypatch.undo()
+    assert (collector.measurement.tasks["prefix"] == "str").sum() == 500
+    assert collector.measurement.run.dropped == {}

@@ -287,3 +287,81 @@ def test_preprocessing_may_run_elsewhere(client: Any, sample: Any) -> None:
     with MetricsCollector(client) as collector:
         runner(sample, processor_instance=analyses.Jets())
     assert len(collector.measurement.chunks) == 4
+
+
+@pytest.mark.filterwarnings("error")
+def test_dask_dataframes_inside_of_the_with_raise_no_warning(client: Any) -> None:
+    import warnings
+
+    import dask.dataframe.dask_expr._collection as collection
+    import pandas as pd
+    from dask.dataframe import from_pandas
+
+    collection._WARN_ANNOTATIONS = True
+    before = list(warnings.filters)
+    with MetricsCollector(client), MetricsCollector(client):
+        assert from_pandas(pd.DataFrame({"a": [1, 2]}), npartitions=1).sum().compute()["a"] == 3
+    assert list(warnings.filters) == before
+
+
+def test_datasets_and_files_of_any_type(client: Any, sample: Any) -> None:
+    from pathlib import Path
+
+    files = [{Path(file): tree for file, tree in dataset["files"].items()} for dataset in sample.values()]
+    fileset: Any = {1: {"files": files[0]}, "a": {"files": files[1]}}
+    runner = runner_for(client, 4000)
+
+    def run() -> Any:
+        return runner(fileset, processor_instance=analyses.count_events)[0]
+
+    measured, without, collector = with_and_without(client, run)
+    assert measured == without == {"events": 16000}
+    assert set(collector.measurement.chunks["dataset"]) == {"1", "a"}
+    assert collector.measurement.problems == []
+
+
+def test_what_was_not_seen_is_not_zero(client: Any, sample: Any) -> None:
+    with MetricsCollector(client) as idle:
+        client.submit(str, 1, pure=False).result()
+    runner = Runner(
+        executor=IterativeExecutor(status=False), schema=analyses.NanoAODSchema, chunksize=4000, metadata_cache={}
+    )
+    with MetricsCollector(client) as elsewhere:
+        runner(sample, processor_instance=analyses.count_events)
+    for collector, reason in ((idle, "no Runner call was seen"), (elsewhere, "IterativeExecutor")):
+        for name in ("num_chunks", "total_cpu_time", "core_efficiency", "speedup_factor", "num_failed_chunks"):
+            assert reason in collector.measurement.metrics.missing[name]
+
+
+def test_a_run_in_a_thread_that_left_its_collector_belongs_to_nobody(client: Any, sample: Any) -> None:
+    import threading
+
+    opened, done = threading.Event(), threading.Event()
+    found = []
+
+    def other() -> None:
+        with MetricsCollector(client) as collector:
+            opened.set()
+            done.wait(30)
+        found.append(collector)
+
+    with MetricsCollector(client):
+        pass
+    thread = threading.Thread(target=other)
+    thread.start()
+    opened.wait(30)
+    runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
+    done.set()
+    thread.join()
+    assert len(found[0].measurement.chunks) == 0
+
+
+def test_a_file_that_is_listed_twice_is_told(client: Any, sample: Any) -> None:
+    from coffea.processor.executor import WorkItem
+
+    runner = runner_for(client, 4000)
+    chunks: list[WorkItem] = list(runner.preprocess({"qcd": sample["qcd"]}))
+    with MetricsCollector(client) as collector:
+        runner.run([*chunks, *chunks], analyses.count_events)
+    assert len(collector.measurement.chunks) == 2
+    assert any("2 of 4 chunks have no record of their own" in problem for problem in collector.measurement.problems)
