@@ -20,6 +20,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from handmade import handmade_run
 
 from roastcoffea import folders, store
 from roastcoffea.errors import MeasurementError
@@ -619,3 +620,19 @@ def test_temporary_folders_are_hidden(tmp_path: Path) -> None:
         assert folder.name.startswith(".")
         assert folder.parent == tmp_path
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("dropped", 5), ("reported", [1]), ("start", 1e300), ("outcome", None), ("calls", {}), ("id", 3)],
+)
+def test_fields_of_the_wrong_kind_are_told(tmp_path: Path, field: str, value: object) -> None:
+    path = save_run(handmade_run(), tmp_path, "one")
+    save_run(handmade_run(), tmp_path, "two")
+    file = path / "run.json"
+    document = json.loads(file.read_text())
+    document["run"][field] = value
+    file.write_text(json.dumps(document))
+    with pytest.raises(MeasurementError, match=r"run\.json"):
+        load_run(path)
+    assert [entry.error is None for entry in list_runs(tmp_path)] == [True, False]

@@ -152,7 +152,7 @@ def print_list(stored: Sequence[StoredRun]) -> None:
     for run in stored:
         started = "-" if run.start is None else f"{datetime.fromtimestamp(run.start):%Y-%m-%d %H:%M:%S}"
         elapsed = "-" if run.elapsed is None else duration(run.elapsed)
-        table.add_row(started, elapsed, run.outcome or "unreadable", verbatim(console, run.name))
+        table.add_row(started, elapsed, verbatim(console, run.outcome or "unreadable"), verbatim(console, run.name))
     console.print(table)
     for run in stored:
         if run.error is not None:

@@ -42,6 +42,8 @@ def reading(path: Path) -> Iterator[None]:
 
 def file_name(name: str) -> str:
     """Name, checked to stay in its folder and to be seen there."""
+    if not isinstance(name, str):
+        raise MeasurementError(f"a measurement's name is text, not {type(name).__name__}: {name!r}")
     if not name.strip() or name.startswith(".") or any(character in name for character in "/\\\0"):
         raise MeasurementError(
             f"{name!r} cannot name a measurement or file: take one without slashes, not beginning with a dot"

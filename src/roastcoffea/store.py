@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -216,11 +217,24 @@ def _document(path: Path) -> tuple[Body, dict[str, Any], int]:
         return body, described, schema
 
 
+SHAPES: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("id", "outcome", "backend"), (str,)),
+    **dict.fromkeys(("name", "error", "reported_by"), (str, NoneType)),
+    **dict.fromkeys(("start", "stop"), (int, float)),
+    **dict.fromkeys(("environment", "dropped", "absent"), (Mapping,)),
+    **dict.fromkeys(("span_metrics", "reported"), (Mapping, NoneType)),
+    **dict.fromkeys(("calls", "problems"), (list, tuple)),
+}
+LATEST_TIME: Final = 253_402_300_800
+"""The year 10000: what `datetime` cannot show."""
+
+
 def _check_document(body: Body, described: Mapping[str, Any]) -> None:
-    if not all(isinstance(body[time], int | float) for time in ("start", "stop")):
-        raise TypeError("start and stop are no numbers")
-    if not isinstance(body["outcome"], str):
-        raise TypeError("outcome is no text")
+    for name, kinds in SHAPES.items():
+        if not isinstance(body[name], kinds):
+            raise TypeError(f"{name} is {type(body[name]).__name__}")
+    if not all(0 <= body[time] < LATEST_TIME for time in ("start", "stop")):
+        raise ValueError("start and stop are no times")
     if not described.keys() <= TABLES.keys():
         raise ValueError(f"tables are {', '.join(described)}")
 

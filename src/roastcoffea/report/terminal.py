@@ -74,12 +74,16 @@ def _visible(character: str) -> str:
 def _print_heading(console: Console, run: Run) -> None:
     console.print(Text.assemble(("\nroastcoffea  ", "bold"), verbatim(console, run.name or run.id)), overflow="fold")
     started = datetime.fromtimestamp(run.start)
-    console.print(Text(f"{started:%Y-%m-%d %H:%M:%S}, {run.backend}, {run.outcome}", style=QUIET))
+    what = verbatim(console, f"{started:%Y-%m-%d %H:%M:%S}, {run.backend}, {run.outcome}")
+    what.stylize(QUIET)
+    console.print(what)
     if run.outcome == FAILED:
         error = verbatim(console, run.error or "no error text was kept")
         console.print(Text.assemble(("\nThis run failed: ", "bold red"), error), overflow="fold")
     if run.reported is not None:
-        console.print(Text(f"\nNumbers as reported by {run.reported_by}; they were not computed anew.", style=REASON))
+        reporter = verbatim(console, f"Numbers as reported by {run.reported_by}; they were not computed anew.")
+        reporter.stylize(REASON)
+        console.print("\n", reporter, sep="")
 
 
 def _print_title(console: Console, title: str) -> None:
