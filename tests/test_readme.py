@@ -40,7 +40,7 @@ def test_the_quickstart_prints_the_labels_that_the_readme_shows(printed: str) ->
 
 
 def test_the_quickstart_saves_what_can_be_loaded(printed: str, folder: Path) -> None:
-    measurement = roastcoffea.load(folder / "runs" / "dijets")
+    measurement = roastcoffea.load(folder / "roastcoffea-runs" / "dijets")
     assert measurement.outcome == "finished"
     assert measurement.metrics["total_events"] == 2 * 2 * 20_000
     assert measurement.metrics["num_chunks"] == len(measurement.chunks) == 2 * 2 * 4
@@ -48,7 +48,7 @@ def test_the_quickstart_saves_what_can_be_loaded(printed: str, folder: Path) -> 
 
 @pytest.mark.parametrize("expression", re.findall(r"^(measurement\.[\w.\[\]\"]+)", README, re.MULTILINE))
 def test_what_the_readme_says_of_a_measurement_is_there(printed: str, folder: Path, expression: str) -> None:
-    measurement = roastcoffea.load(folder / "runs" / "dijets")
+    measurement = roastcoffea.load(folder / "roastcoffea-runs" / "dijets")
     assert eval(expression, {"measurement": measurement}) is not None
 
 

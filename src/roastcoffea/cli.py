@@ -76,7 +76,7 @@ def commands(context: click.Context) -> None:
     type=click.IntRange(10, 10_000_000),
     default=10_000,
     show_default=True,
-    help="Most events in one task: smaller chunks are more tasks.",
+    help="About how many events make one task; coffea divides each file equally.",
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Worker processes.")
 @click.option("--threads", type=click.IntRange(1, 64), default=1, show_default=True, help="Threads of a worker.")

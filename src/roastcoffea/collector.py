@@ -292,9 +292,14 @@ class MetricsCollector:
 
     metrics = property(get_metrics)
 
-    def save_measurement(self, output_dir: str | Path, measurement_name: str | None = None) -> Path:
-        """Save the measurement as a new folder in `output_dir`; give the folder's path."""
-        return self.measurement.save(output_dir, measurement_name)
+    def save_measurement(
+        self, output_dir: str | Path, measurement_name: str | None = None, overwrite: bool = False
+    ) -> Path:
+        """Save the measurement as a folder in `output_dir`; give the folder's path.
+
+        Without a name it gets a new one. One that is there is replaced only with `overwrite`.
+        """
+        return self.measurement.save(output_dir, measurement_name, overwrite)
 
     def print_summary(self) -> None:
         """Print the metrics as tables."""

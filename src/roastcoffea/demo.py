@@ -6,6 +6,7 @@ import itertools
 import logging
 import shlex
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -295,7 +296,7 @@ def run_demo(
     files, events
         Size of each of the two datasets: files, and events in each file.
     chunksize
-        Most events in one task.
+        About how many events make one task; coffea divides each file into equal chunks.
     workers, threads
         Worker processes, and threads in each of them.
     folder
@@ -303,14 +304,15 @@ def run_demo(
     out
         Folder of saved measurements, in which this one gets a name of its own.
     """
+    Path(out).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="roastcoffea-demo-") as scratch:
         click.echo("Making the sample ...")
         fileset = write_sample(folder or scratch, files=files, events=events)
         click.echo("Starting the cluster ...")
         with local_client(workers, threads, scratch) as client:
             measurement = measure(client, fileset, chunksize)
-    measurement.print_summary()
     path = measurement.save(out)
+    measurement.print_summary()
     click.echo(f"\nSaved in {path}. To see it again, and the list of all saved ones:\n")
     click.echo(f"    roastcoffea show {shlex.quote(str(path))}")
     click.echo(f"    roastcoffea list {shlex.quote(str(out))}")
@@ -355,7 +357,7 @@ def measure(client: Client, fileset: Fileset, chunksize: int) -> Measurement:
     """Measurement of the analysis: this is all that a user adds to it."""
     processor = DijetProcessor()
     runner = Runner(
-        executor=DaskExecutor(client=client),
+        executor=DaskExecutor(client=client, status=sys.stdout.isatty()),
         schema=NanoAODSchema,
         chunksize=chunksize,
         savemetrics=True,

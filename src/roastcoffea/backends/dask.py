@@ -79,7 +79,6 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self.dropped: dict[str, int] = {}
         self.absent: dict[str, str] = {}
         self.hosts: tuple[Host, ...] = ()
-        self.versions: dict[str, str] = {}
         self.clock_offset = 0.0
         self._round_trip = math.inf
         self._received = 0

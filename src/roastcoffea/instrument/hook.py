@@ -249,7 +249,7 @@ class _OpenCall:
         for watcher in self.watchers:
             if watcher not in reached:
                 watcher.chunks_unseen(
-                    f"the chunks of a {type(executor).__name__} were not seen: "
+                    f"the chunks of the {type(executor).__name__} were not seen: "
                     "it does not run on the cluster of the collector's client"
                 )
         if not reached:

@@ -143,7 +143,7 @@ def _value(entry: Fact, values: Mapping[str, Any], reasons: Mapping[str, str]) -
         raise NotMeasuredError("a number is too large") from None
     except ZeroDivisionError:
         zero = [name for name, value in zip(entry.inputs, arguments, strict=True) if value == 0]
-        raise NotMeasuredError(f"it divides by zero: {', '.join(zero)}") from None
+        raise NotMeasuredError(f"{' and '.join(zero)} {'is' if len(zero) == 1 else 'are'} 0") from None
 
 
 def _plain(value: Any) -> Any:

@@ -37,7 +37,7 @@ ACTIVITIES: Final = (
         "processor tasks",
         "thread-cpu",
         "processor: CPU",
-        "CPU time of the threads that ran the processor's tasks.",
+        "CPU time of the threads that ran the processor's tasks, of those that succeeded.",
     ),
     Activity(
         "processor_noncpu_time_seconds",

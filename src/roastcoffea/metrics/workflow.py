@@ -84,6 +84,8 @@ def total_events(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
 def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
     """Bytes requested from storage by attempts that counted, preprocessing apart.
 
+    Each chunk requests the file's metadata again, and baskets that lie in two chunks are requested twice.
+
     Taken from the first that has it, as for `total_events`. A chunk that was loaded from a checkpoint read
     nothing, but coffea's report repeats what it read once: with such chunks the number comes from the
     others' records.

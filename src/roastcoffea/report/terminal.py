@@ -18,6 +18,9 @@ from roastcoffea.records.run import FAILED, Run
 from roastcoffea.units import COUNT, SECOND, STRUCTURE, Unit
 
 WIDEST: Final = 100
+NARROWEST: Final = 80
+"""In a narrower terminal lines run on: a number that is cut would be another number."""
+
 INDENT: Final = (0, 0, 0, 2)
 LABEL_WIDTH: Final = 26
 NARROWEST_NAME: Final = 12
@@ -31,8 +34,8 @@ DATASET_COLUMNS: Final[Sequence[tuple[str, str, Unit]]] = (
     ("failed", "num_failed", COUNT),
     ("events", "total_events", COUNT),
     ("wall/chunk", "mean_duration", SECOND),
-    ("wall", "total_duration", SECOND),
-    ("CPU", "cpu_seconds", SECOND),
+    ("wall (ok)", "total_duration", SECOND),
+    ("CPU (all)", "cpu_seconds", SECOND),
 )
 
 
@@ -55,7 +58,7 @@ def print_summary(run: Run, metrics: Metrics, file: IO[str] | None = None) -> No
 def console_for(file: IO[str] | None) -> Console:
     """Console that takes no markup from what it prints."""
     console = Console(file=file, highlight=False, markup=False, emoji=False)
-    console.width = min(console.width, WIDEST)
+    console.width = min(max(console.width, NARROWEST), WIDEST)
     return console
 
 
@@ -71,10 +74,15 @@ def _visible(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
+def _title(run: Run) -> str:
+    """Name of the run, else the processors that ran."""
+    return run.name or ", ".join(dict.fromkeys(call.processor for call in run.calls)) or run.id
+
+
 def _print_heading(console: Console, run: Run) -> None:
-    console.print(Text.assemble(("\nroastcoffea  ", "bold"), verbatim(console, run.name or run.id)), overflow="fold")
+    console.print(Text.assemble(("\nroastcoffea  ", "bold"), verbatim(console, _title(run))), overflow="fold")
     started = datetime.fromtimestamp(run.start)
-    what = verbatim(console, f"{started:%Y-%m-%d %H:%M:%S}, {run.backend}, {run.outcome}")
+    what = verbatim(console, f"{started:%Y-%m-%d %H:%M:%S}, {run.backend}, {run.outcome}, {run.id[:8]}")
     what.stylize(QUIET)
     console.print(what)
     if run.outcome == FAILED:
@@ -164,7 +172,7 @@ def _print_datasets(console: Console, datasets: Mapping[str, Mapping[str, Any]])
 
 
 def _print_problems(console: Console, problems: Sequence[str]) -> None:
-    _print_title(console, f"problems ({len(problems)})" if problems else "no problems were noted")
+    _print_title(console, f"problems ({len(problems)})" if problems else "no problems with the measuring")
     table = Table.grid(padding=(0, 1))
     table.add_column()
     table.add_column(overflow="fold")
