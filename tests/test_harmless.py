@@ -105,6 +105,19 @@ def test_a_patch_of_somebody_else_is_left_alone(client: Any, sample: Any, monkey
     assert output["qcd"]["events"] == 8000
 
 
+def test_an_executor_that_cannot_be_watched_runs_all_the_same(client: Any, sample: Any) -> None:
+    class Refusing(OwnCopy):
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name == "__class__":
+                raise TypeError("no other class")
+            super().__setattr__(name, value)
+
+    with MetricsCollector(client) as collector:
+        output, _ = runner_for(client, 4000, executor=Refusing)(sample, processor_instance=analyses.Jets())
+    assert output["qcd"]["events"] == 8000
+    assert "no other class" in collector.measurement.metrics.missing["num_chunks"]
+
+
 def test_an_executor_elsewhere_is_left_alone_and_told(client: Any, sample: Any) -> None:
     runner = Runner(
         executor=IterativeExecutor(status=False),

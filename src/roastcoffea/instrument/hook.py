@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Protocol
 
 import dask
@@ -165,11 +166,16 @@ def _watched_copy(original: Callable[..., Any]) -> Callable[..., Any]:
         executor = original(self, *args, **kwargs)
         call = _call.get()
         watchers = call.watchers if call is not None else _watchers()
-        if watchers:
+        with noting(partial(_unseen, watchers), f"the chunks of the {type(executor).__name__} were not seen"):
             _watch_executor(executor, watchers, call, preprocessing=kwargs.get("desc") == "Preprocessing")
         return executor
 
     return copy_executor
+
+
+def _unseen(watchers: Iterable[Watcher], reason: str) -> None:
+    for watcher in watchers:
+        watcher.chunks_unseen(reason)
 
 
 def _watch_executor(
@@ -177,7 +183,7 @@ def _watch_executor(
 ) -> None:
     """Give this one executor a `__call__` that tags its tasks and, for chunks, puts the probe in."""
     kind = type(executor)
-    if "_roastcoffea" in kind.__dict__ or not (preprocessing or call):
+    if not watchers or "_roastcoffea" in kind.__dict__ or not (preprocessing or call):
         return
 
     def __call__(self: Any, items: Any, function: Any, accumulator: Any) -> Any:  # noqa: N807
@@ -257,8 +263,7 @@ class _OpenCall:
         try:
             packed = reached[-1].packed_for_tasks(Probe)
         except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
-            for watcher in reached:
-                watcher.chunks_unseen(f"the chunks were not seen: {error_text(problem)}")
+            _unseen(reached, f"the chunks were not seen: {error_text(problem)}")
             return function
         topics = tuple(watcher.topic for watcher in reached)
         return Probe(function, self.id, topics, self.name(executor), packed)
