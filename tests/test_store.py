@@ -24,9 +24,13 @@ from handmade import handmade_run
 
 from roastcoffea import folders, store
 from roastcoffea.errors import MeasurementError
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, Run, RunnerCall
+from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.store import list_runs, load_run, save_run
@@ -78,6 +82,12 @@ def a_run(**changes: Any) -> Run:
                 {},
             ],
         ),
+        branch_reads=table_of_rows(
+            BRANCH_READ_COLUMNS,
+            [{"chunk": 2**62, "branch": "Jet_pt", "basket_bytes": [1, 2**40, None]}, {"basket_bytes": []}, {}],
+        ),
+        sections=table_of_rows(SECTION_COLUMNS, [{"chunk": 1, "name": "jets/µ", "count": 3, "bytes": None}]),
+        preprocessing=table_of_rows(PREPROCESSING_COLUMNS, [{"id": 5, "file": "a b.root", "bytes_requested": 0}]),
         tasks=table_of_rows(TASK_COLUMNS, [{"key": f"k-{n}", "run_id": n, "thread": 2**62 + n} for n in range(1000)]),
         samples=table_of_rows(SAMPLE_COLUMNS, []),
         lifetimes=table_of_rows(LIFETIME_COLUMNS, [{"worker": "tcp://1", "threads": 4, "start": START}]),
@@ -180,14 +190,13 @@ def test_what_cannot_be_kept_is_text_and_a_problem(tmp_path: Path) -> None:
 
 
 def test_files_are_standard_json_and_parquet(saved: Path) -> None:
-    assert sorted(contents(saved)) == [
-        *("chunks.parquet", "lifetimes.parquet", "run.json", "samples.parquet", "tasks.parquet"),
-    ]
+    assert sorted(contents(saved)) == sorted(["run.json", *(f"{table}.parquet" for table in store.TABLES)])
     document = json.loads((saved / "run.json").read_text(), parse_constant=pytest.fail)
-    assert (document["format"], document["schema"]) == ("roastcoffea_run", 1)
+    assert (document["format"], document["schema"]) == ("roastcoffea_run", 2)
     assert document["run"]["environment"]["hosts"][0] == {"name": "node1", "cores": 8, "memory": 2**35}
     rows = {name: table["rows"] for name, table in document["tables"].items()}
-    assert rows == {"chunks": 3, "tasks": 1000, "samples": 0, "lifetimes": 1}
+    told = {"chunks": 3, "branch_reads": 3, "sections": 1, "preprocessing": 1}
+    assert rows == told | {"tasks": 1000, "samples": 0, "lifetimes": 1}
     assert document["tables"]["chunks"]["columns"]["coffea_columns"] == "list<item: string>"
     assert pq.read_metadata(saved / "tasks.parquet").row_group(0).column(0).compression == "ZSTD"
 
@@ -424,7 +433,7 @@ def test_a_folder_that_cannot_hold_measurements_is_said(tmp_path: Path) -> None:
 
 def test_a_table_without_its_columns_is_not_saved(tmp_path: Path) -> None:
     chunks = pa.table({"dataset": ["a"]})
-    with pytest.raises(MeasurementError, match=r"chunks of run .* lacks the columns file, tree"):
+    with pytest.raises(MeasurementError, match=r"chunks of run .* lacks the columns id, file, tree"):
         save_run(a_run(chunks=chunks), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -442,11 +451,11 @@ def edited(saved: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     ("edit", "text"),
     [
         (
-            lambda d: d.update(schema=2),
-            r"run.json has schema 2; this version reads up to 1: update roastcoffea",
+            lambda d: d.update(schema=3),
+            r"run.json has schema 3; this version reads up to 2: update roastcoffea",
         ),
         (lambda d: d.update(schema=0), r"run.json cannot be read .*there is no schema 0"),
-        (lambda d: d.update(schema="1"), r"run.json cannot be read"),
+        (lambda d: d.update(schema="2"), r"run.json cannot be read"),
         (lambda d: d.pop("schema"), r"run.json cannot be read .*schema"),
         (lambda d: d.update(format="other"), r"run.json is not of roastcoffea"),
         (lambda d: d.pop("run"), r"run.json cannot be read"),
@@ -492,8 +501,9 @@ def test_a_missing_table_is_named(table: str, saved: Path) -> None:
 @pytest.mark.parametrize("table", list(store.TABLES))
 def test_missing_columns_are_named(table: str, saved: Path) -> None:
     file = saved / f"{table}.parquet"
-    pq.write_table(pq.ParquetFile(file).read().drop_columns(["worker"]), file)
-    with pytest.raises(MeasurementError, match=rf"{table}.parquet lacks the columns worker; restore"):
+    column = store.TABLES[table][0].name
+    pq.write_table(pq.ParquetFile(file).read().drop_columns([column]), file)
+    with pytest.raises(MeasurementError, match=rf"{table}.parquet lacks the columns {column}; restore"):
         load_run(saved)
 
 
@@ -610,9 +620,31 @@ def test_older_schemas_are_upgraded(saved: Path, monkeypatch: pytest.MonkeyPatch
     def upgrade(body: store.Body, tables: store.Tables) -> tuple[store.Body, store.Tables]:
         return body | {"name": "upgraded"}, tables | {"samples": tables["samples"].slice(0, 0)}
 
-    monkeypatch.setattr(store, "SCHEMA", 2)
-    monkeypatch.setattr(store, "UPGRADES", {1: upgrade})
+    monkeypatch.setattr(store, "SCHEMA", 3)
+    monkeypatch.setattr(store, "UPGRADES", {2: upgrade})
     assert load_run(saved) == a_run(name="upgraded")
+
+
+@pytest.mark.parametrize("schema", range(1, store.SCHEMA))
+def test_a_stored_measurement_of_every_older_schema_loads(schema: int) -> None:
+    run = load_run(Path(__file__).parent / "data" / f"schema{schema}")
+    for name, columns in store.TABLES.items():
+        table = getattr(run, name)
+        assert (table is None) == (name in run.absent), name
+        assert table is None or table.schema == arrow_schema(columns)
+
+
+def test_what_schema_1_did_not_record_is_absent() -> None:
+    run = load_run(Path(__file__).parent / "data" / "schema1")
+    assert set(run.absent) == {"branch_reads", "sections", "preprocessing"}
+    assert run.chunks is not None
+    assert run.chunks["cpu_seconds"].to_pylist() == [1.5, 2.5, 0.5, 5.0, 0.25, 6.0]
+    assert run.chunks["id"].null_count == run.chunks["bytes_requested"].null_count == 6
+    measurement = Measurement(run)
+    assert (measurement.metrics["total_cpu_time"], measurement.metrics["total_bytes_read"]) == (15.75, 4500)
+    assert "did not record" in str(measurement.byte_ledger.absent)
+    assert (dict(measurement.byte_ledger), measurement.byte_ledger.total) == ({}, None)
+    assert len(measurement.branches) == len(measurement.sections) == 0
 
 
 def test_temporary_folders_are_hidden(tmp_path: Path) -> None:

@@ -60,10 +60,13 @@ DERIVED: Final = ("chunk_info", "raw_span_metrics")
 """Metrics of 0.1.2 that repeat others under keys that are the text of tuples."""
 
 ABSENT: Final = {
+    "branch_reads": f"{WRITER} summed the bytes of branches over files; raw_chunk_metrics has the branches",
     "calls": f"{WRITER} kept no record of the Runner's calls",
     "client_host": f"{WRITER} did not store it",
     "coffea_report": f"{WRITER} stored only what it computed from coffea's report",
     "hosts": f"{WRITER} did not store them",
+    "preprocessing": f"{WRITER} did not watch coffea's preprocessing",
+    "sections": f"{WRITER} kept no table of sections; raw_chunk_metrics has them",
     "lifetimes": f"{WRITER} sampled its workers: when they arrived and left is not known",
     "sampling_interval": f"{WRITER} did not store it",
     "scheduler_clock_offset": f"{WRITER} did not measure it",

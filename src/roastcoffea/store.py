@@ -19,17 +19,23 @@ from roastcoffea import legacy, tagged_json
 from roastcoffea.errors import MeasurementError
 from roastcoffea.folders import file_name, new_folder, put_in_place, reading, sync_folder, synced_file
 from roastcoffea.records.arrow import arrow_schema
+from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
+from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Environment, Host, Run, RunnerCall
+from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 
 FORMAT: Final = "roastcoffea_run"
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 RUN_FILE: Final = "run.json"
 TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "chunks": CHUNK_COLUMNS,
+    "branch_reads": BRANCH_READ_COLUMNS,
+    "sections": SECTION_COLUMNS,
+    "preprocessing": PREPROCESSING_COLUMNS,
     "tasks": TASK_COLUMNS,
     "samples": SAMPLE_COLUMNS,
     "lifetimes": LIFETIME_COLUMNS,
@@ -38,7 +44,23 @@ TABLES: Final[Mapping[str, Sequence[Column]]] = {
 Body = dict[str, Any]
 Tables = dict[str, pa.Table]
 
-UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {}
+
+def _with_bytes(body: Body, tables: Tables) -> tuple[Body, Tables]:
+    """Run of schema 2: schema 1 knew nothing of branches, sections and preprocessing, and less of chunks."""
+    reason = "this measurement was saved by a version that did not record them"
+    absent = dict.fromkeys(("branch_reads", "sections", "preprocessing"), reason) | dict(body["absent"])
+    known = {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
+    return body | {"absent": absent}, known
+
+
+def _with_all_columns(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
+    """Table with these columns first; those that it lacks were not measured."""
+    schema = arrow_schema(columns)
+    known = {field.name: table[field.name] for field in table.schema}
+    return pa.table({field.name: pa.nulls(len(table), field.type) for field in schema} | known)
+
+
+UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {1: _with_bytes}
 """For each older schema the function that makes the next one of it."""
 
 

@@ -13,6 +13,7 @@ ARROW_TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "text": pa.string(),
     "texts": pa.list_(pa.string()),
     "integer": pa.int64(),
+    "integers": pa.list_(pa.int64()),
     "number": pa.float64(),
 }
 

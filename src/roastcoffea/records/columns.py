@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "texts", "integer", "number"]
+Kind = Literal["text", "texts", "integer", "integers", "number"]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table of records.
 
-    `kind` is "text", "texts" (a list of text), "integer" (signed, 64 bits) or "number" (64-bit float).
+    `kind` is "text", "texts" (a list of text), "integer" (signed, 64 bits), "integers" (a list of them) or
+    "number" (64-bit float).
     `unit` is None for what has none. A value that was not measured is None in every kind of column.
     """
 

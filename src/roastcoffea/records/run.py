@@ -59,7 +59,7 @@ class Run:
     """What was seen of one run.
 
     Times are Unix seconds on the client's clock where a column does not say otherwise. Tables are Arrow tables with the
-    columns of `records.chunks`, `records.tasks` and `records.workers`. What was not measured at all is None, and
+    columns that the modules of `records` define. What was not measured at all is None, and
     `absent` has the reason under the field's name.
     """
 
@@ -74,6 +74,9 @@ class Run:
     sampling_interval: float | None = None
     calls: tuple[RunnerCall, ...] = ()
     chunks: pa.Table | None = None
+    branch_reads: pa.Table | None = None
+    sections: pa.Table | None = None
+    preprocessing: pa.Table | None = None
     tasks: pa.Table | None = None
     samples: pa.Table | None = None
     lifetimes: pa.Table | None = None

@@ -7,6 +7,7 @@ then meant by their number. Formats are text rather than `struct.Struct`: this m
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from typing import Any, Final
 
@@ -88,15 +89,97 @@ def packing(fields: tuple[tuple[str, str], ...]) -> str:
     return "<" + "".join(code for _, code in fields)
 
 
-def packed_record(record: dict[str, Any]) -> bytes:
-    """A record as opaque bytes: compressed JSON, which nobody has to unpickle."""
-    return zlib.compress(json.dumps(record, default=_plain, separators=(",", ":")).encode(), 1)
+BRANCHES: Final = "branch_reads"
+SECTIONS: Final = "sections"
+TOLD: Final = "problems"
+PREPROCESSING: Final = "preprocessing"
+"""What a record holds beside the columns of its own table; the last marks a record of preprocessing."""
+
+MICROSECOND: Final = 1e-6
+BRANCH_FIELDS: Final = (
+    ("bytes_payload", None),
+    ("bytes_again", None),
+    ("bytes_uncompressed", None),
+    ("baskets", None),
+    ("basket_first", None),
+    ("basket_last", None),
+    ("read_seconds", MICROSECOND),
+    ("decompress_seconds", MICROSECOND),
+    ("interpret_seconds", MICROSECOND),
+)
+"""Numbers of a branch, and the step in which those that are not whole travel."""
+
+BASKET_BYTES: Final = "basket_bytes"
 
 
-def unpacked_record(blob: bytes) -> dict[str, Any]:
-    """Give the record that `packed_record` packed."""
-    record: dict[str, Any] = json.loads(zlib.decompress(blob))
-    return record
+def packed_records(records: list[dict[str, Any]]) -> bytes:
+    """Records as opaque bytes, which nobody has to unpickle: JSON, then the numbers of their branches, compressed."""
+    heads, tails = [], []
+    for record in records:
+        rows = sorted(record.get(BRANCHES, ()), key=lambda row: row["branch"])
+        columns = [_packed_integers(column) for column in _branch_columns(rows)]
+        names = [row["branch"] for row in rows]
+        heads.append(record | {BRANCHES: {"names": names, "columns": [list(described) for described, _ in columns]}})
+        tails += [data for _, data in columns]
+    head = json.dumps(heads, default=_plain, separators=(",", ":")).encode()
+    return zlib.compress(b"".join([struct.pack("<I", len(head)), head, *tails]), 6)
+
+
+def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
+    """Give the records that `packed_records` packed."""
+    data = zlib.decompress(blob)
+    at = 4 + struct.unpack_from("<I", data)[0]
+    records: list[dict[str, Any]] = json.loads(data[4:at])
+    for record in records:
+        columns = []
+        for count, width in record[BRANCHES]["columns"]:
+            columns.append(_unpacked_integers(data[at : at + count * width], count, width))
+            at += count * width
+        record[BRANCHES] = _branch_rows(record[BRANCHES]["names"], columns)
+    return records
+
+
+def _branch_columns(rows: list[dict[str, Any]]) -> list[list[int]]:
+    """Columns of whole numbers: each field with 0 for what was not measured, else one more than its value."""
+    columns = [[_whole(row[name], step) for row in rows] for name, step in BRANCH_FIELDS]
+    lengths = [len(row[BASKET_BYTES]) for row in rows]
+    return [*columns, lengths, [size for row in rows for size in row[BASKET_BYTES]]]
+
+
+def _branch_rows(names: list[str], columns: list[list[int]]) -> list[dict[str, Any]]:
+    if not names:
+        return []
+    *fields, lengths, sizes = columns
+    rows, at = [], 0
+    for number, (name, length) in enumerate(zip(names, lengths, strict=True)):
+        row: dict[str, Any] = {"branch": name, BASKET_BYTES: sizes[at : at + length]}
+        at += length
+        for (field, step), values in zip(BRANCH_FIELDS, fields, strict=True):
+            row[field] = _restored(values[number], step)
+        rows.append(row)
+    return rows
+
+
+def _whole(value: float | None, step: float | None) -> int:
+    if value is None:
+        return 0
+    return 1 + (int(value) if step is None else max(round(value / step), 0))
+
+
+def _restored(value: int, step: float | None) -> float | None:
+    if value == 0:
+        return None
+    return value - 1 if step is None else (value - 1) * step
+
+
+def _packed_integers(values: list[int]) -> tuple[tuple[int, int], bytes]:
+    """Count and width of whole numbers, and their bytes: all the lowest first, which compresses best."""
+    width = (max(values, default=0).bit_length() + 7) // 8
+    return (len(values), width), b"".join(bytes(value >> 8 * place & 255 for value in values) for place in range(width))
+
+
+def _unpacked_integers(data: bytes, count: int, width: int) -> list[int]:
+    return [sum(data[place * count + number] << 8 * place for place in range(width)) for number in range(count)]
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,28 @@
+"""coffea's preprocessing: each opening of a file that learns its number of entries."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from roastcoffea.records.columns import Column
+
+PREPROCESSING_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("id", "integer", None, "identity of the record"),
+    Column("dataset", "text", None, "dataset in the fileset"),
+    Column("file", "text", None, "path or URL of the file"),
+    Column("tree", "text", None, "tree or RNTuple in the file"),
+    Column("start", "number", "s", "when it began (Unix time, the worker's clock)"),
+    Column("stop", "number", "s", "when it ended (Unix time, the worker's clock)"),
+    Column("wall_seconds", "number", "s", "duration"),
+    Column("cpu_seconds", "number", "s", "CPU time of the thread"),
+    Column("bytes_requested", "integer", "B", "requested from storage"),
+    Column("bytes_transferred", "integer", "B", "received from storage"),
+    Column("source", "text", None, "what read the file"),
+    Column("worker", "text", None, "address of the Dask worker, else host/process"),
+    Column("thread", "integer", None, "identity of the thread in its process"),
+    Column("key", "text", None, "key of the Dask task"),
+    Column("run_id", "integer", None, "number that the scheduler gave to this attempt of the task"),
+    Column("outcome", "text", None, '"ok" or "error"'),
+    Column("error", "text", None, "text of the error, where there was one"),
+    Column("call", "text", None, "identity of the Runner call, where it was in one"),
+)
