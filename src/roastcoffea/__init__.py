@@ -1,4 +1,4 @@
-"""Measure coffea analyses on Dask: where the core-hours and the bytes went, in numbers that add up."""
+"""Measure coffea analyses: where the core-hours and the bytes went, in numbers that add up."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from roastcoffea.errors import MeasurementError as MeasurementError
     from roastcoffea.errors import MissingMetricError as MissingMetricError
     from roastcoffea.errors import RoastcoffeaError as RoastcoffeaError
+    from roastcoffea.importers import measurement_from_report as measurement_from_report
+    from roastcoffea.instrument.track import track_bytes as track_bytes
+    from roastcoffea.instrument.track import track_memory as track_memory
+    from roastcoffea.instrument.track import track_metrics as track_metrics
+    from roastcoffea.instrument.track import track_time as track_time
     from roastcoffea.measurement import Measurement as Measurement
     from roastcoffea.measurement import load as load
     from roastcoffea.measurement import load_measurement as load_measurement
@@ -25,6 +30,11 @@ _MODULES: Final = {
     "RoastcoffeaError": "roastcoffea.errors",
     "load": "roastcoffea.measurement",
     "load_measurement": "roastcoffea.measurement",
+    "measurement_from_report": "roastcoffea.importers",
+    "track_bytes": "roastcoffea.instrument.track",
+    "track_memory": "roastcoffea.instrument.track",
+    "track_metrics": "roastcoffea.instrument.track",
+    "track_time": "roastcoffea.instrument.track",
 }
 
 __all__ = ["__version__", *_MODULES]  # noqa: PLE0604

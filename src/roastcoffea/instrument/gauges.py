@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
-import threading
-from types import ModuleType
+import socket
+
+from roastcoffea.instrument.shared import joined, leave
 
 _STATE = "_roastcoffea_open_intervals"
+
+
+def process_name() -> str:
+    """Name of this process among the workers of a run: host and number."""
+    return f"{socket.gethostname()}/{os.getpid()}"
 
 
 def resident_memory() -> int | None:
@@ -46,46 +51,33 @@ def _restart_highest_resident_memory() -> bool:
     return True
 
 
-def _joined(interval: Interval) -> ModuleType:
-    """State of the process with the interval among the open ones; the caller holds its lock.
-
-    It stands in `sys.modules` while an interval is open, and only then: code that was pickled by value has no globals
-    to share.
-    """
-    while True:
-        state = sys.modules.get(_STATE)
-        if state is None:
-            fresh = ModuleType(_STATE)
-            fresh.__dict__.update(lock=threading.Lock(), open=set())
-            state = sys.modules.setdefault(_STATE, fresh)
-        state.lock.acquire()
-        if sys.modules.get(_STATE) is state:
-            state.open.add(interval)
-            return state
-        state.lock.release()
-
-
 class Interval:
     """Memory of the process from construction to `close`, and how many such intervals overlapped.
 
     The kernel keeps one high-water mark a process. Each interval that begins hands the mark to the intervals that are
     already open and restarts it, so nested and overlapping intervals all see their own peak.
+
+    Parameters
+    ----------
+    part : bool
+        It is part of another interval, and counts as overlap with none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, part: bool = False) -> None:
         self.before: int | None
         self.after: int | None = None
         self.peak: int | None = None
         self.overlaps = 0
-        self._state = _joined(self)
+        self.part = part
+        self._state = joined(_STATE, self)
         try:
             self._mark_before = mark = _highest_resident_memory()
-            for other in self._state.open:
+            for other in tuple(self._state.open):
                 other.raise_peak(mark)
             self._exact = _restart_highest_resident_memory()
-            overlaps = len(self._state.open) - 1
-            for interval in self._state.open:
-                interval.overlaps = max(interval.overlaps, overlaps)
+            whole = [interval for interval in tuple(self._state.open) if not interval.part]
+            for interval in whole:
+                interval.overlaps = max(interval.overlaps, len(whole) - 1)
             self.before = self.peak = resident_memory()
         finally:
             self._state.lock.release()
@@ -99,11 +91,13 @@ class Interval:
         """End the interval; `peak` stays None where the system could not tell it."""
         with self._state.lock:
             mark = _highest_resident_memory()
-            self._state.open.discard(self)
-            if not self._state.open:
-                sys.modules.pop(_STATE, None)
+            leave(self._state, self)
+            # the kernel's mark is exact only as long as the memory is held: the same peak may be less later
+            for other in tuple(self._state.open):
+                other.raise_peak(mark)
         self.after = resident_memory()
         if mark is None or not (self._exact or mark != self._mark_before):
             self.peak = None
         else:
             self.raise_peak(mark)
+            self.raise_peak(self.after)

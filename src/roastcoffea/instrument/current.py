@@ -1,0 +1,78 @@
+"""The chunk that one is in: how code that a processor calls finds the attempt that called it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import ModuleType
+
+from roastcoffea.instrument.sections import Sections
+from roastcoffea.instrument.shared import joined, leave
+
+_STATE = "_roastcoffea_open_chunks"
+
+
+class OpenChunk:
+    """An attempt of a chunk, as the code in it finds it.
+
+    `requested_bytes` tells how many bytes the attempt has requested from storage so far; None is not known.
+    """
+
+    def __init__(self) -> None:
+        self.sections = Sections()
+        self.requested_bytes: Callable[[], int | None] = _not_known
+
+
+def _not_known() -> None:
+    return None
+
+
+@contextmanager
+def open_chunk(chunk: OpenChunk) -> Iterator[OpenChunk]:
+    """Context in which this chunk is the current one; with it end the sections that are still open."""
+    state = joined(_STATE, chunk, current=ContextVar("roastcoffea_chunk", default=None))
+    state.lock.release()
+    token = state.current.set(chunk)
+    try:
+        yield chunk
+    finally:
+        state.current.reset(token)
+        with state.lock:
+            leave(state, chunk)
+        chunk.sections.close()
+
+
+def current_chunk() -> OpenChunk | None:
+    """The chunk that called this code, where it can be told.
+
+    A thread that the processor started knows it if it runs in a copy of the processor's context; else the chunk is
+    the one that is open in this process, if it is the only one.
+    """
+    state = sys.modules.get(_STATE)
+    if state is None:
+        return None
+    chunk: OpenChunk | None = state.current.get()
+    if chunk is None:
+        return None if _runs_another_task() else _only_chunk(state)
+    return chunk if chunk in state.open else None
+
+
+def _only_chunk(state: ModuleType) -> OpenChunk | None:
+    with state.lock:
+        chunks: list[OpenChunk] = list(state.open)
+    if len(chunks) == 1:
+        return chunks[0]
+    for chunk in chunks:
+        chunk.sections.note(
+            "sections in threads that a processor started are not counted: several chunks ran in the process, and "
+            "whose they were is not known (run the thread's function in contextvars.copy_context())"
+        )
+    return None
+
+
+def _runs_another_task() -> bool:
+    """Whether the thread runs a Dask task, of which no chunk is measured."""
+    worker = sys.modules.get("distributed.worker")
+    return worker is not None and hasattr(worker.thread_state, "key")

@@ -1,0 +1,309 @@
+"""Sections of one attempt: what its passes through the parts that the user named have taken."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from roastcoffea.errors import error_text, noting
+from roastcoffea.instrument.gauges import Interval
+
+TIME: Final = "time"
+MEMORY: Final = "memory"
+BYTES: Final = "bytes"
+
+SECTION_UNIT: Final = "section seconds"
+"""Unit of sections among Dask's metrics: what comes in "seconds", Dask subtracts from the task's CPU time."""
+
+MOST_SECTIONS: Final = 500
+"""Different sections of an attempt; their names may be made in a loop over events."""
+
+MOST_IN_DASK: Final = 1000
+"""Different sections that a Dask worker is told of: it and the scheduler keep them as long as they live."""
+
+Amounts = dict[str, int | None]
+
+
+class Section:
+    """Totals over the passes through one section."""
+
+    __slots__ = ("amounts", "count", "cpu_seconds", "errors", "max_seconds", "name", "self_seconds", "wall_seconds")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.count = 0
+        self.wall_seconds = self.self_seconds = self.max_seconds = 0.0
+        self.cpu_seconds: float | None = 0.0
+        self.errors = 0
+        self.amounts: Amounts = {}
+
+    def add(self, amounts: Amounts) -> None:
+        """Add what a gauge told: of peaks the highest that is known; a sum with an unknown part is unknown."""
+        for name, amount in amounts.items():
+            if name not in self.amounts:
+                self.amounts[name] = amount
+            elif name == "memory_peak":
+                self.amounts[name] = max(filter(None, (self.amounts[name], amount)), default=None)
+            else:
+                before = self.amounts[name]
+                self.amounts[name] = None if before is None or amount is None else before + amount
+
+    def row(self) -> dict[str, Any]:
+        """Row of the table of sections, without the chunk."""
+        return {
+            "name": self.name,
+            "count": self.count,
+            "wall_seconds": self.wall_seconds,
+            "self_seconds": self.self_seconds,
+            "cpu_seconds": self.cpu_seconds,
+            "max_seconds": self.max_seconds,
+            "bytes": None,
+            "memory_peak": None,
+            "memory_delta": None,
+            "errors": self.errors,
+        } | self.amounts
+
+
+class Pass:
+    """A pass through a section that goes on.
+
+    A section that is entered directly inside of itself is the same section: the pass goes on, and its wall, CPU,
+    bytes and memory are taken once, from the outermost to the end. Entered so by the kind that opened the pass it is
+    recursion, and `count` goes up; by another kind it is not, so that `track_time("a"), track_memory("a")` is one pass.
+    """
+
+    __slots__ = (
+        "began",
+        "count",
+        "cpu",
+        "errors",
+        "gauged",
+        "inside",
+        "name",
+        "opener",
+        "path",
+        "section",
+        "since",
+        "thread",
+    )
+
+    def __init__(self, name: str, path: str, section: Section, opener: str) -> None:
+        self.name = name
+        self.path = path
+        """Names of the open passes down to this one; those that it began in may have ended since."""
+        self.section = section
+        self.opener = opener
+        self.count = 0
+        self.errors = 0
+        self.gauged: tuple[str, ...] = ()
+        self.inside = 0.0
+        """Seconds in sections directly inside of this one that have ended."""
+        self.thread = threading.get_ident()
+        self.began = self.since = time.perf_counter()
+        """From `since` on its time is not yet in `inside` of the pass that it stands in."""
+        self.cpu = time.thread_time()
+
+    def end(self, now: float, cpu: float) -> None:
+        """Add the pass to its section; CPU time is unknown where another thread ended it."""
+        section, wall = self.section, now - self.began
+        section.count += self.count
+        section.errors += self.errors
+        section.wall_seconds += wall
+        section.self_seconds += wall - self.inside
+        section.max_seconds = max(section.max_seconds, wall)
+        if section.cpu_seconds is not None:
+            same = self.thread == threading.get_ident()
+            section.cpu_seconds = section.cpu_seconds + cpu - self.cpu if same else None
+
+
+class Entry:
+    """What one `with` has entered: a pass, or a pass that goes on already."""
+
+    __slots__ = ("gauge", "kind", "passing", "sections", "stack")
+
+    def __init__(
+        self,
+        sections: Sections,
+        passing: Pass,
+        kind: str,
+        gauge: Callable[[], Amounts] | None,
+        stack: list[Pass] | None,
+    ) -> None:
+        self.sections = sections
+        self.passing = passing
+        self.kind = kind
+        self.gauge = gauge
+        self.stack = stack
+        """Open passes of the thread, where the pass itself ends with this entry."""
+
+    def leave(self, *, failed: bool) -> None:
+        """End what was entered; what goes wrong in that is told, not raised."""
+        cpu, now = time.thread_time(), time.perf_counter()
+        try:
+            self.sections.left(self, now, cpu, failed=failed)
+        except Exception as problem:  # noqa: BLE001  (measuring must not fail the analysis)
+            self.sections.note(f"a pass through a section was not counted: {error_text(problem)}")
+
+    def amounts(self) -> Amounts:
+        """Close the gauge, if there is one; it tells once."""
+        gauge, self.gauge = self.gauge, None
+        return {} if gauge is None else gauge()
+
+
+class Sections:
+    """The sections of one attempt, from all of its threads; sections nest within a thread."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self._sections: dict[str, Section] = {}
+        self._open: set[Entry] = set()
+        self._closed = False
+        self._here = threading.local()
+        # the collection of garbage may end a generator, and a section in it, while this thread holds the lock
+        self._lock = threading.RLock()
+
+    def enter(self, name: str, kind: str, requested_bytes: Callable[[], int | None]) -> Entry | None:
+        """Enter a section; None where it cannot be measured, which is told."""
+        try:
+            return self._entered(name, kind, requested_bytes)
+        except Exception as problem:  # noqa: BLE001  (as above)
+            self.note(f"a pass through a section was not counted: {error_text(problem)}")
+            return None
+
+    def _entered(self, name: str, kind: str, requested_bytes: Callable[[], int | None]) -> Entry | None:
+        stack = self._stack()
+        outer = stack[-1] if stack else None
+        if outer is not None and outer.name == name:
+            gauge = None if kind == TIME or kind in outer.gauged else _gauge(kind, requested_bytes)
+            entry = Entry(self, outer, kind, gauge, None)
+        else:
+            path = name if outer is None else f"{outer.path}/{name}"
+            section = self._sections.get(path) or self._new_section(path)
+            if section is None:
+                return None
+            gauge = None if kind == TIME else _gauge(kind, requested_bytes)
+            entry = Entry(self, Pass(name, path, section, kind), kind, gauge, stack)
+            stack.append(entry.passing)
+        if entry.gauge is not None:
+            entry.passing.gauged += (kind,)
+        self._open.add(entry)
+        if self._closed:
+            self.close()
+        return entry
+
+    def _stack(self) -> list[Pass]:
+        """Open passes of this thread, the innermost last."""
+        try:
+            stack: list[Pass] = self._here.stack
+        except AttributeError:
+            stack = self._here.stack = []
+        return stack
+
+    def _new_section(self, path: str) -> Section | None:
+        if len(self._sections) >= MOST_SECTIONS:
+            self.note(f"a chunk has more than {MOST_SECTIONS} different sections: the rest is not counted")
+            return None
+        return self._sections.setdefault(path, Section(path))
+
+    def left(self, entry: Entry, now: float, cpu: float, *, failed: bool) -> None:
+        """Take what a `with` has measured, unless the end of the attempt cut it off."""
+        amounts = None if entry.gauge is None else entry.amounts()
+        passing = entry.passing
+        with self._lock:
+            if entry not in self._open:
+                return
+            self._open.remove(entry)
+            if amounts is not None:
+                passing.section.add(amounts)
+                passing.gauged = tuple(kind for kind in passing.gauged if kind != entry.kind)
+            if entry.kind == passing.opener:
+                passing.count += 1
+                passing.errors += failed
+            if entry.stack is not None:
+                _unstack(entry.stack, passing, now)
+                passing.end(now, cpu)
+
+    def close(self) -> None:
+        """End with the attempt: what is still open, as in a generator that was left half way, is not counted."""
+        self._closed = True
+        while self._open:
+            entry = self._open.pop()
+            with noting(self.note, "a gauge of a section was not closed"):
+                entry.amounts()
+            self.note(
+                f"section {entry.passing.name!r} was still open at the end of its chunk: that pass is not counted"
+            )
+
+    def note(self, problem: str) -> None:
+        """Take note of what was not measured, once."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Row of each section that was passed, without the chunk; to be called when the attempt is closed."""
+        with self._lock:
+            return [section.row() for section in self._sections.values() if section.count]
+
+    def meter_in_dask(self) -> None:
+        """Enter each section's wall time into the metrics of the Dask task on this thread, if there is one."""
+        distributed = sys.modules.get("distributed.worker")
+        rows = self.rows()
+        if distributed is None or not rows:
+            return
+        try:
+            worker = distributed.get_worker()
+        except ValueError:
+            return
+        known = {key[-2] for key in tuple(worker.digests_total) if isinstance(key, tuple) and key[-1] == SECTION_UNIT}
+        for row in rows:
+            if row["name"] not in known and len(known) >= MOST_IN_DASK:
+                self.note(f"Dask was told of {MOST_IN_DASK} sections; its span lacks others")
+                continue
+            known.add(row["name"])
+            distributed.context_meter.digest_metric(row["name"], row["wall_seconds"], SECTION_UNIT)
+
+
+def _unstack(stack: list[Pass], passing: Pass, now: float) -> None:
+    """Take a pass out of its thread's open ones; those entered later stay, in what the pass stood in."""
+    at = stack.index(passing)
+    del stack[at]
+    outer = stack[at - 1] if at > 0 else None
+    if outer is not None:
+        outer.inside += now - passing.since
+    later = stack[at:]
+    if later:
+        passing.inside += now - later[0].since
+        later[0].since = now
+    for inner in later:
+        inner.path = inner.name if outer is None else f"{outer.path}/{inner.name}"
+        outer = inner
+
+
+def _gauge(kind: str, requested_bytes: Callable[[], int | None]) -> Callable[[], Amounts]:
+    """What measures memory or bytes from now on; it ends and tells when it is called."""
+    return _memory_gauge() if kind == MEMORY else _bytes_gauge(requested_bytes)
+
+
+def _bytes_gauge(requested_bytes: Callable[[], int | None]) -> Callable[[], Amounts]:
+    before = requested_bytes()
+
+    def amounts() -> Amounts:
+        after = requested_bytes()
+        return {"bytes": None if before is None or after is None else after - before}
+
+    return amounts
+
+
+def _memory_gauge() -> Callable[[], Amounts]:
+    interval = Interval(part=True)
+
+    def amounts() -> Amounts:
+        interval.close()
+        before, after = interval.before, interval.after
+        delta = None if before is None or after is None else after - before
+        return {"memory_peak": interval.peak, "memory_delta": delta}
+
+    return amounts
