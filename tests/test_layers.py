@@ -34,9 +34,11 @@ BELOW: dict[str, tuple[str, ...]] = {
     "studies": ("measurement",),
     "monitor": ("measurement", "instrument", "backends"),
     "collector": ("measurement", "instrument", "backends"),
+    "importers": ("measurement",),
     "auto": ("collector",),
+    "script": ("auto",),
     "demo": ("collector",),
-    "cli": ("auto", "demo", "monitor", "studies"),
+    "cli": ("script", "demo", "monitor", "studies"),
     "__main__": ("cli",),
     "__init__": (),
 }
@@ -44,6 +46,8 @@ BELOW: dict[str, tuple[str, ...]] = {
 
 TRAVELLING = (
     "roastcoffea.instrument.probe",
+    "roastcoffea.instrument.carried",
+    "roastcoffea.instrument.track",
     "roastcoffea.backends.scheduler",
     "roastcoffea.backends.worker",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import count, cycle
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from roastcoffea.backends.log import ClusterLog
 from roastcoffea.backends.scheduler import BLOCK, MOST_PROBLEMS, CollectorPlugin
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.records.tasks import CANCELLED, ERROR, LOST, MERGE, OK, OTHER, OUTCOMES, PREPROCESSING, PROCESSOR
-from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_record
+from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_records
 
 WORKERS, SAMPLES, TASKS = 50, 100, 2000
 T = 1_700_000_000.0
@@ -29,6 +29,9 @@ STEPS = {PROCESSOR: "processing", MERGE: "processing", PREPROCESSING: "preproces
 GONE = Worker("tcp://10.9.9.9:9999", "gone")
 
 Row = dict[str, Any]
+
+
+IDENTITIES = count()
 
 
 class Clock:
@@ -64,7 +67,7 @@ def tasks_of(scheduler: Scheduler, number: int) -> Iterator[tuple[str, Task]]:
                 prefix_name=PREFIXES[kind],
                 run_id=7 * row,
                 annotations=None if kind == OTHER else annotations(STEPS[kind]),
-                metadata={METADATA_KEY: packed_record({"key": key, "start": T + row, "call": CALL})}
+                metadata={METADATA_KEY: packed_records([chunk_record(key, T + row)])}
                 if has_record(kind, outcome)
                 else {},
                 outcome=outcome,
@@ -75,6 +78,11 @@ def tasks_of(scheduler: Scheduler, number: int) -> Iterator[tuple[str, Task]]:
                 error=f"ZeroDivisionError: {row}" if outcome == ERROR else None,
             ),
         )
+
+
+def chunk_record(key: str, start: float) -> Row:
+    """As much of a chunk's record as tells it from others."""
+    return {"id": next(IDENTITIES), "key": key, "start": start, "call": CALL}
 
 
 def annotations(step: str) -> Row:
@@ -196,7 +204,7 @@ def test_what_was_drained_is_what_was_fed(clock: Clock, limit: int) -> None:
     assert log.tasks(0.0).to_pylist() == tasks
     assert {task["outcome"] for task in tasks} == set(OUTCOMES)
     keys_of_chunks = [task["key"] for task in tasks if has_record(task["kind"], task["outcome"])]
-    assert log.chunks({CALL})["key"].to_pylist() == keys_of_chunks
+    assert log.received.chunks({CALL})["key"].to_pylist() == keys_of_chunks
     lifetimes = log.lifetimes(0.0, T, T + 10_000).to_pylist()
     assert [lifetime["worker"] for lifetime in lifetimes] == list(scheduler.workers)
     assert [lifetime["start"] for lifetime in lifetimes] == [began - WORKERS + 1 + row for row in range(WORKERS)]
@@ -263,7 +271,7 @@ def test_a_log_that_nobody_drains_is_bounded_and_counts_what_it_drops(clock: Clo
     assert len(kept_tasks) + dropped["tasks"] == len(tasks)
     assert len(kept_samples) + dropped["samples"] == len(samples)
     chunks = sum(has_record(row["kind"], row["outcome"]) for row in tasks)
-    assert len(log.chunks({CALL})) + dropped["chunks"] == chunks
+    assert len(log.received.chunks({CALL})) + dropped["chunks"] == chunks
     outcomes = Counter(row["outcome"] for row in kept_tasks)
     errors = sum(row["error"] is not None for row in kept_tasks)
     assert errors + dropped.get("errors of tasks", 0) == outcomes[ERROR]

@@ -2,35 +2,99 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from roastcoffea.backends.received import ReceivedRecords
+from roastcoffea.records.run import Host
+from roastcoffea.records.tracking import tracking_data
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class AbstractMetricsBackend(ABC):
     """Where an analysis runs, as seen by a collector: workers over time, and fine metrics of a span."""
 
-    @abstractmethod
-    def start_tracking(self, interval: float) -> None:
-        """Begin to sample the workers each `interval` seconds."""
+    kind: ClassVar[str]
+    """Name of the backend in a run."""
+
+    def __init__(self) -> None:
+        self.name = f"roastcoffea-{uuid.uuid4().hex[:12]}"
+        self.problems: list[str] = []
+        self.dropped: dict[str, int] = {}
+        self.absent: dict[str, str] = {}
+        self.hosts: tuple[Host, ...] = ()
+        self.clock_offset = 0.0
+        self.span_metrics: dict[tuple[Any, ...], float] | None = None
+        self.was_open = False
+        self._began = time.time()
 
     @abstractmethod
-    def stop_tracking(self) -> dict[str, Any]:
-        """End sampling.
+    def open(self, interval: float | None, span: str | None = None) -> None:
+        """Begin to watch the workers.
 
-        Returns
-        -------
-        dict
-            `worker_counts` {datetime: int}, and for each worker field {worker address: [(datetime, value), ...]}.
+        Parameters
+        ----------
+        interval
+            Seconds between samples of the workers; None for no samples.
+        span
+            Identity of the Dask span of the run.
         """
 
     @abstractmethod
-    def create_span(self, name: str) -> Mapping[str, Any]:
+    def drain(self) -> None:
+        """Take home what was seen so far."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the watch and keep what was seen; what could not be had is noted."""
+
+    @abstractmethod
+    def reaches(self, executor: Any) -> bool:
+        """Whether this executor runs where the backend looks."""
+
+    @abstractmethod
+    def packed_for_tasks(self, thing: Any) -> bytes | None:
+        """Pickle by value of what tasks need of ours; None where they can import it."""
+
+    @property
+    @abstractmethod
+    def received(self) -> ReceivedRecords:
+        """Records of attempts that came home."""
+
+    def saw_executor(self, executor: Any) -> None:  # noqa: B027  (nothing to learn where a scheduler tells)
+        """Learn the executor of a Runner call that begins."""
+
+    def saw_chunks(self, chunks: pa.Table) -> None:  # noqa: B027  (as above)
+        """Learn where chunks ran, before lifetimes and samples are asked for."""
+
+    @abstractmethod
+    def lifetimes(self, start: float, stop: float) -> pa.Table:
+        """Workers that were there between start and stop."""
+
+    @abstractmethod
+    def samples(self) -> pa.Table:
+        """Samples of the workers."""
+
+    @abstractmethod
+    def tasks(self) -> pa.Table | None:
+        """Finished attempts of tasks; None where there are no tasks."""
+
+    @abstractmethod
+    def notes(self) -> list[str]:
+        """Problems that were met."""
+
+    @abstractmethod
+    def create_span(self, name: str) -> dict[str, Any]:
         """Give a span in which work can be counted.
 
         Returns
         -------
-        mapping
+        dict
             `context`, a context manager whose `__enter__` returns the span's id, and `name`.
         """
 
@@ -41,3 +105,22 @@ class AbstractMetricsBackend(ABC):
     @abstractmethod
     def supports_fine_metrics(self) -> bool:
         """Whether spans have fine metrics here."""
+
+    def start_tracking(self, interval: float) -> None:
+        """Begin to sample the workers each `interval` seconds."""
+        self.open(interval)
+
+    def stop_tracking(self) -> dict[str, Any]:
+        """End sampling.
+
+        Returns
+        -------
+        dict
+            `worker_counts` {datetime: int}, and for each worker field {worker address: [(datetime, value), ...]}.
+        """
+        self.close()
+        return tracking_data(self.samples(), self.lifetimes(self._began, time.time()))
+
+    def _note(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)

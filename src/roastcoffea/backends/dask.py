@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -22,9 +21,10 @@ import roastcoffea
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.byvalue import ByValue, packed_by_value
 from roastcoffea.backends.log import ClusterLog
+from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.backends.scheduler import CollectorPlugin, call_plugin, metrics_of_span, register, survey
 from roastcoffea.backends.spans import RunSpan
-from roastcoffea.backends.worker import ProcessCPU, flush
+from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.errors import noting
 from roastcoffea.records.run import Host
 from roastcoffea.records.tracking import tracking_data
@@ -53,6 +53,8 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     ----------
     client : distributed.Client
         A synchronous client.
+    carried : optional
+        What tasks need of ours, for workers that cannot import it.
 
     Raises
     ------
@@ -62,7 +64,9 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         The client is not connected.
     """
 
-    def __init__(self, client: Any) -> None:
+    kind = "dask"
+
+    def __init__(self, client: Any, carried: Any = None) -> None:
         if not isinstance(client, Client):
             text = f"roastcoffea needs a distributed.Client, not {type(client).__name__}"
             raise TypeError(text)
@@ -72,25 +76,18 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         if client.status != "running":
             text = f"roastcoffea needs a connected distributed.Client; this one is {client.status}"
             raise ValueError(text)
+        super().__init__()
         self.client = client
-        self.name = f"roastcoffea-{uuid.uuid4().hex[:12]}"
+        self._carried = carried
         self.log = ClusterLog()
-        self.problems: list[str] = []
-        self.dropped: dict[str, int] = {}
-        self.absent: dict[str, str] = {}
-        self.hosts: tuple[Host, ...] = ()
-        self.clock_offset = 0.0
         self._round_trip = math.inf
         self._received = 0
         self._heard = time.time()
-        self.span_metrics: dict[tuple[Any, ...], float] | None = None
         self._failures = 0
         self._packages: set[str | None] = set()
         self._workers_known = False
         self._scheduler_package: str | None = None
         self._open = False
-        self.was_open = False
-        self._began = time.time()
         self._draining = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -156,12 +153,17 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         """Pickle by value of what tasks need of ours; None where scheduler and workers have the package."""
         if not self._workers_known:
             self._learn_environment(self._ask("ask", flush=_pickled(flush), timeout=WORKERS_TIMEOUT))
-        if self._workers_known and self._packages == {roastcoffea.__version__}:
+        if not self._lacking():
             return None
         self._note_missing_package()
         return packed_by_value(thing)
 
     # what was seen, as tables on the client's clock
+
+    @property
+    def received(self) -> ReceivedRecords:
+        """Records of attempts that came home."""
+        return self.log.received
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers that were there between start and stop, or until the cluster was last heard of."""
@@ -218,11 +220,16 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
         In this process it goes as it is: unpickling a class by value changes the class of which it was made.
         """
-        plugin = ProcessCPU(self.name)
+        carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
+        plugin = WorkerHalf(self.name, carried)
         here = (socket.gethostname(), os.getpid())
         if any((worker["host"], worker["process"]) == here for worker in answer["workers"].values()):
             return bytes(dumps(plugin))
         return _pickled(plugin)
+
+    def _lacking(self) -> bool:
+        """Whether the scheduler or a worker may not have this version of the package."""
+        return not (self._workers_known and self._packages == {roastcoffea.__version__})
 
     def _learn_environment(self, answer: Mapping[str, Any]) -> None:
         workers = list(answer["workers"].values())
@@ -322,12 +329,11 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             if self._workers_known
             else "no worker told whether it has roastcoffea"
         )
-        text = f"{reason}: the probe travels with each task (26 kB, which take 0.3 ms to unpickle)"
-        self._note(text)
+        self._note(f"{reason}: the probe's code was sent to them")
 
     def notes(self) -> list[str]:
         """Problems that were met, here and on the cluster."""
-        notes = [*self.problems, *self.log.problems]
+        notes = [*self.problems, *self.log.problems, *self.received.problems]
         if self._failures:
             notes.append(f"the scheduler plugin failed {self._failures} time(s): records are missing")
         notes += [f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in self.dropped.items()]

@@ -6,14 +6,13 @@ import math
 import struct
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from roastcoffea.backends.received import ReceivedRecords, attempt_numbers
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
-from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.tasks import KINDS, OUTCOMES, TASK_COLUMNS
 from roastcoffea.records.wire import (
     ARRIVAL,
@@ -36,12 +35,8 @@ from roastcoffea.records.wire import (
     TASK_ERROR,
     TASK_FIELDS,
     packing,
-    unpacked_record,
 )
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
-
-CHUNK_BATCH: Final = 4096
-"""Records of chunks that wait to become columns."""
 
 _TASK_SIZE = struct.calcsize(packing(TASK_FIELDS))
 
@@ -55,8 +50,7 @@ class ClusterLog:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        self._chunks: list[dict[str, Any]] = []
-        self._chunk_tables: list[pa.Table] = []
+        self.received = ReceivedRecords()
         self._strings: list[str] = []
         self._tasks = bytearray()
         self._keys: list[str] = []
@@ -79,7 +73,7 @@ class ClusterLog:
             self._tasks += payload[:_TASK_SIZE]
             self._keys.append(_text(payload[_TASK_SIZE:]))
         elif kind == CHUNK:
-            self._take_chunk(unpacked_record(payload))
+            self.received.take(payload)
         elif kind == SAMPLE:
             self._samples += payload
         elif kind == STRING:
@@ -95,12 +89,6 @@ class ClusterLog:
             self._final_cpu(_unpacked(PROCESS_CPU_FIELDS, payload))
         elif kind == PROBLEM:
             self.problems.append(_text(payload))
-
-    def _take_chunk(self, record: dict[str, Any]) -> None:
-        self._chunks.append(record)
-        if len(self._chunks) >= CHUNK_BATCH:
-            self._chunk_tables.append(table_of_rows(CHUNK_COLUMNS, self._chunks))
-            self._chunks = []
 
     def _arrival(self, values: dict[str, Any]) -> None:
         lifetime = {
@@ -144,15 +132,6 @@ class ClusterLog:
                 cpu = last_cpu.get((lifetime["worker"], lifetime["start"]))
             rows.append(lifetime | {"start": min(begin, stop), "stop": max(end, begin), "cpu_seconds": cpu})
         return table_of_rows(LIFETIME_COLUMNS, rows)
-
-    def chunks(self, calls: set[str]) -> pa.Table:
-        """Attempts of chunks of these Runner calls in the order of their beginning; those of one task are numbered."""
-        waiting = table_of_rows(CHUNK_COLUMNS, self._chunks)
-        seen = pa.concat_tables([*self._chunk_tables, waiting]).combine_chunks()
-        ours = seen.filter(pc.is_in(seen["call"], pa.array(sorted(calls), pa.string()))).sort_by("start")
-        numbers = attempt_numbers(ours["key"].to_pylist())
-        at = ours.column_names.index("attempt")
-        return ours.set_column(at, ours.schema.field(at), pa.array(numbers, pa.int64()))
 
     def _last_cpu(self) -> dict[tuple[str, float], float]:
         """The last CPU time that each worker reported, by its address and arrival."""
@@ -205,16 +184,6 @@ class ClusterLog:
             **times,
         }
         return _table(TASK_COLUMNS, columns)
-
-
-def attempt_numbers(keys: list[str]) -> list[int]:
-    """For each row: which one of its key it is, from 1."""
-    seen: dict[str, int] = {}
-    numbers = []
-    for key in keys:
-        seen[key] = seen.get(key, 0) + 1
-        numbers.append(seen[key])
-    return numbers
 
 
 def _unpacked(fields: tuple[tuple[str, str], ...], payload: bytes) -> dict[str, Any]:

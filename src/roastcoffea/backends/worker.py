@@ -6,6 +6,7 @@ This module may be pickled by value. It uses the standard library and distribute
 from __future__ import annotations
 
 import os
+import pickle
 import platform
 import socket
 import time
@@ -17,16 +18,31 @@ from distributed.diagnostics.plugin import WorkerPlugin
 LEAVING = ("closing", "closing_gracefully", "closed", "stopping")
 
 
-class ProcessCPU(WorkerPlugin):  # type: ignore[misc]
-    """Reports the CPU time of the worker's process since this plugin came to it.
+class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
+    """Reports the CPU time of the worker's process since this plugin came to it, and keeps what tasks need of ours.
 
     The time travels with each heartbeat as a metric of the worker, and once more as an event when the worker leaves.
+
+    Parameters
+    ----------
+    name : str
+        Name of the collector's plugins.
+    carried : bytes, optional
+        Pickle of what tasks take from here, on a cluster without the package.
     """
 
     idempotent = True
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, carried: bytes | None = None) -> None:
         self.name = name
+        self._carried = carried
+        self._unpacked: Any = None
+
+    def unpacked(self) -> Any:
+        """What was carried here; None where there is nothing."""
+        if self._unpacked is None and self._carried is not None:
+            self._unpacked = pickle.loads(self._carried)
+        return self._unpacked
 
     def setup(self, worker: Any) -> None:
         self._began = time.process_time()

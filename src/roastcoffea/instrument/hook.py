@@ -13,6 +13,8 @@ import dataclasses
 import functools
 import hashlib
 import json
+import shutil
+import tempfile
 import threading
 import time
 import types
@@ -25,9 +27,11 @@ from functools import partial
 from typing import Any, Protocol
 
 import dask
-from dask.utils import key_split
+from dask.utils import funcname, key_split
 
 from roastcoffea.errors import error_text, noting
+from roastcoffea.instrument.carried import CarriedProbe
+from roastcoffea.instrument.channels import spooled, taken_from
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
 from roastcoffea.records.tasks import PREPROCESSING
@@ -43,10 +47,13 @@ class Watcher(Protocol):
 
     @property
     def topic(self) -> str:
-        """Name of the plugin that takes this collector's records."""
+        """Name of the plugin that takes this collector's records, unique to the collector."""
 
-    def reaches(self, executor: Any) -> bool:
-        """Whether records of this executor's tasks come home."""
+    def out_of_reach(self, executor: Any) -> str | None:
+        """Why what runs on this executor is no part of what the collector sees; None where it is."""
+
+    def records_came(self, records: bytes) -> None:
+        """Take packed records that did not come through a scheduler."""
 
     def packed_for_tasks(self, thing: Any) -> bytes | None:
         """Pickle by value of what tasks need, where they cannot import it."""
@@ -54,8 +61,8 @@ class Watcher(Protocol):
     def span_ensured(self) -> AbstractContextManager[None]:
         """Context in which tasks are counted in the span of the run."""
 
-    def call_began(self, call: str) -> None:
-        """Learn the identity of a Runner call that begins."""
+    def call_began(self, call: str, executor: Any) -> None:
+        """Learn the identity of a Runner call that begins, and its executor."""
 
     def chunks_unseen(self, reason: str) -> None:
         """Learn why the chunks of a Runner call are not recorded."""
@@ -181,20 +188,21 @@ def _unseen(watchers: Iterable[Watcher], reason: str) -> None:
 def _watch_executor(
     executor: Any, watchers: tuple[Watcher, ...], call: _OpenCall | None, *, preprocessing: bool
 ) -> None:
-    """Give this one executor a `__call__` that tags its tasks and, for chunks, puts the probe in."""
+    """Give this one executor a `__call__` that tags its tasks and puts the probe in."""
     kind = type(executor)
     if not watchers or "_roastcoffea" in kind.__dict__ or not (preprocessing or call):
         return
 
     def __call__(self: Any, items: Any, function: Any, accumulator: Any) -> Any:  # noqa: N807
         self.__class__ = kind
-        step, prefix = PREPROCESSING, None
-        if not preprocessing and call is not None:
-            step, prefix = PROCESSING, call.prefix(self)
+        step, name = (PREPROCESSING, None) if call is None or preprocessing else (PROCESSING, call.name(self))
+        if call is not None and not preprocessing:
             items = list(items)
-            function = call.probed(self, items, function)
-        with _marked(watchers, step, prefix):
-            return kind.__call__(self, items, function, accumulator)
+            call.saw(items)
+        prefix = None if name is None else str(key_split(f"{name}-{'0' * 32}"))
+        probed = _Probed(watchers, self, None if call is None else call.id, name)
+        with _marked(watchers, step, prefix), probed.way_home():
+            return probed.emptied(kind.__call__(self, items, probed.function(function), accumulator))
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     body = names | {"__call__": __call__, "__slots__": (), "_roastcoffea": True}
@@ -207,6 +215,87 @@ def _marked(watchers: tuple[Watcher, ...], step: str, prefix: str | None) -> Ite
     mark = {ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix}}
     with watchers[-1].span_ensured(), dask.annotate(**mark):
         yield
+
+
+class _Probed:
+    """One call of an executor, with the probe around its function where the records come home.
+
+    Without a name it is preprocessing: the function gets files, and keeps its own name.
+    """
+
+    def __init__(self, watchers: tuple[Watcher, ...], executor: Any, call: str | None, name: str | None) -> None:
+        from coffea.processor import DaskExecutor
+
+        self._call = call
+        self._name = name
+        self._on_dask = isinstance(executor, DaskExecutor)
+        self._spool: str | None = None
+        reasons = [watcher.out_of_reach(executor) for watcher in watchers]
+        if name is None and not self._on_dask:
+            reasons = [None for _ in reasons]
+        self._reached = [watcher for watcher, reason in zip(watchers, reasons, strict=True) if reason is None]
+        for watcher, reason in zip(watchers, reasons, strict=True):
+            if reason is not None:
+                self._tell_unseen(watcher, f"of the {type(executor).__name__} were not seen: {reason}")
+
+    def _tell_unseen(self, watcher: Watcher, reason: str) -> None:
+        if self._name is None:
+            watcher.note(f"the preprocessing tasks {reason}")
+        else:
+            watcher.chunks_unseen(f"the chunks {reason}")
+
+    def function(self, function: Any) -> Any:
+        """The function with the probe around it."""
+        if not self._reached:
+            return function
+        try:
+            packed = self._reached[-1].packed_for_tasks(CarriedProbe)
+        except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
+            for watcher in self._reached:
+                self._tell_unseen(watcher, f"were not seen: {error_text(problem)}")
+            return function
+        topics = tuple(watcher.topic for watcher in self._reached) if self._on_dask else ()
+        in_output = not self._on_dask and self._name is not None
+        name = self._name or funcname(function)
+        state = (self._call, (topics, self._spool, in_output), self._name is None)
+        if packed is None:
+            return Probe(function, name, *state)
+        return CarriedProbe(packed, name, topics[-1], function, state)
+
+    @contextmanager
+    def way_home(self) -> Iterator[None]:
+        """Context in which records can be left in a folder; what is there at its end is taken home."""
+        if self._on_dask or not self._reached:
+            yield
+            return
+        with noting(self._note, "there is no folder for the records of attempts that fail"):
+            self._spool = tempfile.mkdtemp(prefix="roastcoffea-")
+        try:
+            yield
+        finally:
+            if self._spool is not None:
+                with noting(self._note, "records were lost"):
+                    self._take(spooled(self._spool))
+                shutil.rmtree(self._spool, ignore_errors=True)
+
+    def emptied(self, result: Any) -> Any:
+        """What the executor gave, without the records in it."""
+        if self._on_dask or not self._reached or not (isinstance(result, tuple) and len(result) == 2):
+            return result
+        output, error = result
+        output, records = taken_from(output)
+        with noting(self._note, "records were lost"):
+            self._take(records)
+        return output, error
+
+    def _take(self, records: Iterable[bytes]) -> None:
+        for packed in records:
+            for watcher in self._reached:
+                watcher.records_came(packed)
+
+    def _note(self, problem: str) -> None:
+        for watcher in self._reached:
+            watcher.note(problem)
 
 
 class _OpenCall:
@@ -224,7 +313,7 @@ class _OpenCall:
     @contextmanager
     def open(self) -> Iterator[None]:
         for watcher in self.watchers:
-            watcher.call_began(self.id)
+            watcher.call_began(self.id, self.runner.executor)
         token = _call.set(self)
         start, began = time.time(), time.perf_counter()
         error: BaseException | None = None
@@ -242,31 +331,11 @@ class _OpenCall:
         """Name of the tasks: that of the processor's class, as coffea has it."""
         return str(getattr(executor, "function_name", None) or self.processor)[:_FUNCNAME_LENGTH]
 
-    def prefix(self, executor: Any) -> str:
-        """Prefix of the tasks on Dask."""
-        return str(key_split(f"{self.name(executor)}-{'0' * 32}"))
-
-    def probed(self, executor: Any, items: Sequence[Any], function: Any) -> Any:
-        """The function with the probe around it, where its records come home."""
+    def saw(self, items: Sequence[Any]) -> None:
+        """Learn the chunks that are handed to the executor."""
         self.chunks = len(items)
         with noting(self._note, "the fileset has no fingerprint"):
             self.fileset = fingerprint(items)
-        reached = [watcher for watcher in self.watchers if watcher.reaches(executor)]
-        for watcher in self.watchers:
-            if watcher not in reached:
-                watcher.chunks_unseen(
-                    f"the chunks of the {type(executor).__name__} were not seen: "
-                    "it does not run on the cluster of the collector's client"
-                )
-        if not reached:
-            return function
-        try:
-            packed = reached[-1].packed_for_tasks(Probe)
-        except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
-            _unseen(reached, f"the chunks were not seen: {error_text(problem)}")
-            return function
-        topics = tuple(watcher.topic for watcher in reached)
-        return Probe(function, self.id, topics, self.name(executor), packed)
 
     def _note(self, problem: str) -> None:
         for watcher in self.watchers:

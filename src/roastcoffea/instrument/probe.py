@@ -1,220 +1,209 @@
-"""The probe around coffea's function for one chunk; it runs on workers with coffea and the standard library alone.
+"""The probe around coffea's function for a chunk, or for a file's metadata; it needs coffea and the standard library.
 
-It patches nothing. It wraps the function that coffea hands to the executor, and replaces arguments of coffea's closure.
-The record of an attempt that gave a result travels in the metadata of its Dask task, so it arrives with the same
-message as the task's end. The record of one that erred travels as a worker event.
+It patches nothing. It wraps the function that coffea hands to the executor, and replaces arguments of coffea's closure
+in it, once for each attempt that coffea makes.
 """
 
 from __future__ import annotations
 
 import logging
-import operator
-import pickle
-import sys
-import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from roastcoffea.errors import error_text
-from roastcoffea.instrument.gauges import Interval
-from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK, SKIPPED
-from roastcoffea.records.wire import METADATA_KEY, packed_record
+from roastcoffea.errors import error_text, noting
+from roastcoffea.instrument.attempt import Attempt, Clocks
+from roastcoffea.instrument.channels import DaskTask, WaysHome
+from roastcoffea.instrument.meter import Meter
+from roastcoffea.records.chunks import ERROR, OK, SKIPPED
+from roastcoffea.records.wire import TOLD, packed_records
+
+LOST = "a record was lost on a worker"
 
 
 class Probe:
-    """Callable in place of coffea's function for a chunk; its result and its exceptions are those of the function.
+    """Callable in place of coffea's function; its result and its exceptions are those of the function.
 
     Parameters
     ----------
     function : callable
         What coffea handed to the executor.
-    call : str
-        Identity of the Runner call.
-    topics : tuple of str
-        Where records of failed attempts are sent, one topic per collector.
     name : str
         Name for the Dask task; its prefix derives from it.
-    packed_class : bytes, optional
-        This class pickled by value, for clusters without the package.
+    call : str, optional
+        Identity of the Runner call.
+    ways : tuple
+        Topics, spool and whether in the output: the ways home of the records, see `WaysHome`.
+    of_files : bool
+        The function fetches metadata of a file, and does not process a chunk.
     """
 
     def __init__(
         self,
         function: Callable[..., Any],
-        call: str,
-        topics: tuple[str, ...],
         name: str,
-        packed_class: bytes | None = None,
+        call: str | None,
+        ways: tuple[tuple[str, ...], str | None, bool] = ((), None, False),
+        of_files: bool = False,
     ) -> None:
         self.function = function
         self.call = call
-        self.topics = topics
-        self.packed_class = packed_class
+        self.home = WaysHome(*ways)
+        self.of_files = of_files
         self.__name__ = name
 
     def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
-        attempt = self._begun()
+        watch = self._watch(item)
+        function = self.function if watch is None else watch.watched(self.function)
         try:
-            output = _watched(self.function, attempt)(item, *args, **kwargs)
-        except BaseException as error:
-            self._end(attempt, item, error=error)
+            output = function(item, *args, **kwargs)
+        except BaseException:
+            self._deliver(watch, None, failed=True)
             raise
-        self._end(attempt, item, output=output)
+        if watch is not None:
+            watch.gave(output)
+        return self._deliver(watch, output, failed=False)
+
+    def _watch(self, item: Any) -> _Watch | None:
+        with noting(self._complain, LOST):
+            return (_FileWatch if self.of_files else _ChunkWatch)(item, self._complain)
+        return None
+
+    def _deliver(self, watch: _Watch | None, output: Any, *, failed: bool) -> Any:
+        if watch is not None:
+            with noting(self._complain, LOST):
+                records = packed_records([record | {"call": self.call} for record in watch.records])
+                return self.home.deliver(watch.task, records, output, failed=failed)
         return output
 
-    def _begun(self) -> _Attempt | None:
-        try:
-            return _Attempt()
-        except Exception as problem:  # noqa: BLE001  (a probe that fails must not fail the analysis)
-            self._complain(problem)
-            return None
-
-    def _end(
-        self, attempt: _Attempt | None, item: Any, *, output: Any = None, error: BaseException | None = None
-    ) -> None:
-        if attempt is None:
-            return
-        try:
-            measured = attempt.measured() | {"call": self.call}
-            blob = packed_record(measured | _outcome(item, output, error, attempt))
-            attempt.task.send(blob, self.topics, failed=error is not None)
-        except Exception as problem:  # noqa: BLE001  (as above)
-            self._complain(problem)
-
-    def _complain(self, problem: Exception) -> None:
-        text = f"a chunk's record was lost on a worker: {error_text(problem)}"
-        logging.getLogger(__name__).warning(text, exc_info=problem)
-        _DaskTask.tell(self.topics, {"problem": text})
+    def _complain(self, problem: str) -> None:
+        logging.getLogger(__name__).warning(problem)
+        self.home.tell({"problem": problem})
 
     def __str__(self) -> str:
         return self.__name__
 
-    def __dask_tokenize__(self) -> tuple[str, str]:
+    def __dask_tokenize__(self) -> tuple[str, str | None]:
         return ("roastcoffea-probe", self.call)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        state = (self.function, self.call, self.topics, self.__name__, self.packed_class)
-        if self.packed_class is None:
-            return Probe, state
-        return operator.call, (_Packed(self.packed_class), *state)
+        home = self.home
+        ways = (home.topics, home.spool, home.in_output)
+        return Probe, (self.function, self.__name__, self.call, ways, self.of_files)
 
 
-class _Packed:
-    """Stands for an object that was pickled already, and unpickles to it."""
+class _Watch:
+    """The attempts that coffea makes at one item, in one call of its function."""
 
-    def __init__(self, packed: bytes) -> None:
-        self.packed = packed
+    def __init__(self, item: Any, complain: Callable[[str], None]) -> None:
+        self.complain = complain
+        self.task = DaskTask()
+        self.records: list[dict[str, Any]] = []
+        self.identity = self.identified(item[0] if isinstance(item, tuple) else item)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return pickle.loads, (self.packed,)
+    def identified(self, work: Any) -> dict[str, Any]:
+        """What the records say of the item itself."""
+        raise NotImplementedError
+
+    def attempted(self, closure: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call coffea's closure, and record it."""
+        raise NotImplementedError
+
+    def gave(self, output: Any) -> None:
+        """Learn what the whole call gave."""
+
+    def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same call, with coffea's closure watched inside of its automatic retries."""
+        if isinstance(function, partial) and len(function.args) > 2 and callable(function.args[2]):
+            retries, skipped, closure, *rest = function.args
+            watched = partial(self.attempted, closure)
+            return partial(function.func, retries, skipped, watched, *rest, **function.keywords)
+        return partial(self.attempted, function)
 
 
-class _Attempt:
-    """One attempt of a chunk while it runs: its gauges, and what is seen inside of coffea's closure."""
+class _ChunkWatch(_Watch):
+    """Watches attempts at a chunk."""
 
-    error: str | None = None
-    loaded_from_checkpoint = False
-
-    def __init__(self) -> None:
-        self.task = _DaskTask()
-        self._memory = Interval()
-        self._start, self._wall = time.time(), time.perf_counter()
-        self._cpu, self._process_cpu = time.thread_time(), time.process_time()
-
-    def measured(self) -> dict[str, Any]:
-        """Close the gauges, and give what they and the task tell."""
-        cpu, process_cpu = time.thread_time(), time.process_time()
-        wall, stop = time.perf_counter(), time.time()
-        self._memory.close()
+    def identified(self, work: Any) -> dict[str, Any]:
+        self.events = work.entrystop - work.entrystart
         return {
-            "start": self._start,
-            "stop": stop,
-            "wall_seconds": wall - self._wall,
-            "cpu_seconds": cpu - self._cpu,
-            "process_cpu_seconds": process_cpu - self._process_cpu,
-            "memory_before": self._memory.before,
-            "memory_after": self._memory.after,
-            "memory_peak": self._memory.peak,
-            "overlaps": self._memory.overlaps,
-            "worker": self.task.worker_address,
-            "thread": threading.get_ident(),
-            "key": self.task.key,
-            "run_id": self.task.run_id,
+            "dataset": str(work.dataset),
+            "file": str(work.filename),
+            "tree": str(work.treename),
+            "uuid": work.fileuuid.hex(),
+            "entry_start": work.entrystart,
+            "entry_stop": work.entrystop,
         }
 
+    def attempted(self, closure: Callable[..., Any], item: Any, *args: Any, **kwargs: Any) -> Any:
+        attempt: Attempt | None = None
+        with noting(self.complain, LOST):
+            attempt = Attempt(self.task)
+        if attempt is None:
+            return closure(item, *args, **kwargs)
+        item, replaced = _replaced(closure, item, attempt)
+        try:
+            with attempt.current():
+                output = closure(item, *args, **(kwargs | replaced))
+        except BaseException as error:
+            self._record(attempt, None, error)
+            raise
+        self._record(attempt, output)
+        return output
 
-class _DaskTask:
-    """The Dask task that runs on this thread, if there is one."""
+    def _record(self, attempt: Attempt, output: Any, error: BaseException | None = None) -> None:
+        with noting(self.complain, LOST):
+            record = self.identity | attempt.end(error)
+            if record["outcome"] != ERROR:
+                record["events"] = self.events
+            if record["outcome"] == OK:
+                record |= _coffea_metrics(output)
+            self.records.append(record)
 
-    worker_address: str | None = None
-    key: str | None = None
-    run_id: int | None = None
-
-    def __init__(self) -> None:
-        self._state = None
-        worker = _dask_worker()
-        if worker is not None:
-            key = worker.get_current_task()
-            self._state = worker.state.tasks[key]
-            self.worker_address = worker.address
-            self.key = str(key)
-            self.run_id = self._state.run_id
-
-    def send(self, blob: bytes, topics: tuple[str, ...], *, failed: bool) -> None:
-        """Send a record home; outside of Dask it stays."""
-        if failed:
-            self.tell(topics, {"chunk": blob})
-        elif self._state is not None:
-            self._state.metadata[METADATA_KEY] = blob
-
-    @staticmethod
-    def tell(topics: tuple[str, ...], message: dict[str, Any]) -> None:
-        """Send a message to the scheduler's plugins of these names, as long as they are there."""
-        worker = _dask_worker()
-        if worker is not None:
-            for topic in topics:
-                # the scheduler would keep the event for good once its plugin has gone
-                if topic in worker.plugins:
-                    worker.log_event(topic, message)
+    def gave(self, output: Any) -> None:
+        """An attempt that failed, and after which the call gives nothing, was skipped."""
+        if output is None and self.records and self.records[-1]["outcome"] == ERROR:
+            self.records[-1]["outcome"] = SKIPPED
 
 
-def _dask_worker() -> Any | None:
-    """The worker whose task runs on this thread."""
-    distributed = sys.modules.get("distributed.worker")
-    if distributed is None:
-        return None
-    try:
-        worker = distributed.get_worker()
-        worker.get_current_task()
-    except ValueError:
-        return None
-    return worker
+class _FileWatch(_Watch):
+    """Watches attempts to fetch the metadata of a file."""
+
+    def identified(self, work: Any) -> dict[str, Any]:
+        return {"dataset": str(work.dataset), "file": str(work.filename), "tree": str(work.treename)}
+
+    def attempted(self, closure: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        meter, clocks = Meter(), Clocks(self.task)
+        error = None
+        try:
+            return _through_meter(closure, meter)(*args, **kwargs)
+        except BaseException as raised:
+            error = error_text(raised)
+            raise
+        finally:
+            with noting(self.complain, LOST):
+                meter.close()
+                measured = self.identity | clocks.measured()
+                self.records.append(
+                    measured
+                    | {
+                        "preprocessing": True,
+                        "bytes_requested": meter.requested(),
+                        "bytes_transferred": meter.transferred if meter.source else None,
+                        "source": meter.source,
+                        "outcome": OK if error is None else ERROR,
+                        "error": error,
+                        TOLD: meter.problems,
+                    }
+                )
 
 
-def _outcome(item: Any, output: Any, error: BaseException | None, attempt: _Attempt) -> dict[str, Any]:
-    work = item[0] if isinstance(item, tuple) else item
-    record = _identity(work)
-    if error is not None:
-        return record | {"outcome": ERROR, "error": error_text(error)}
-    if output is None:
-        return record | {"outcome": SKIPPED, "error": attempt.error}
-    record["events"] = work.entrystop - work.entrystart
-    if attempt.loaded_from_checkpoint:
-        return record | {"outcome": CHECKPOINT}
-    return record | {"outcome": OK} | _coffea_metrics(output)
-
-
-def _identity(work: Any) -> dict[str, Any]:
-    return {
-        "dataset": str(work.dataset),
-        "file": str(work.filename),
-        "tree": str(work.treename),
-        "uuid": work.fileuuid.hex(),
-        "entry_start": work.entrystart,
-        "entry_stop": work.entrystop,
-    }
+def _through_meter(closure: Callable[..., Any], meter: Meter) -> Callable[..., Any]:
+    """coffea's fetcher of metadata with other options for uproot: its last bound argument."""
+    if isinstance(closure, partial) and closure.args and isinstance(closure.args[-1], dict):
+        *others, options = closure.args
+        return partial(closure.func, *others, meter.options(options), **closure.keywords)
+    return closure
 
 
 def _coffea_metrics(output: Any) -> dict[str, Any]:
@@ -229,35 +218,72 @@ def _coffea_metrics(output: Any) -> dict[str, Any]:
     }
 
 
-def _watched(function: Callable[..., Any], attempt: _Attempt | None) -> Callable[..., Any]:
-    """The same call, with coffea's closure watched inside of its automatic retries."""
-    if attempt is None or not (isinstance(function, partial) and len(function.args) > 2 and callable(function.args[2])):
-        return function
-    retries, skipped, closure, *rest = function.args
-    return partial(function.func, retries, skipped, _Closure(closure, attempt), *rest, **function.keywords)
+def _replaced(closure: Callable[..., Any], item: Any, attempt: Attempt) -> tuple[Any, dict[str, Any]]:
+    """The item, and arguments of coffea's closure that take the attempt's probes in; where that fails, as they were."""
+    given = closure.keywords if isinstance(closure, partial) else {}
+    try:
+        item, replaced = _with_processor(given, item, attempt)
+        if isinstance(given.get("uproot_options"), dict):
+            replaced["uproot_options"] = attempt.meter.options(given["uproot_options"])
+        if callable(given.get("cache_function")):
+            replaced["cache_function"] = _marking(given["cache_function"], attempt)
+    except Exception as problem:  # noqa: BLE001  (coffea tells the user what is wrong with his own arguments)
+        attempt.problems.append(f"the inside of a chunk was not seen: {error_text(problem)}")
+        return item, {}
+    return item, replaced
 
 
-class _Closure:
-    """coffea's closure for one chunk, which notes errors that are swallowed and checkpoints that are loaded."""
-
-    def __init__(self, closure: Callable[..., Any], attempt: _Attempt) -> None:
-        self.closure = closure
-        self.attempt = attempt
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return self.closure(*args, **kwargs, **self._replaced())
-        except Exception as error:
-            self.attempt.error = error_text(error)
-            raise
-
-    def _replaced(self) -> dict[str, Any]:
-        keywords = self.closure.keywords if isinstance(self.closure, partial) else {}
-        checkpointer = keywords.get("checkpointer")
-        return {} if checkpointer is None else {"checkpointer": _watched_checkpointer(checkpointer, self.attempt)}
+def _with_processor(given: dict[str, Any], item: Any, attempt: Attempt) -> tuple[Any, dict[str, Any]]:
+    """The item, which may carry the processor, and the arguments in which processor and checkpointer are watched."""
+    processor = given.get("processor_instance")
+    if processor is None:
+        return item, {}
+    heavy = isinstance(processor, str) and processor == "heavy"
+    processor = _unpacked(item[1] if heavy else processor)
+    watched = _watched_processor(processor, attempt)
+    replaced: dict[str, Any] = {} if heavy else {"processor_instance": watched}
+    if given.get("checkpointer") is not None:
+        replaced["checkpointer"] = _watched_checkpointer(given["checkpointer"], processor, attempt)
+    return (item[0], watched) if heavy else item, replaced
 
 
-def _watched_checkpointer(checkpointer: Any, attempt: _Attempt) -> Any:
+def _unpacked(processor: Any) -> Any:
+    """The processor, out of the form in which coffea sends it."""
+    import cloudpickle
+    import lz4.frame
+
+    return cloudpickle.loads(lz4.frame.decompress(processor)) if isinstance(processor, bytes) else processor
+
+
+def _marking(cache_function: Callable[[], Any], attempt: Attempt) -> Callable[[], Any]:
+    """coffea's function for the cache, which it calls when the file is open."""
+
+    def marked() -> Any:
+        attempt.file_is_open()
+        return cache_function()
+
+    return marked
+
+
+def _watched_processor(processor: Any, attempt: Attempt) -> Any:
+    from coffea.processor import ProcessorABC
+
+    of_user = processor.process if isinstance(processor, ProcessorABC) else processor
+
+    class WatchedProcessor(ProcessorABC):  # type: ignore[misc]
+        def process(self, events: Any) -> Any:
+            return attempt.process(of_user, events)
+
+        __call__ = process
+        """Until 2026.7 coffea takes what cannot be called for packed."""
+
+        def postprocess(self, accumulator: Any) -> Any:
+            return accumulator
+
+    return WatchedProcessor()
+
+
+def _watched_checkpointer(checkpointer: Any, processor: Any, attempt: Attempt) -> Any:
     from coffea.processor.checkpointer import CheckpointerABC
 
     if not isinstance(checkpointer, CheckpointerABC):
@@ -265,11 +291,9 @@ def _watched_checkpointer(checkpointer: Any, attempt: _Attempt) -> Any:
 
     class WatchedCheckpointer(CheckpointerABC):  # type: ignore[misc]
         def load(self, metadata: Any, processor_instance: Any) -> Any:
-            output = checkpointer.load(metadata, processor_instance)
-            attempt.loaded_from_checkpoint = output is not None
-            return output
+            return attempt.load(checkpointer, metadata, processor)
 
         def save(self, output: Any, metadata: Any, processor_instance: Any) -> None:
-            checkpointer.save(output, metadata, processor_instance)
+            attempt.save(checkpointer, output, metadata, processor)
 
     return WatchedCheckpointer()

@@ -1,0 +1,192 @@
+"""One attempt of a chunk while it runs: its clocks, memory, phases, reading and sections."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from roastcoffea.errors import error_text
+from roastcoffea.instrument.channels import DaskTask
+from roastcoffea.instrument.current import OpenChunk, open_chunk
+from roastcoffea.instrument.gauges import Interval, process_name
+from roastcoffea.instrument.meter import Meter
+from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
+from roastcoffea.records.wire import BRANCHES, SECTIONS, TOLD
+
+READ_NOTHING: Final = (
+    "bytes_requested",
+    "bytes_payload",
+    "bytes_metadata",
+    "bytes_transferred",
+    "bytes_uncompressed",
+    "branches",
+)
+"""What is 0 where a checkpoint took the place of the work."""
+
+
+def new_identity() -> int:
+    """Identity of a record."""
+    return int.from_bytes(os.urandom(8), "little") >> 1
+
+
+class Clocks:
+    """Wall and CPU time from construction on, and the task and thread that they are of."""
+
+    def __init__(self, task: DaskTask) -> None:
+        self._task = task
+        self._start, self._wall = time.time(), time.perf_counter()
+        self._cpu, self._process_cpu = time.thread_time(), time.process_time()
+
+    def measured(self) -> dict[str, Any]:
+        """What the clocks say now."""
+        cpu, process_cpu = time.thread_time(), time.process_time()
+        wall = time.perf_counter() - self._wall
+        return {
+            "id": new_identity(),
+            "start": self._start,
+            "stop": self._start + wall,
+            "wall_seconds": wall,
+            "cpu_seconds": cpu - self._cpu,
+            "process_cpu_seconds": process_cpu - self._process_cpu,
+            "worker": self._task.worker_address or process_name(),
+            "thread": threading.get_ident(),
+            "key": self._task.key,
+            "run_id": self._task.run_id,
+        }
+
+
+class Attempt:
+    """One attempt of a chunk, from its beginning to `end`."""
+
+    def __init__(self, task: DaskTask) -> None:
+        self.problems: list[str] = []
+        self.meter = Meter()
+        self._open = OpenChunk()
+        self._open.requested_bytes = self.meter.requested
+        self._clocks = Clocks(task)
+        self._began = time.perf_counter()
+        self._opened: float | None = None
+        self._ended: float | None = None
+        self._requested_before: int | None = None
+        self._payload_before = 0
+        self._checkpoint = self._saving = 0.0
+        self._loaded = False
+        self._phases: dict[str, float] = {}
+        self._memory = Interval()
+
+    def current(self) -> Any:
+        """Context in which sections belong to this attempt."""
+        return open_chunk(self._open)
+
+    def end(self, error: BaseException | None = None) -> dict[str, Any]:
+        """Close everything; give the record."""
+        result = None if self._ended is None else time.perf_counter() - self._ended - self._saving
+        try:
+            measured = self._clocks.measured()
+        finally:
+            self._memory.close()
+            self.meter.close()
+        self._open.sections.meter_in_dask()
+        record = (
+            measured
+            | self._memory_seen()
+            | self._bytes()
+            | self._phases
+            | {
+                "helper_cpu_seconds": self.meter.helper_cpu,
+                "checkpoint_seconds": self._checkpoint,
+                "result_seconds": result,
+                BRANCHES: self.meter.branch_rows(),
+                SECTIONS: self._open.sections.rows(),
+                TOLD: [*self.problems, *self.meter.problems, *self._open.sections.problems],
+            }
+        )
+        if error is not None:
+            return record | {"outcome": ERROR, "error": error_text(error)}
+        return record | {"outcome": CHECKPOINT if self._loaded else OK}
+
+    def _memory_seen(self) -> dict[str, Any]:
+        memory = self._memory
+        return {
+            "memory_before": memory.before,
+            "memory_after": memory.after,
+            "memory_peak": memory.peak,
+            "overlaps": memory.overlaps,
+        }
+
+    def _bytes(self) -> dict[str, Any]:
+        meter = self.meter
+        read = {"tree_branches": meter.tree_branches, "file_bytes": meter.file_bytes, "source": meter.source}
+        if self._loaded:
+            return read | dict.fromkeys(READ_NOTHING, 0)
+        requested = meter.requested()
+        return read | {
+            "bytes_requested": requested,
+            "bytes_payload": meter.payload,
+            "bytes_metadata": None if requested is None else self._metadata(requested),
+            "bytes_transferred": None if requested is None else meter.transferred,
+            "bytes_uncompressed": meter.uncompressed,
+            "branches": len(meter.branches),
+        }
+
+    def _metadata(self, requested: int) -> int:
+        """What was requested before the events were there, but for preloaded baskets; and what came late."""
+        if self._requested_before is None:
+            return requested - self.meter.payload
+        return self._requested_before - self._payload_before + self.meter.late_metadata
+
+    # what happens in coffea's function
+
+    def file_is_open(self) -> None:
+        """Take note that the file has been opened, and the tree comes next."""
+        self._opened = time.perf_counter()
+        self._phases["open_seconds"] = self._opened - self._began - self._checkpoint
+
+    def process(self, function: Callable[[Any], Any], events: Any) -> Any:
+        """Run the user's function on the events."""
+        self.meter.events_are_built(events)
+        self._requested_before, self._payload_before = self.meter.requested(), self.meter.payload
+        if self._opened is not None:
+            self._phases["build_seconds"] = time.perf_counter() - self._opened
+        with self._processing(), self.meter.processing():
+            return function(events)
+
+    @contextmanager
+    def _processing(self) -> Iterator[None]:
+        meter = self.meter
+        read, decompress, interpret = meter.read, meter.decompress, meter.interpret
+        wall, cpu = time.perf_counter(), time.thread_time()
+        try:
+            yield
+        finally:
+            cpu = time.thread_time() - cpu
+            self._ended = time.perf_counter()
+            wall = self._ended - wall
+            read, decompress, interpret = meter.read - read, meter.decompress - decompress, meter.interpret - interpret
+            self._phases |= {
+                "process_seconds": wall,
+                "read_seconds": read,
+                "decompress_seconds": decompress,
+                "interpret_seconds": interpret,
+                "compute_seconds": max(cpu - decompress - interpret, 0.0),
+                "wait_seconds": max(wall - cpu - read, 0.0),
+            }
+
+    def load(self, checkpointer: Any, metadata: Any, processor: Any) -> Any:
+        """Load a checkpoint; one that is there takes the place of the work."""
+        began = time.perf_counter()
+        output = checkpointer.load(metadata, processor)
+        self._checkpoint += time.perf_counter() - began
+        self._loaded = output is not None
+        return output
+
+    def save(self, checkpointer: Any, output: Any, metadata: Any, processor: Any) -> None:
+        """Save a checkpoint."""
+        began = time.perf_counter()
+        checkpointer.save(output, metadata, processor)
+        self._saving = time.perf_counter() - began
+        self._checkpoint += self._saving

@@ -1,0 +1,123 @@
+"""The ways home of a record: a Dask task's metadata and worker events; elsewhere the output itself, and a folder."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from roastcoffea.records.wire import METADATA_KEY
+
+OUTPUT_KEY: Final = "__roastcoffea_records__"
+"""Where records stand in an output on its way to the client, which takes them out again."""
+
+LENGTH: Final = "<I"
+LENGTH_SIZE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class WaysHome:
+    """Where a probe sends its records.
+
+    `topics` are the names of collectors' plugins on a Dask cluster. Without any, records travel in the output where
+    that is a dictionary (`in_output`), and are also appended to files in `spool`, where this host has that folder: a
+    run that raises gives no output.
+    """
+
+    topics: tuple[str, ...] = ()
+    spool: str | None = None
+    in_output: bool = False
+
+    def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
+        """Send packed records home; give the output, with them in it where they travel so."""
+        if self.topics:
+            task.send(records, self.topics, failed=failed)
+            return output
+        if self.spool is not None and os.path.isdir(self.spool):  # noqa: PTH112  (pathlib is slow)
+            append_to_spool(self.spool, records)
+        if failed or not self.in_output:
+            return output
+        if output is None:
+            return {OUTPUT_KEY: [records]}
+        return {**output, OUTPUT_KEY: [records]} if type(output) is dict else output
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send a message to the scheduler's plugins of these names, as long as they are there."""
+        worker = _dask_worker()
+        if worker is not None:
+            for topic in self.topics:
+                # the scheduler would keep the event for good once its plugin has gone
+                if topic in worker.plugins:
+                    worker.log_event(topic, message)
+
+
+def append_to_spool(folder: str, records: bytes) -> None:
+    """Append packed records to this thread's own file in a folder."""
+    file = os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}")  # noqa: PTH118
+    with open(file, "ab", buffering=0) as spool:  # noqa: PTH123
+        spool.write(struct.pack(LENGTH, len(records)) + records)
+
+
+def spooled(folder: str) -> Iterator[bytes]:
+    """Packed records that were appended to files in a folder; one that was cut off by a process's death is left out."""
+    for path in sorted(Path(folder).iterdir()):
+        data = path.read_bytes()
+        at = 0
+        while at + LENGTH_SIZE <= len(data):
+            (length,) = struct.unpack_from(LENGTH, data, at)
+            at += LENGTH_SIZE
+            if at + length <= len(data):
+                yield data[at : at + length]
+            at += length
+
+
+def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
+    """An executor's output as it would be without records in it, and the packed records."""
+    if type(output) is not dict or OUTPUT_KEY not in output:
+        return output, ()
+    records = output.pop(OUTPUT_KEY)
+    return output or None, records
+
+
+class DaskTask:
+    """The Dask task that runs on this thread, if there is one."""
+
+    worker_address: str | None = None
+    key: str | None = None
+    run_id: int | None = None
+
+    def __init__(self) -> None:
+        self._state = None
+        worker = _dask_worker()
+        if worker is not None:
+            key = worker.get_current_task()
+            self._state = worker.state.tasks[key]
+            self.worker_address = worker.address
+            self.key = str(key)
+            self.run_id = self._state.run_id
+
+    def send(self, records: bytes, topics: tuple[str, ...], *, failed: bool) -> None:
+        """Send packed records with the end of the task; those of one that failed as an event."""
+        if failed:
+            WaysHome(topics).tell({"chunk": records})
+        elif self._state is not None:
+            self._state.metadata[METADATA_KEY] = records
+
+
+def _dask_worker() -> Any | None:
+    """The worker whose task runs on this thread."""
+    distributed = sys.modules.get("distributed.worker")
+    if distributed is None:
+        return None
+    try:
+        worker = distributed.get_worker()
+        worker.get_current_task()
+    except (KeyError, ValueError):
+        return None
+    return worker

@@ -1,0 +1,170 @@
+"""Storage that counts what is asked of it: an HTTP server with latency, and files whose baskets are known."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import numpy as np
+import uproot
+
+
+class CountingServer(ThreadingHTTPServer):
+    """Serves ranges of the files in a folder, each answer after a latency, and counts the bytes that it sends."""
+
+    daemon_threads = True
+
+    def __init__(self, folder: Path, latency: float = 0.0) -> None:
+        super().__init__(("127.0.0.1", 0), _Ranges)
+        self.folder = folder
+        self.latency = latency
+        self.sent = 0
+        self.requests = 0
+        self.lock = threading.Lock()
+
+    def url(self, file: str) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/{file}"
+
+
+class _Ranges(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: CountingServer
+
+    def do_GET(self) -> None:
+        time.sleep(self.server.latency)
+        data = (self.server.folder / self.path.lstrip("/")).read_bytes()
+        found = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if found:
+            start, stop = int(found[1]), min(int(found[2]) + 1, len(data))
+            body = data[start:stop]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(data)}")
+        else:
+            body = data
+            self.send_response(200)
+        with self.server.lock:
+            self.server.sent += len(body)
+            self.server.requests += 1
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str((self.server.folder / self.path.lstrip("/")).stat().st_size))
+        self.send_header("Accept-Ranges", "bytes")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def served(folder: Path, latency: float = 0.0) -> Iterator[CountingServer]:
+    """A server of a folder while the block runs."""
+    server = CountingServer(folder, latency)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def columns(events: int, flat: int, seed: int) -> dict[str, Any]:
+    """Flat columns of a few kinds and a jagged one, as many flat ones as asked."""
+    random = np.random.default_rng(seed)
+    counts = random.poisson(3, events)
+    made: dict[str, Any] = {
+        f"f{number}": random.normal(size=events).round(number % 4).astype(np.float32) for number in range(flat)
+    }
+    return made | {"Jet_pt": ak.unflatten(random.exponential(30, counts.sum()).astype(np.float32), counts)}
+
+
+def write_tree(path: Path, baskets: int = 4, events: int = 1000, flat: int = 6, compression: Any = None) -> Path:
+    """A TTree `Events` of so many baskets a branch, with so many events each."""
+    with uproot.recreate(path, compression=compression) as file:
+        first = columns(events, flat, 0)
+        file.mktree("Events", {name: _type(array) for name, array in first.items()})
+        for number in range(baskets):
+            file["Events"].extend(first if number == 0 else columns(events, flat, number))
+    return path
+
+
+def _type(array: Any) -> Any:
+    return array.type if isinstance(array, ak.Array) else array.dtype
+
+
+def write_rntuple(path: Path, clusters: int = 4, events: int = 1000, flat: int = 6) -> Path:
+    """An RNTuple `Events` of so many clusters, with so many events each."""
+    with uproot.recreate(path) as file:
+        ntuple = file.mkrntuple("Events", columns(events, flat, 0))
+        for number in range(1, clusters):
+            ntuple.extend(columns(events, flat, number))
+    return path
+
+
+def write_parquet(path: Path, groups: int = 4, events: int = 1000, flat: int = 6) -> Path:
+    """A Parquet file of so many row groups, with so many events each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = [
+        pa.table({name: ak.to_arrow(ak.Array(array), extensionarray=False) for name, array in made.items()})
+        for made in (columns(events, flat, number) for number in range(groups))
+    ]
+    pq.write_table(pa.concat_tables(tables), path, row_group_size=events)
+    return path
+
+
+@cache
+def _tree(path: str | Path) -> Any:
+    return uproot.open(path)["Events"]
+
+
+def baskets_of(path: str | Path, branch: str, start: int, stop: int) -> dict[int, tuple[int, int]]:
+    """Baskets of a branch that hold entries of a range: {number: (compressed, uncompressed) bytes}."""
+    found = _tree(path)[branch]
+    edges = found.entry_offsets
+    return {
+        number: (int(found.basket_compressed_bytes(number)), int(found.basket_uncompressed_bytes(number)))
+        for number in range(found.num_baskets)
+        if edges[number] < stop and edges[number + 1] > start
+    }
+
+
+def clusters_of(path: str | Path, field: str, start: int, stop: int) -> dict[int, int]:
+    """Clusters of a top-level field that uproot reads for a range: {number: bytes of its pages}.
+
+    It reads the cluster that begins where the range ends as well.
+    """
+    ntuple = _tree(path).ntuple
+    starts = [cluster.num_first_entry for cluster in ntuple.cluster_summaries]
+    ends = [*starts[1:], ntuple.num_entries]
+    ours = _columns_below(ntuple, field)
+    pages = ntuple.page_link_list
+    return {
+        number: sum(page.locator.num_bytes for column in ours for page in pages[number][column].pages)
+        for number in range(len(starts))
+        if starts[number] <= stop and ends[number] > start
+    }
+
+
+def _columns_below(ntuple: Any, field: str) -> list[int]:
+    records = ntuple.field_records
+    number = next(n for n, record in enumerate(records) if record.field_name == field and record.parent_field_id == n)
+    below = {number}
+    for other, record in enumerate(records):
+        if record.parent_field_id in below:
+            below.add(other)
+    return [column.idx for column in ntuple.column_records if column.field_id in below]
