@@ -208,7 +208,7 @@ def test_eight_collectors_in_a_row(client: Any, sample: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"client": None}, ValueError, "needs a distributed.Client"),
+        ({"client": None, "backend": "dask"}, ValueError, "needs a distributed.Client"),
         ({"backend": "spark"}, ValueError, "unknown backend 'spark'"),
         ({"worker_tracking_interval": 0}, ValueError, "positive number of seconds, not 0"),
         ({"worker_tracking_interval": float("nan")}, ValueError, "positive number of seconds, not nan"),

@@ -189,12 +189,12 @@ def break_finish(dask_scheduler: Any) -> None:
 def test_records_that_cannot_be_read_do_not_take_the_others_with_them(
     client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roastcoffea.backends.log import ClusterLog
+    from roastcoffea.backends.received import ReceivedRecords
 
     def broken(self: Any, calls: Any) -> None:
         raise ValueError("planted")
 
-    monkeypatch.setattr(ClusterLog, "chunks", broken)
+    monkeypatch.setattr(ReceivedRecords, "chunks", broken)
     with MetricsCollector(client) as collector:
         runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
     assert "planted" in collector.measurement.metrics.missing["num_chunks"]

@@ -15,10 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
+from roastcoffea.backends.local import LocalMetricsBackend
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.errors import RoastcoffeaError, error_text, noting
 from roastcoffea.instrument.hook import unwatch, watch
+from roastcoffea.instrument.probe import Probe
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
@@ -28,22 +31,25 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VERSIONS_OF = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
-TABLES = ("chunks", "tasks", "samples", "lifetimes")
+TABLES = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes")
+FROM_CHUNKS = ("branch_reads", "sections")
+"""Tables that hold parts of the records of chunks."""
+
 OLD_OUTPUT_KEY = "__roastcoffea_metrics__"
 
 
 class MetricsCollector:
-    """Measures what runs inside of its `with` on the cluster of a Dask client.
+    """Measures what runs inside of its `with`: on the cluster of a Dask client, or on this machine.
 
     The analysis needs no change: while the collector is open, Runner calls are noticed and their chunks are recorded.
     After the `with` (also where it failed) `measurement` has everything. A collector measures once.
 
     Parameters
     ----------
-    client : distributed.Client
-        A connected, synchronous client.
-    backend : {"dask"}, optional
-        Where the analysis runs.
+    client : distributed.Client, optional
+        A connected, synchronous client; without one what runs on this machine is measured, whatever the executor.
+    backend : {"dask", "local"}, optional
+        Where the analysis runs; by default "dask" where there is a client.
     track_workers : bool
         Whether to sample the workers' memory, CPU and tasks.
     worker_tracking_interval : float
@@ -54,7 +60,8 @@ class MetricsCollector:
     Raises
     ------
     ValueError
-        No client, a client that is not connected, an unknown backend, an interval that is not positive.
+        Backend "dask" without a client, a client that is not connected, an unknown backend, an interval that is not
+        positive.
     TypeError
         An asynchronous client.
 
@@ -135,9 +142,17 @@ class MetricsCollector:
         """Name of the plugin that takes this collector's records."""
         return self._backend.name
 
-    def reaches(self, executor: Any) -> bool:
-        """Whether records of this executor's tasks come home."""
-        return self._backend.reaches(executor)
+    def out_of_reach(self, executor: Any) -> str | None:
+        """Why what runs on this executor is no part of what the collector sees; None where it is."""
+        if self._backend.reaches(executor):
+            return None
+        if self._backend.kind == "local":
+            return "it runs on a Dask cluster, whose client the collector must be given: MetricsCollector(client)"
+        return "it does not run on the cluster of the collector's client"
+
+    def records_came(self, records: bytes) -> None:
+        """Take packed records that did not come through a scheduler."""
+        self._backend.received.take(records)
 
     def packed_for_tasks(self, thing: Any) -> bytes | None:
         """Pickle by value of what tasks need, where they cannot import it."""
@@ -147,9 +162,11 @@ class MetricsCollector:
         """Context in which tasks are counted in the span of the run."""
         return self._span.ensured()
 
-    def call_began(self, call: str) -> None:
-        """Learn the identity of a Runner call that begins."""
+    def call_began(self, call: str, executor: Any) -> None:
+        """Learn the identity of a Runner call that begins, and its executor."""
         self._began_calls.append(call)
+        with noting(self.note, "the size of the executor is not known"):
+            self._backend.saw_executor(executor)
 
     def chunks_unseen(self, reason: str) -> None:
         """Learn why the chunks of a Runner call are not recorded."""
@@ -175,27 +192,37 @@ class MetricsCollector:
         if not self._backend.was_open:
             return self._run(stop, error, {}, dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not seen"))
         tables: dict[str, Any] = {}
-        absent = dict(self._backend.absent)
+        absent: dict[str, str] = {}
         for name in TABLES:
             with noting(self.note, f"the records of {name} could not be read"):
-                tables[name] = self._table(name, stop)
+                tables[name] = self._table(name, stop, tables.get("chunks"))
             if name not in tables:
                 absent[name] = self.problems[-1]
+        absent = self._backend.absent | absent
         if self._interval is None:
             absent["samples"] = "track_workers=False"
         with noting(self.note, "records of chunks and tasks could not be compared"):
             absent |= self._reasons_against_chunks(tables["chunks"])
-            self._note_attempts_without_record(tables["tasks"], tables["chunks"])
+            if tables.get("tasks") is not None:
+                self._note_attempts_without_record(tables["tasks"], tables["chunks"])
         return self._run(stop, error, tables, absent)
 
-    def _table(self, name: str, stop: float) -> Any:
+    def _table(self, name: str, stop: float, chunks: pa.Table | None) -> pa.Table | None:
+        backend = self._backend
         if name == "chunks":
-            return self._backend.log.chunks(set(self._began_calls))
+            backend.saw_chunks(backend.received.preprocessing())
+            chunks = backend.received.chunks(set(self._began_calls))
+            backend.saw_chunks(chunks)
+            return chunks
+        if name in FROM_CHUNKS:
+            return None if chunks is None else getattr(backend.received, name)(chunks)
+        if name == "preprocessing":
+            return backend.received.preprocessing()
         if name == "tasks":
-            return self._backend.tasks()
+            return backend.tasks()
         if name == "lifetimes":
-            return self._backend.lifetimes(self._start, stop)
-        return self._backend.samples() if self._interval is not None else None
+            return backend.lifetimes(self._start, stop)
+        return backend.samples() if self._interval is not None else None
 
     def _reasons_against_chunks(self, chunks: pa.Table) -> dict[str, str]:
         """Why no number can be made of the records of chunks, where that is so; what they lack is noted."""
@@ -203,22 +230,24 @@ class MetricsCollector:
         if running:
             self.chunks_unseen(f"{running} Runner call(s) still ran when the collector was left")
         if self._chunks_unseen is not None:
-            return {"chunks": self._chunks_unseen}
+            return dict.fromkeys(("chunks", *FROM_CHUNKS), self._chunks_unseen)
         if not self._calls:
-            return {"chunks": "no Runner call was seen"}
-        self._note_equal_chunks(chunks)
+            return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was seen")
+        self._note_chunks_without_record(chunks)
         return {}
 
-    def _note_equal_chunks(self, chunks: pa.Table) -> None:
-        rows = zip(*(chunks[name].to_pylist() for name in ("call", "key", "outcome")), strict=True)
-        ended = {(call, key) for call, key, outcome in rows if outcome != ERROR}
+    def _note_chunks_without_record(self, chunks: pa.Table) -> None:
+        rows = zip(*(chunks[name].to_pylist() for name in ("call", "key", "id", "outcome")), strict=True)
+        ended = {(call, identity if key is None else key) for call, key, identity, outcome in rows if outcome != ERROR}
+        reason = (
+            "equal chunks (a file that is listed twice) are one task for Dask, which coffea's report counts twice"
+            if self._backend.kind == "dask"
+            else "they did not come home from where the chunks ran"
+        )
         for call in self._calls:
             lacking = (call.chunks or 0) - sum(of_call == call.id for of_call, _ in ended)
             if call.outcome == FINISHED and lacking > 0:
-                self.note(
-                    f"{lacking} of {call.chunks} chunks have no record of their own: equal chunks (a file that is "
-                    "listed twice) are one task for Dask, which coffea's report counts twice"
-                )
+                self.note(f"{lacking} of {call.chunks} chunks have no record of their own: {reason}")
 
     def _note_attempts_without_record(self, tasks: pa.Table, chunks: pa.Table) -> None:
         recorded = set(zip(chunks["key"].to_pylist(), chunks["run_id"].to_pylist(), strict=True))
@@ -243,7 +272,7 @@ class MetricsCollector:
             stop=stop,
             outcome=FINISHED if error is None else FAILED,
             error=None if error is None else error_text(error),
-            backend="dask",
+            backend=backend.kind,
             environment=Environment(versions=_versions(), client_host=socket.gethostname(), hosts=backend.hosts),
             sampling_interval=self._interval,
             calls=tuple(self._calls),
@@ -334,14 +363,16 @@ class MetricsCollector:
             output.pop(OLD_OUTPUT_KEY, None)
 
 
-def _backend(client: Any, backend: str | None) -> DaskMetricsBackend:
-    if backend not in (None, "dask"):
-        text = f'unknown backend {backend!r}; there is "dask"'
+def _backend(client: Any, backend: str | None) -> AbstractMetricsBackend:
+    if backend not in (None, "dask", "local"):
+        text = f'unknown backend {backend!r}; there are "dask" and "local"'
         raise ValueError(text)
+    if backend == "local" or (backend is None and client is None):
+        return LocalMetricsBackend()
     if client is None:
-        text = "MetricsCollector needs a distributed.Client: MetricsCollector(client)"
+        text = 'the backend "dask" needs a distributed.Client: MetricsCollector(client)'
         raise ValueError(text)
-    return DaskMetricsBackend(client)
+    return DaskMetricsBackend(client, carried=Probe)
 
 
 def _checked_interval(interval: float) -> float:

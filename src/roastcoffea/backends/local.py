@@ -1,0 +1,333 @@
+"""An analysis without a cluster: the processes on this host that ran its chunks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.backends.base import AbstractMetricsBackend
+from roastcoffea.backends.processes import ProcessTree, WatchedProcess
+from roastcoffea.backends.received import ReceivedRecords
+from roastcoffea.errors import noting
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.run import Host
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+
+LOOK_INTERVAL: Final = 0.1
+"""Seconds between looks for processes that came or went; a pool may live no longer than a second."""
+
+SHARE: Final = 0.02
+"""Most of one core that looking may take: where a look is slow, there are fewer."""
+
+MOST_SAMPLES: Final = 100_000
+"""Samples that are kept; beyond, neighbours are merged and the interval is doubled."""
+
+POOL_BIRTHS: Final = 5.0
+"""Seconds between the births of two processes of one pool, at most."""
+
+Numbers = npt.NDArray[np.float64]
+
+_NONE: Final[Numbers] = np.empty(0)
+
+NO_TASKS: Final = "there are no Dask tasks: the run was measured without a Dask client"
+
+
+class LocalMetricsBackend(AbstractMetricsBackend):
+    """Sees the processes on this host that run the chunks of an analysis, as the operating system tells of them.
+
+    A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
+    processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples. As
+    long as nobody has told of chunks (`saw_chunks`), this process and all that descend from it count.
+    """
+
+    kind = "local"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.absent |= dict.fromkeys(("tasks", "span_metrics"), NO_TASKS)
+        self._received = ReceivedRecords()
+        self._tree = ProcessTree()
+        self._interval: float | None = None
+        self._next_sample = 0.0
+        self._merged = 0
+        self._sizes: list[tuple[float, int | None]] = []
+        self._was_told = False
+        self._threads: dict[WatchedProcess, int] = {}
+        self._unseen: dict[str, int] = {}
+        self._busy: dict[str, tuple[Numbers, Numbers]] = {}
+        self._open = False
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # the life of a collector
+
+    def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
+        memory = int(psutil.virtual_memory().total)
+        self.hosts = (Host(name=socket.gethostname(), cores=os.cpu_count(), memory=memory),)
+        self._interval = interval
+        self._look(sample=interval is not None)
+        self._open = self.was_open = True
+        self._began = time.time()
+        self._thread = threading.Thread(target=self._keep_looking, name=self.name, daemon=True)
+        self._thread.start()
+
+    def drain(self) -> None:
+        """Look now: a pool may end with the Runner call that made it."""
+        if self._open:
+            self._look(sample=self._interval is not None)
+
+    def close(self) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        with noting(self._note, "the processes of the analysis were not seen at the end"):
+            self.drain()
+        self._open = False
+
+    def reaches(self, executor: Any) -> bool:
+        """Whether this is an executor without a Dask client."""
+        return not hasattr(executor, "client")
+
+    def packed_for_tasks(self, thing: Any) -> None:  # noqa: ARG002  (processes here have the package)
+        return
+
+    # what the collector tells
+
+    def saw_executor(self, executor: Any) -> None:
+        """Learn the size of the pool of an executor that begins to work now."""
+        size = None
+        with noting(self._note, f"the {type(executor).__name__} does not tell its size"):
+            size = pool_size(executor)
+        self._sizes.append((time.time(), size))
+
+    def saw_chunks(self, chunks: pa.Table) -> None:
+        """Learn from records which processes are workers, and how many threads they have.
+
+        Parameters
+        ----------
+        chunks
+            `worker`, `thread`, `start`, `stop` and `call` of attempts of chunks, or of openings of files in
+            preprocessing, which may have had a pool of their own. Each table once, after `close`.
+        """
+        self._was_told = True
+        names = ["worker", "thread", "start", "stop"]
+        known = chunks.select(names).append_column("call", pc.fill_null(chunks["call"], "")).drop_null()
+        for worker in known["worker"].unique().to_pylist():
+            rows = known.filter(pc.equal(known["worker"], worker))
+            starts, stops = self._busy.get(worker, (_NONE, _NONE))
+            self._busy[worker] = (
+                np.sort(np.concatenate([starts, rows["start"].to_numpy()])),
+                np.sort(np.concatenate([stops, rows["stop"].to_numpy()])),
+            )
+        for call in known["call"].unique().to_pylist():
+            self._learn_pool(known.filter(pc.equal(known["call"], call)))
+        self._note_unseen()
+
+    def _learn_pool(self, rows: pa.Table) -> None:
+        """Learn who worked in one step of a Runner call."""
+        spans = [("thread", "count_distinct"), ("start", "min"), ("stop", "max")]
+        shifts = {shift["worker"]: shift for shift in rows.group_by("worker").aggregate(spans).to_pylist()}
+        start, stop = pc.min(rows["start"]).as_py(), pc.max(rows["stop"]).as_py()
+        size = next((size for began, size in reversed(self._sizes) if began <= start), None)
+        processes, own = [], _name(os.getpid())
+        for worker, shift in shifts.items():
+            process = self._process(worker, shift["start_min"], shift["stop_max"])
+            threads = size if size and worker == own else shift["thread_count_distinct"]
+            if process is None:
+                self._unseen[worker] = max(threads, self._unseen.get(worker, 0))
+            else:
+                processes.append(process)
+                self._employ(process, threads)
+        if own not in shifts:
+            for process in self._idle(processes, (size or 0) - len(shifts), start, stop):
+                self._employ(process, 1)
+            if size is None:
+                self._note(
+                    "the executor does not tell how many processes work for it: those that ran no chunk are not counted"
+                )
+
+    def _employ(self, process: WatchedProcess, threads: int) -> None:
+        self._threads[process] = max(threads, self._threads.get(process, 0))
+
+    def _process(self, worker: str, start: float, stop: float) -> WatchedProcess | None:
+        """The process of this name that was there at that time."""
+        here = (process for process in self._tree.seen if _name(process.pid) == worker)
+        return next((process for process in here if process.was_there(start, stop)), None)
+
+    def _idle(self, workers: list[WatchedProcess], number: int, start: float, stop: float) -> list[WatchedProcess]:
+        """Processes of the workers' pool that got no chunk: of their siblings those that were born with them."""
+        siblings = [
+            process
+            for process in self._tree.seen
+            if process not in workers
+            and not process.is_tracker
+            and process.was_there(start, stop)
+            and any(process.parent == worker.parent for worker in workers)
+        ]
+        apart = {process: min(abs(process.born - worker.born) for worker in workers) for process in siblings}
+        born_with_them = [process for process in siblings if apart[process] < POOL_BIRTHS]
+        return sorted(born_with_them, key=apart.__getitem__)[: max(number, 0)]
+
+    def _note_unseen(self) -> None:
+        here = [worker for worker in self._unseen if _host(worker) == socket.gethostname()]
+        if here:
+            self._note(
+                f"{len(here)} worker process(es) were not seen (they ended too soon, or ran in a container): they are "
+                "taken to have been there from their first chunk to their last, and what they used is not known"
+            )
+        if len(self._unseen) > len(here):
+            self._note(
+                f"{len(self._unseen) - len(here)} worker(s) ran on other hosts than {socket.gethostname()}: "
+                "when they were there and what they used is not known"
+            )
+        if self._unseen and not self._threads:
+            self.absent["samples"] = "no process that ran chunks was seen on this host"
+        else:
+            self.absent.pop("samples", None)
+
+    # what was seen, as tables
+
+    @property
+    def received(self) -> ReceivedRecords:
+        return self._received
+
+    def lifetimes(self, start: float, stop: float) -> pa.Table:
+        """Workers that were there between start and stop."""
+        rows = [
+            *(self._lifetime(process, threads, start, stop) for process, threads in self._workers().items()),
+            *(self._unseen_lifetime(worker, threads) for worker, threads in self._unseen.items()),
+        ]
+        return table_of_rows(LIFETIME_COLUMNS, rows)
+
+    def _workers(self) -> Mapping[WatchedProcess, int | None]:
+        """Threads of the workers that were seen."""
+        return self._threads if self._was_told else dict.fromkeys(self._tree.family())
+
+    def _lifetime(self, process: WatchedProcess, threads: int | None, start: float, stop: float) -> dict[str, Any]:
+        starts, stops = self._busy.get(_name(process.pid), (_NONE, _NONE))
+        born = min([process.born, *starts[:1]])
+        died = max([process.seen, *stops[-1:]]) if process.ended else stop
+        begin, end = (float(min(max(moment, start), stop)) for moment in (born, died))
+        return self._identity(_name(process.pid)) | {
+            "threads": threads,
+            "start": begin,
+            "stop": max(begin, end),
+            "memory_limit": self.hosts[0].memory,
+            "cpu_seconds": process.cpu_seconds,
+        }
+
+    def _unseen_lifetime(self, worker: str, threads: int) -> dict[str, Any]:
+        row = self._identity(worker) | {"threads": threads}
+        if _host(worker) != socket.gethostname():
+            return row
+        starts, stops = self._busy[worker]
+        return row | {"start": float(starts[0]), "stop": float(stops[-1])}
+
+    @staticmethod
+    def _identity(worker: str) -> dict[str, Any]:
+        host, _, process = worker.rpartition("/")
+        return {"worker": worker, "host": host, "process": int(process)}
+
+    def samples(self) -> pa.Table:
+        """Samples of the workers, worker by worker."""
+        rows = [
+            {"worker": _name(process.pid), "memory_limit": self.hosts[0].memory, **sample._asdict()}
+            | {"executing": self._executing(_name(process.pid), sample.time)}
+            for process in self._workers()
+            for sample in process.samples
+        ]
+        return table_of_rows(SAMPLE_COLUMNS, rows)
+
+    def _executing(self, worker: str, moment: float) -> int | None:
+        """Chunks that the worker had begun and not ended."""
+        if not self._was_told:
+            return None
+        starts, stops = self._busy.get(worker, (_NONE, _NONE))
+        return int(np.searchsorted(starts, moment, side="right") - np.searchsorted(stops, moment, side="right"))
+
+    def tasks(self) -> None:
+        """Nothing: only Dask has tasks."""
+        return
+
+    def notes(self) -> list[str]:
+        notes = [*self.problems, *self.received.problems]
+        if self._merged:
+            notes.append(
+                f"{self._merged} samples of processes were merged with their neighbours to keep {MOST_SAMPLES}: "
+                "of their memory the highest was kept, of their CPU use the mean"
+            )
+        return notes
+
+    # what only Dask has
+
+    def create_span(self, name: str) -> dict[str, Any]:
+        return {"context": nullcontext(), "name": name}
+
+    def get_span_metrics(self, span: Mapping[str, Any]) -> dict[tuple[Any, ...], float]:  # noqa: ARG002
+        return {}
+
+    def supports_fine_metrics(self) -> bool:
+        return False
+
+    # how it looks
+
+    def _keep_looking(self) -> None:
+        """Look until the end. It logs and imports nothing: the analysis may fork meanwhile."""
+        cost = 0.0
+        while not self._ended.wait(max(self._pause(), cost / SHARE)):
+            began = time.thread_time()
+            with noting(self._note, "the processes of the analysis could not be seen for a while"):
+                self._look(sample=self._interval is not None and time.monotonic() >= self._next_sample)
+            cost = time.thread_time() - began
+
+    def _pause(self) -> float:
+        return LOOK_INTERVAL if self._interval is None else min(LOOK_INTERVAL, self._interval)
+
+    def _look(self, *, sample: bool) -> None:
+        self._tree.look(sample=sample)
+        if sample and self._interval is not None:
+            if sum(len(process.samples) for process in self._tree.seen) > MOST_SAMPLES:
+                self._merged += sum(process.merge_neighbours() for process in self._tree.seen)
+                self._interval *= 2
+            self._next_sample = time.monotonic() + self._interval
+
+
+def pool_size(executor: Any) -> int | None:
+    """Processes or threads that work for an executor of coffea; None where it does not tell."""
+    if hasattr(executor, "jobs_executors"):
+        return _parsl_threads(executor)
+    if not hasattr(executor, "pool"):
+        return None
+    of_instance: int | None = getattr(executor.pool, "_max_workers", None)
+    return of_instance or int(executor.workers)
+
+
+def _parsl_threads(executor: Any) -> int | None:
+    """Threads of Parsl's pools for chunks; None where they are not all pools of threads."""
+    labels = executor.jobs_executors
+    config = executor.config or sys.modules["parsl"].dfk().config
+    pools = [pool for pool in config.executors if labels == "all" or pool.label in labels]
+    if not all(hasattr(pool, "max_threads") for pool in pools):
+        return None
+    return int(sum(pool.max_threads for pool in pools))
+
+
+def _name(pid: int) -> str:
+    """Name of a process among the workers, as the probe gives it."""
+    return f"{socket.gethostname()}/{pid}"
+
+
+def _host(worker: str) -> str:
+    return worker.rpartition("/")[0]

@@ -1,0 +1,192 @@
+"""The processes of an analysis on this host, and what the operating system tells of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import psutil
+
+SHORTEST_STEP: Final = 0.05
+"""Seconds below which no CPU use is told: the operating system counts CPU time in hundredths of a second."""
+
+TRACKERS: Final = ("resource_tracker", "semaphore_tracker", "forkserver")
+"""Words in the command of processes that serve a pool and never work in it."""
+
+LEAST_WEIGHT: Final = 0.01
+"""Seconds of CPU that a process is taken to have used at least, where time is shared out in proportion."""
+
+
+class Sample(NamedTuple):
+    """What a process used at one time; None where the operating system does not tell."""
+
+    time: float
+    cpu_percent: float | None
+    memory: int | None
+    cpu_seconds: float
+    file_descriptors: int | None
+
+
+class WatchedProcess:
+    """A process of the analysis.
+
+    `born` and `seen` are Unix times, of its beginning and of when it was last alive. `cpu_seconds` is its CPU time
+    since it was first seen, from its beginning where that fell into the watch.
+    """
+
+    def __init__(self, handle: psutil.Process, parent: int, born: float, *, is_new: bool) -> None:
+        self.pid: int = handle.pid
+        self.parent = parent
+        self.born = self.seen = born
+        self.ended = False
+        self.samples: list[Sample] = []
+        self._handle = handle
+        self._own = self.pid == os.getpid()
+        self._learn_command()
+        self._cpu, self._reaped = self._times()
+        self._cpu_before = 0.0 if is_new else self._cpu
+        self._settled = self._reaped
+        self._pending = 0.0
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time, user and system, of all threads."""
+        return self._cpu - self._cpu_before
+
+    def was_there(self, start: float, stop: float) -> bool:
+        """Whether it lived at some time between start and stop."""
+        return self.born <= stop and (self.seen >= start or not self.ended)
+
+    def read(self, *, sample: bool) -> None:
+        """Look at the process; one that has just ended, or may not be read, stays as it was."""
+        try:
+            with self._handle.oneshot():
+                self._cpu, self._reaped = self._times()
+                self.ended = self._handle.status() == psutil.STATUS_ZOMBIE
+                if not self.ended:
+                    self.seen = time.time()
+                    if sample:
+                        self._take_sample()
+        except psutil.Error:
+            return
+
+    def _times(self) -> tuple[float, float]:
+        """CPU time of the process, and of the children that it has waited for."""
+        times = os.times() if self._own else self._handle.cpu_times()
+        cpu = time.process_time() if self._own else times.user + times.system
+        return cpu, times.children_user + times.children_system
+
+    def _learn_command(self) -> None:
+        """Learn what it runs; between fork and exec that is still what its parent runs."""
+        self.is_tracker = any(word in part for part in self._handle.cmdline() for word in TRACKERS)
+
+    def _take_sample(self) -> None:
+        self._learn_command()
+        memory, percent = int(self._handle.memory_info().rss), None
+        if self.samples and self.seen - self.samples[-1].time >= SHORTEST_STEP:
+            last = self.samples[-1]
+            percent = 100 * (self.cpu_seconds - last.cpu_seconds) / (self.seen - last.time)
+        self.samples.append(Sample(self.seen, percent, memory, self.cpu_seconds, self._file_descriptors()))
+
+    def _file_descriptors(self) -> int | None:
+        try:
+            return int(self._handle.num_fds())
+        except psutil.AccessDenied:
+            return None
+
+    def settle(self, gone: Sequence[WatchedProcess]) -> None:
+        """Give children that ended what this process found in them beyond what was seen of them.
+
+        A child may end amid a look, and its time be found one look before it is missed.
+        """
+        found = self._reaped - self._settled
+        self._settled = self._reaped
+        unseen = self._pending + found - sum(child._cpu + child._reaped for child in gone)
+        self._pending = 0.0 if gone else found
+        weights = [child.cpu_seconds + LEAST_WEIGHT for child in gone]
+        for child, weight in zip(gone, weights, strict=True):
+            child._cpu += max(unseen, 0.0) * weight / sum(weights)
+
+    def merge_neighbours(self) -> int:
+        """Make one sample of each two, with their highest memory; give how many went."""
+        before = len(self.samples)
+        self.samples = [_merged(self.samples[at : at + 2]) for at in range(0, before, 2)]
+        return before - len(self.samples)
+
+
+def _merged(samples: Sequence[Sample]) -> Sample:
+    percents = [sample.cpu_percent for sample in samples if sample.cpu_percent is not None]
+    return samples[-1]._replace(
+        memory=max((sample.memory for sample in samples if sample.memory is not None), default=None),
+        cpu_percent=sum(percents) / len(percents) if percents else None,
+    )
+
+
+def _birth(handle: psutil.Process) -> float:
+    """When a process began (Unix time). psutil knows the boot of a Linux host, and so this, to a second only."""
+    created = float(handle.create_time())
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return created
+    return created - float(psutil.boot_time()) + time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class ProcessTree:
+    """This process, those that descend from it, and those of its session: some pools let go of their workers.
+
+    What a process used between the last look and its end is what its parent found in it on waiting for it. Where
+    several ended between two looks the sum is exact, and shared out in proportion to what each had used before. A
+    process whose parent is not watched, or does not wait, lacks it.
+    """
+
+    def __init__(self) -> None:
+        self.seen: list[WatchedProcess] = []
+        self._living: dict[int, WatchedProcess] = {}
+        self._strangers: set[int] = set()
+        self._looked: float | None = None
+        self._lock = threading.Lock()
+
+    def look(self, *, sample: bool) -> None:
+        """Find who came and went, and read what they used; take a sample of each where asked for."""
+        with self._lock:
+            present = set(psutil.pids())
+            gone = [self._living.pop(pid) for pid in self._living.keys() - present]
+            self._welcome(present)
+            for process in self._living.values():
+                process.read(sample=sample)
+            for process in gone:
+                process.ended = True
+            for parent in self._living.values():
+                parent.settle([process for process in gone if process.parent == parent.pid])
+            self._looked = time.time()
+
+    def _welcome(self, present: set[int]) -> None:
+        self._strangers &= present
+        for pid in sorted(present - self._strangers - self._living.keys()):
+            process = self._newcomer(pid)
+            if process is None:
+                self._strangers.add(pid)
+            else:
+                self._living[pid] = process
+                self.seen.append(process)
+
+    def _newcomer(self, pid: int) -> WatchedProcess | None:
+        try:
+            handle = psutil.Process(pid)
+            parent = handle.ppid()
+            if parent not in self._living and os.getsid(pid) != os.getsid(0):
+                return None
+            born = min(max(_birth(handle), self._looked or 0.0), time.time())
+            return WatchedProcess(handle, parent, born, is_new=self._looked is not None)
+        except (psutil.Error, OSError):
+            return None
+
+    def family(self) -> list[WatchedProcess]:
+        """This process and all that descend from it."""
+        members = {os.getpid()}
+        for process in self.seen:
+            if process.parent in members:
+                members.add(process.pid)
+        return [process for process in self.seen if process.pid in members]

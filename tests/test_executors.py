@@ -1,0 +1,265 @@
+"""Every executor of coffea gives the same output with and without a collector, and a record for each chunk."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import loky
+import pytest
+from analyses import Jets, Raising, RaisingOnce, count_events
+from coffea.nanoevents import NanoAODSchema
+from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor, Runner
+from coffea.processor.checkpointer import SimpleCheckpointer
+from distributed import Client
+
+from roastcoffea import MetricsCollector
+from roastcoffea.measurement import Measurement
+
+CHUNKSIZE = 1100
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Performed attempt:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Skipping bad file:UserWarning"),
+]
+
+
+class SpawningPool(concurrent.futures.ProcessPoolExecutor):
+    """Processes that begin anew: the tests' own process has threads."""
+
+    def __init__(self, max_workers: int) -> None:
+        super().__init__(max_workers, mp_context=multiprocessing.get_context("spawn"))
+
+
+ON_DASK = {
+    "dask": {},
+    "dask, tree reduction of 2": {"treereduction": 2},
+    "dask without compression": {"compression": None},
+    "dask with worker affinity": {"worker_affinity": True},
+}
+HERE = {
+    "iterative": (IterativeExecutor, {}),
+    "processes": (FuturesExecutor, {"pool": SpawningPool, "workers": 2}),
+    "threads": (FuturesExecutor, {"pool": concurrent.futures.ThreadPoolExecutor, "workers": 4}),
+    "threads without compression": (
+        FuturesExecutor,
+        {"pool": concurrent.futures.ThreadPoolExecutor, "workers": 2, "compression": None},
+    ),
+    "loky": (FuturesExecutor, {"pool": loky.ProcessPoolExecutor, "workers": 2}),
+    "merging": (FuturesExecutor, {"pool": SpawningPool, "workers": 2, "merging": (2, 2, 3)}),
+}
+
+
+@contextmanager
+def executor_of(kind: str, stack: ExitStack, client: Client | None = None, **options: Any) -> Iterator[Any]:
+    if kind in ON_DASK:
+        yield DaskExecutor(client=client, status=False, **ON_DASK[kind], **options)
+    elif kind in HERE:
+        executor, own = HERE[kind]
+        yield executor(status=False, **own, **options)
+    else:
+        stack.enter_context(parsl_of(kind))
+        yield ParslExecutor(status=False, **options)
+
+
+@contextmanager
+def parsl_of(kind: str) -> Iterator[None]:
+    """Parsl with threads, or with processes of its HighThroughputExecutor on this host."""
+    parsl = pytest.importorskip("parsl")
+    from parsl.config import Config
+    from parsl.executors import HighThroughputExecutor, ThreadPoolExecutor
+    from parsl.providers import LocalProvider
+
+    folder = Path.cwd() / f"parsl-{kind.replace(' ', '-')}"
+    if kind == "parsl threads":
+        executor = ThreadPoolExecutor(max_threads=2)
+    else:
+        provider = LocalProvider(init_blocks=1, max_blocks=1)
+        executor = HighThroughputExecutor(
+            address="127.0.0.1", max_workers_per_node=2, cores_per_worker=0.5, provider=provider, encrypted=False
+        )
+    parsl.load(Config(executors=[executor], run_dir=str(folder), usage_tracking=0, initialize_logging=False))
+    try:
+        yield
+    finally:
+        parsl.dfk().cleanup()
+        parsl.clear()
+
+
+def runner_with(executor: Any, **options: Any) -> Runner:
+    defaults: dict[str, Any] = {"chunksize": CHUNKSIZE, "savemetrics": True, "metadata_cache": {}}
+    return Runner(executor=executor, schema=NanoAODSchema, **defaults | options)
+
+
+def checked(measurement: Measurement, report: dict[str, Any]) -> None:
+    """There is one record for each chunk, and they add up to coffea's report."""
+    chunks = measurement.chunks
+    assert measurement.outcome == "finished"
+    assert len(chunks) == report["chunks"]
+    assert set(chunks["outcome"]) == {"ok"}
+    assert chunks["events"].sum() == report["entries"]
+    assert chunks["bytes_requested"].sum() == chunks["coffea_bytes_read"].sum() == report["bytesread"]
+    assert chunks["id"].is_unique
+    phases = ["read_seconds", "decompress_seconds", "interpret_seconds", "compute_seconds", "wait_seconds"]
+    assert (chunks[phases].sum(axis=1) / chunks["process_seconds"]).between(0.98, 1.02).all()
+    assert measurement.byte_ledger.residual == 0
+    assert measurement.byte_ledger.certificate.complete, measurement.byte_ledger.certificate.reasons
+    assert len(measurement.preprocessing) == chunks["file"].nunique()
+
+
+@pytest.mark.parametrize("kind", HERE)
+def test_executors_without_dask(kind: str, sample: dict[str, Any]) -> None:
+    check_executor(kind, sample, None)
+
+
+@pytest.mark.parametrize("kind", ON_DASK)
+def test_executors_on_dask(kind: str, sample: dict[str, Any], client: Client) -> None:
+    check_executor(kind, sample, client)
+
+
+@pytest.mark.parametrize("kind", ["parsl threads", "parsl processes"])
+def test_executors_of_parsl(kind: str, sample: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    check_executor(kind, sample, None)
+
+
+def check_executor(kind: str, sample: dict[str, Any], client: Client | None) -> None:
+    with ExitStack() as stack, executor_of(kind, stack, client) as executor:
+        runner = runner_with(executor)
+        expected, expected_report = runner(sample, processor_instance=Jets())
+        runner.metadata_cache.clear()
+        with MetricsCollector(client) as collector:
+            output, report = runner(sample, processor_instance=Jets())
+    assert output == expected
+    for timed in ("processtime",):
+        expected_report.pop(timed), report.pop(timed)
+    assert {name: _sorted(value) for name, value in report.items()} == {
+        name: _sorted(value) for name, value in expected_report.items()
+    }
+    checked(collector.measurement, report)
+    assert collector.problems == []
+
+
+def _sorted(value: Any) -> Any:
+    return sorted(value) if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("kind", ["iterative", "threads", "loky", "dask"])
+def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.root"
+    good = {name: dict(what["files"]) for name, what in sample.items()}
+    first = next(iter(good))
+    bad.write_bytes(Path(next(iter(good[first]))).read_bytes())
+    fileset = {name: {"files": files} for name, files in good.items()}
+    fileset[first]["files"] = {str(bad): "Events", **good[first]}
+    on_dask = client if kind == "dask" else None
+    with ExitStack() as stack, executor_of(kind, stack, on_dask, retries=0) as executor:
+        runner = runner_with(executor, skipbadfiles=True)
+        chunks = list(runner.preprocess(fileset, treename="Events"))
+        bad.write_bytes(b"no ROOT file")
+        lost = sum(chunk.filename == str(bad) for chunk in chunks)
+        expected, _ = runner(chunks, processor_instance=Jets())
+        with MetricsCollector(on_dask) as collector:
+            output, _ = runner(chunks, processor_instance=Jets())
+    assert output == expected
+    outcomes = collector.measurement.chunks["outcome"].value_counts()
+    assert lost > 0
+    assert outcomes["skipped"] == lost
+    assert outcomes["ok"] == len(chunks) - lost
+
+
+@pytest.mark.parametrize("kind", ["iterative", "processes", "threads", "loky"])
+def test_a_run_that_raises_leaves_its_records(kind: str, sample: dict[str, Any]) -> None:
+    with ExitStack() as stack, executor_of(kind, stack, retries=1) as executor:
+        runner = runner_with(executor, chunksize=10**6)
+        with pytest.raises(Exception, match="planted"), MetricsCollector() as collector:
+            runner(sample, processor_instance=Raising(entry=0))
+    measurement = collector.measurement
+    assert measurement.outcome == "failed"
+    failed = measurement.chunks.query("outcome == 'error'")
+    assert len(failed) >= 2
+    assert failed["error"].str.contains("planted").all()
+    assert measurement.byte_ledger["failed"] == failed["bytes_requested"].sum() > 0
+    assert measurement.byte_ledger.residual == 0
+
+
+@pytest.mark.parametrize("kind", ["iterative", "threads", "dask"])
+def test_attempts_that_are_repeated_have_records_of_their_own(
+    kind: str, sample: dict[str, Any], client: Client, tmp_path: Path
+) -> None:
+    on_dask = client if kind == "dask" else None
+    with ExitStack() as stack, executor_of(kind, stack, on_dask, retries=2) as executor:
+        runner = runner_with(executor, chunksize=2000)
+        with MetricsCollector(on_dask) as collector:
+            _, report = runner({"a": sample[next(iter(sample))]}, processor_instance=RaisingOnce(str(tmp_path)))
+    chunks = collector.measurement.chunks
+    outcomes = chunks["outcome"].value_counts()
+    assert outcomes["ok"] == report["chunks"]
+    assert outcomes["error"] >= 2
+    assert chunks.query("outcome == 'error'")["attempt"].min() == 1
+    assert chunks.query("outcome == 'ok'")["attempt"].max() == 2
+
+
+def test_a_recoverable_executor_gives_what_was_done(sample: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    with ExitStack() as stack, executor_of("threads", stack, retries=0, recoverable=True) as executor:
+        runner = runner_with(executor)
+        with pytest.raises(Exception, match="planted") as without:
+            runner(sample, processor_instance=Raising(entry=0))
+        with pytest.raises(Exception, match="planted") as within, MetricsCollector() as collector:
+            runner(sample, processor_instance=Raising(entry=0))
+    assert set(within.value.partial_output) == set(without.value.partial_output)
+    assert collector.measurement.chunks["outcome"].value_counts()["ok"] > 0
+
+
+@pytest.mark.parametrize("kind", ["iterative", "dask"])
+def test_chunks_from_checkpoints_read_nothing(
+    kind: str, sample: dict[str, Any], client: Client, tmp_path: Path
+) -> None:
+    on_dask = client if kind == "dask" else None
+    with ExitStack() as stack, executor_of(kind, stack, on_dask) as executor:
+        runner = runner_with(executor, checkpointer=SimpleCheckpointer(str(tmp_path)))
+        with MetricsCollector(on_dask) as first:
+            expected, _ = runner(sample, processor_instance=Jets())
+        with MetricsCollector(on_dask) as second:
+            output, _ = runner(sample, processor_instance=Jets())
+    assert output == expected
+    worked, loaded = first.measurement.chunks, second.measurement.chunks
+    assert set(worked["outcome"]) == {"ok"}
+    assert (worked["checkpoint_seconds"] > 0).all()
+    assert set(loaded["outcome"]) == {"checkpoint"}
+    assert loaded["bytes_requested"].sum() == 0
+    assert (loaded["checkpoint_seconds"] > 0).all()
+    assert second.measurement.byte_ledger["payload"] == 0
+    assert second.measurement.metrics["total_bytes_read"] == 0
+    assert second.measurement.metrics["total_events"] == first.measurement.metrics["total_events"]
+
+
+@pytest.mark.parametrize("kind", ["iterative", "threads", "dask"])
+def test_a_function_is_a_processor(kind: str, sample: dict[str, Any], client: Client) -> None:
+    on_dask = client if kind == "dask" else None
+    with ExitStack() as stack, executor_of(kind, stack, on_dask) as executor:
+        runner = runner_with(executor)
+        with MetricsCollector(on_dask) as collector:
+            output, report = runner(sample, processor_instance=count_events)
+    assert output["events"] == report["entries"]
+    checked(collector.measurement, report)
+
+
+@pytest.mark.parametrize("kind", ["iterative", "dask"])
+def test_results_as_a_type(kind: str, sample: dict[str, Any], client: Client) -> None:
+    on_dask = client if kind == "dask" else None
+    with ExitStack() as stack, executor_of(kind, stack, on_dask) as executor:
+        runner = runner_with(executor, use_result_type=True, skipbadfiles=True)
+        with MetricsCollector(on_dask) as collector:
+            result = runner(sample, processor_instance=Jets())
+    output, report = result.unwrap()
+    assert sum(dataset["events"] for dataset in output.values()) == report["entries"]
+    checked(collector.measurement, report)
