@@ -6,8 +6,11 @@ from math import sqrt
 from typing import Any
 
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
+from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 
@@ -24,28 +27,108 @@ def chunk(dataset: str, key: str | None, run_id: int | None, outcome: str, **val
     return row | {"start": T, "stop": T} | memory | values
 
 
-FIRST = {"events": 100, "wall_seconds": 2.0, "cpu_seconds": 1.5, "coffea_bytes_read": 1000}
-AGAIN = {"events": 100, "wall_seconds": 4.0, "cpu_seconds": 2.5, "coffea_bytes_read": 1000}
-ERRED = {"wall_seconds": 1.0, "cpu_seconds": 0.5, "error": "boom"}
-RETRIED = {"events": 300, "wall_seconds": 6.0, "cpu_seconds": 5.0, "coffea_bytes_read": 3000}
-SKIPPED = {"wall_seconds": 0.5, "cpu_seconds": 0.25}
-NO_TASK = {"events": 50, "wall_seconds": 8.0, "cpu_seconds": 6.0, "coffea_bytes_read": 500}
+def phases(*seconds: float) -> dict[str, float]:
+    """Phases of an attempt that was computed to the end, in this order, and the sum of those in process()."""
+    names = ("open", "build", "read", "decompress", "interpret", "compute", "wait", "checkpoint", "result")
+    named = {f"{name}_seconds": value for name, value in zip(names, seconds, strict=True)}
+    return named | {"process_seconds": sum(seconds[2:7])}
+
+
+def reading(requested: int, payload: int, metadata: int, uncompressed: int, **values: Any) -> dict[str, Any]:
+    """What an attempt read; of the source 64 B more came than it asked for."""
+    amounts = {"bytes_requested": requested, "bytes_payload": payload, "bytes_metadata": metadata}
+    file = {"tree": "Events", "uuid": "ab", "tree_branches": 4, "source": "FSSpecSource(HTTPFileSystem)"}
+    transferred = {"bytes_uncompressed": uncompressed, "bytes_transferred": requested + 64}
+    return file | amounts | transferred | {"coffea_bytes_read": requested} | values
+
+
+def entries(start: int, stop: int, result: bool = True) -> dict[str, int]:
+    return {"entry_start": start, "entry_stop": stop} | ({"events": stop - start} if result else {})
+
+
+FIRST = {"wall_seconds": 2.0, "cpu_seconds": 1.25, "helper_cpu_seconds": 0.25} | entries(0, 100)
+AGAIN = {"wall_seconds": 4.0, "cpu_seconds": 2.5, "helper_cpu_seconds": 0.0} | entries(0, 100)
+ERRED = {"wall_seconds": 1.0, "cpu_seconds": 0.5, "helper_cpu_seconds": 0.0, "error": "boom"} | entries(100, 400, False)
+RETRIED = {"wall_seconds": 6.0, "cpu_seconds": 5.0, "helper_cpu_seconds": 0.0} | entries(100, 400)
+SKIPPED = {"wall_seconds": 0.5, "cpu_seconds": 0.25, "helper_cpu_seconds": 0.0} | entries(0, 10, False)
+NO_TASK = {"wall_seconds": 8.0, "cpu_seconds": 6.0, "helper_cpu_seconds": 0.0} | entries(0, 50)
 BRANCHES = ["Jet_pt-data", "Jet_pt-offsets", "run-data"]
+A, B = "root://storage:1094//a.root", "/data/b.root"
 
 CHUNKS = [
     # The result of k1 was lost with its worker and computed again: it counts once, its CPU twice.
-    chunk("data", "k1", 1, "ok", attempt=1, memory=(100, 110, 120), file="a.root", worker="A", **FIRST),
-    chunk("data", "k1", 5, "ok", attempt=2, memory=(100, 104, 130), file="a.root", worker="A", **AGAIN)
-    | {"coffea_columns": BRANCHES},
-    chunk("data", "k2", 2, "error", attempt=1, **ERRED),
-    chunk("data", "k2", 6, "ok", attempt=2, memory=(200, 190, 210), **RETRIED),
-    chunk("mc", "k3", 3, "skipped", attempt=1, **SKIPPED),
-    chunk("mc", None, None, "ok", memory=(100, 100, 100), **NO_TASK),
+    chunk("data", "k1", 1, "ok", attempt=1, memory=(100, 110, 120), file=A, worker="A", id=11, **FIRST)
+    | reading(1000, 800, 200, 2000, file_bytes=4800)
+    | phases(0.125, 0.25, 0.25, 0.125, 0.125, 0.5, 0.25, 0.0, 0.125),
+    chunk("data", "k1", 5, "ok", attempt=2, memory=(100, 104, 130), file=A, worker="A", id=12, **AGAIN)
+    | reading(1000, 800, 200, 2000, file_bytes=4800)
+    | phases(0.125, 0.5, 0.5, 0.25, 0.25, 1.5, 0.5, 0.25, 0.125)
+    | {"coffea_columns": BRANCHES, "start": T + 1},
+    # Failed as it built its events, after 300 B.
+    chunk("data", "k2", 2, "error", attempt=1, file=A, id=13, **ERRED)
+    | reading(300, 0, 300, 0)
+    | {"open_seconds": 0.5},
+    chunk("data", "k2", 6, "ok", attempt=2, memory=(200, 190, 210), file=A, id=14, **RETRIED)
+    | reading(3000, 2700, 250, 7000, file_bytes=4800)
+    | phases(0.125, 0.125, 1.0, 0.5, 0.25, 3.0, 0.5, 0.0, 0.25)
+    | {"start": T + 2},
+    chunk("mc", "k3", 3, "skipped", attempt=1, file=A, id=15, **SKIPPED) | reading(0, 0, 0, 0),
+    chunk("mc", None, None, "ok", memory=(100, 100, 100), file=B, id=16, **NO_TASK)
+    | reading(500, 400, 100, 500, file_bytes=800)
+    | phases(0.25, 0.25, 0.5, 0.5, 0.5, 5.0, 0.5, 0.0, 0.25),
+]
+
+
+def branch_read(chunk_id: int, branch: str, first: int, sizes: list[int], **values: Any) -> dict[str, Any]:
+    """Row of the table of branches; it decompresses to twice its size where nothing else is said."""
+    seconds = {"read_seconds": 0.25, "decompress_seconds": 0.125, "interpret_seconds": 0.0625}
+    baskets = {"baskets": len(sizes), "basket_first": first, "basket_last": first + len(sizes) - 1}
+    size = sum(sizes)
+    amounts = {"bytes_payload": size, "bytes_again": 0, "bytes_uncompressed": 2 * size, "basket_bytes": sizes}
+    return {"chunk": chunk_id, "branch": branch} | amounts | baskets | seconds | values
+
+
+BRANCH_READS = [
+    branch_read(11, "Jet_pt", 0, [300, 300]),
+    branch_read(11, "run", 0, [200]),
+    branch_read(12, "Jet_pt", 0, [300, 300], bytes_uncompressed=1500),
+    branch_read(12, "run", 0, [200], bytes_uncompressed=500),
+    # Shares a basket of 300 B with the chunk before, and reads one of 400 B twice.
+    branch_read(14, "Jet_pt", 1, [300, 1000, 400], bytes_again=400, bytes_uncompressed=6000),
+    branch_read(14, "run", 1, [600], bytes_uncompressed=1000),
+    branch_read(16, "Jet_pt", 0, [400], bytes_uncompressed=400),
+    # Came with the tree.
+    branch_read(16, "run", 0, [0], bytes_uncompressed=100),
+]
+
+PREPROCESSINGS = [
+    {"id": 1, "dataset": "data", "file": A, "key": "p1", "run_id": 1, "bytes_requested": 150, "outcome": "ok"},
+    {"id": 2, "dataset": "mc", "file": B, "key": "p2", "run_id": 1, "bytes_requested": 50, "outcome": "error"},
+    {"id": 3, "dataset": "mc", "file": B, "key": "p2", "run_id": 2, "bytes_requested": 50, "outcome": "ok"},
+]
+PREPROCESSINGS = [row | {"bytes_transferred": row["bytes_requested"]} for row in PREPROCESSINGS]
+
+SECTIONS = [
+    {"chunk": 12, "name": "jets", "count": 2, "wall_seconds": 1.0, "self_seconds": 0.5, "cpu_seconds": 0.75}
+    | {"max_seconds": 0.75, "errors": 0},
+    {"chunk": 12, "name": "jets/read", "count": 1, "wall_seconds": 0.5, "self_seconds": 0.5, "cpu_seconds": 0.25}
+    | {"max_seconds": 0.5, "errors": 0, "bytes": 600},
+    {"chunk": 13, "name": "jets", "count": 1, "wall_seconds": 0.25, "self_seconds": 0.25, "cpu_seconds": 0.25}
+    | {"max_seconds": 0.25, "errors": 1},
+    {"chunk": 16, "name": "jets", "count": 1, "wall_seconds": 2.0, "self_seconds": 2.0, "cpu_seconds": 2.0}
+    | {"max_seconds": 2.0, "errors": 0, "memory_peak": 120 * MIB, "memory_delta": 3 * MIB},
 ]
 
 TASKS = [
-    {"key": "k1", "prefix": "Dijet", "kind": "processor", "outcome": "ok"},
-    {"key": "k2", "prefix": "Dijet", "kind": "processor", "outcome": "error"},
+    {"key": "k1", "run_id": 1, "prefix": "Dijet", "kind": "processor", "outcome": "ok"},
+    {"key": "k1", "run_id": 5, "prefix": "Dijet", "kind": "processor", "outcome": "ok"},
+    {"key": "k2", "run_id": 2, "prefix": "Dijet", "kind": "processor", "outcome": "error"},
+    {"key": "k2", "run_id": 6, "prefix": "Dijet", "kind": "processor", "outcome": "ok"},
+    {"key": "k3", "run_id": 3, "prefix": "Dijet", "kind": "processor", "outcome": "ok"},
+    {"key": "p1", "run_id": 1, "prefix": "get", "kind": "preprocessing", "outcome": "ok"},
+    {"key": "p2", "run_id": 1, "prefix": "get", "kind": "preprocessing", "outcome": "error"},
+    {"key": "p2", "run_id": 2, "prefix": "get", "kind": "preprocessing", "outcome": "ok"},
+    {"key": "p3", "run_id": 1, "prefix": "reduce", "kind": "preprocessing", "outcome": "ok"},
     {"key": "r1", "prefix": "reduce", "kind": "merge", "outcome": "ok"},
 ]
 
@@ -111,6 +194,9 @@ def handmade_run(**changes: Any) -> Run:
         "environment": Environment(versions={"coffea": "2026.9"}, client_host="here"),
         "calls": CALLS,
         "chunks": table_of_rows(CHUNK_COLUMNS, CHUNKS),
+        "branch_reads": table_of_rows(BRANCH_READ_COLUMNS, BRANCH_READS),
+        "sections": table_of_rows(SECTION_COLUMNS, SECTIONS),
+        "preprocessing": table_of_rows(PREPROCESSING_COLUMNS, PREPROCESSINGS),
         "tasks": table_of_rows(TASK_COLUMNS, TASKS),
         "samples": table_of_rows(SAMPLE_COLUMNS, SAMPLES),
         "lifetimes": table_of_rows(LIFETIME_COLUMNS, LIFETIMES),
@@ -121,7 +207,7 @@ def handmade_run(**changes: Any) -> Run:
 
 def run_without_tables(**changes: Any) -> Run:
     """Return a run of which nothing was measured but its start and stop."""
-    fields = ("chunks", "tasks", "samples", "lifetimes", "span_metrics")
+    fields = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes", "span_metrics")
     nothing: dict[str, Any] = dict.fromkeys(fields) | {
         "calls": (),
         "outcome": FAILED,
@@ -135,6 +221,9 @@ def empty_run(**changes: Any) -> Run:
     nothing: dict[str, Any] = {
         "calls": (),
         "chunks": table_of_rows(CHUNK_COLUMNS, []),
+        "branch_reads": table_of_rows(BRANCH_READ_COLUMNS, []),
+        "sections": table_of_rows(SECTION_COLUMNS, []),
+        "preprocessing": table_of_rows(PREPROCESSING_COLUMNS, []),
         "tasks": table_of_rows(TASK_COLUMNS, []),
         "samples": table_of_rows(SAMPLE_COLUMNS, []),
         "lifetimes": table_of_rows(LIFETIME_COLUMNS, []),
@@ -146,6 +235,32 @@ def empty_run(**changes: Any) -> Run:
 EXPECTED = {
     "total_bytes_read": 4500,
     "data_rate_gbps": 3.6e-7,  # 8 x 4500 bits in 100 s
+    "bytes_requested": 6050,  # 1000 + 1000 + 300 + 3000 + 500, preprocessing 150 + 50 + 50
+    "bytes_payload": 3200,  # of k1 600 + 200, of k2 1000 + 400 + 600, of the last 400
+    "bytes_reread": 700,
+    "bytes_metadata": 550,  # 200 + 250 + 100
+    "bytes_preprocessing": 200,
+    "bytes_failed": 1350,  # the first of k1, the first of k2, the one that erred of p2
+    "bytes_residual": 50,  # k2 asked for 50 B more than its payload and metadata
+    "bytes_transferred": 6050 + 6 * 64,
+    "data_rate_requested_gbps": 4.84e-7,
+    "data_rate_payload_gbps": 2.56e-7,
+    "useful_fraction": 3200 / 6050,
+    "read_amplification": 3900 / 3200,
+    "total_bytes_uncompressed": 9500,
+    "compression_ratio": 9400 / 3900,  # without the branch that came with the tree
+    "avg_bytes_read_percent": (100 * 2800 / 4800 + 50) / 2,
+    "avg_branches_read_percent": 50.0,
+    "total_branches_read": 2,
+    "chunk_open_seconds": 1.125,
+    "chunk_build_seconds": 1.125,
+    "chunk_read_seconds": 2.25,
+    "chunk_decompress_seconds": 1.375,
+    "chunk_interpret_seconds": 1.125,
+    "chunk_compute_seconds": 10.0,
+    "chunk_wait_seconds": 1.75,
+    "chunk_checkpoint_seconds": 0.25,
+    "chunk_result_seconds": 0.75,
     "num_chunks": 3,
     "total_events": 450,
     "event_rate_elapsed_khz": 0.0045,
@@ -161,7 +276,7 @@ EXPECTED = {
     "avg_memory_per_worker_bytes": 387.5,  # A: (10 s x 200 + 30 s x 300) / 40 s = 275; B: 500
     "elapsed_time_seconds": 100.0,
     "runner_time_seconds": 80.0,  # 10 to 50 and 40 to 90
-    "total_cpu_time": 15.75,  # 1.5 + 2.5 + 0.5 + 5 + 0.25 + 6
+    "total_cpu_time": 15.75,  # 1.25 + 0.25 + 2.5 + 0.5 + 5 + 0.25 + 6
     "avg_cpu_time_per_chunk": 5.25,
     "worker_cpu_time_seconds": 90.0,
     "processor_cpu_time_seconds": 12.0,

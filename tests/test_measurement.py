@@ -6,23 +6,33 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from handmade import EXPECTED, T, empty_run, handmade_run, run_without_tables
+from handmade import EXPECTED, A, T, empty_run, handmade_run, run_without_tables
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load, load_measurement
 from roastcoffea.metrics import CATALOGUE
+from roastcoffea.metrics.bytes import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import RAW
+from roastcoffea.metrics.sections import SECTION_TOTALS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 
 FRAMES = {
     "chunks": CHUNK_COLUMNS,
+    "preprocessing": PREPROCESSING_COLUMNS,
     "tasks": TASK_COLUMNS,
     "workers": SAMPLE_COLUMNS,
     "lifetimes": LIFETIME_COLUMNS,
 }
-FIELDS = {"chunks": "chunks", "tasks": "tasks", "workers": "samples", "lifetimes": "lifetimes"}
+FIELDS = {
+    "chunks": "chunks",
+    "preprocessing": "preprocessing",
+    "tasks": "tasks",
+    "workers": "samples",
+    "lifetimes": "lifetimes",
+}
 RAW_NAMES = {metric.name for metric in CATALOGUE.metrics() if metric.group == RAW}
 DATA = os.environ.get("ROASTCOFFEA_TEST_DATA")
 
@@ -48,6 +58,53 @@ def test_frames_keep_what_was_not_measured():
     assert chunks.key.isna().sum() == 1
     assert chunks.attrs["columns"]["wall_seconds"].endswith("[s]")
     assert list(chunks.coffea_columns[1]) == ["Jet_pt-data", "Jet_pt-offsets", "run-data"]
+
+
+@pytest.mark.parametrize(("name", "columns"), [("branches", BRANCH_COLUMNS), ("sections", SECTION_TOTALS)])
+@pytest.mark.parametrize("run", [handmade_run(), empty_run(), run_without_tables()], ids=["full", "empty", "absent"])
+def test_summed_frames_have_documented_columns(name, columns, run):
+    frame = getattr(Measurement(run), name)
+    assert list(frame.columns) == [column.name for column in columns]
+    assert list(frame.attrs["columns"]) == list(frame.columns)
+    assert {str(frame[column.name].dtype) for column in columns if column.kind == "integer"} == {"Int64"}
+    assert ("absent" in frame.attrs) == (run.chunks is None)
+
+
+def test_branches_over_the_attempts_that_counted():
+    branches = Measurement(handmade_run()).branches.set_index(["dataset", "branch"])
+    assert branches.loc["data", "Jet_pt"].to_dict() == {
+        "file": A,
+        "bytes_payload": 2000,
+        "bytes_reread": 700,
+        "bytes_uncompressed": 7500,
+        "baskets": 4,
+        "chunks": 2,
+        "read_seconds": 0.5,
+        "decompress_seconds": 0.25,
+        "interpret_seconds": 0.125,
+    }
+    assert branches.bytes_payload.to_dict() == {
+        ("data", "Jet_pt"): 2000,
+        ("data", "run"): 800,
+        ("mc", "Jet_pt"): 400,
+        ("mc", "run"): 0,
+    }
+
+
+def test_sections_over_all_attempts():
+    sections = Measurement(handmade_run()).sections.set_index(["name", "dataset"])
+    assert sections.loc["jets", "data"].tolist() == [3, 1.25, 0.75, 1.0, 0.75, pd.NA, pd.NA, 1]
+    assert sections.loc["jets", "mc"].memory_peak == 120 * 2**20
+    assert sections.loc["jets/read", "data"].bytes == 600
+    assert len(sections) == 3
+
+
+def test_why_there_are_no_branches():
+    measurement = Measurement(handmade_run(branch_reads=None, absent={"branch_reads": "no meter"}))
+    assert measurement.branches.attrs["absent"] == "no meter"
+    assert measurement.byte_ledger.absent == "no meter"
+    without_chunks = Measurement(handmade_run(chunks=None, absent={"chunks": "no probe"}))
+    assert without_chunks.sections.attrs["absent"] == without_chunks.byte_ledger.absent == "no probe"
 
 
 def test_reason_of_an_absent_table():
@@ -113,6 +170,9 @@ def test_metrics_json_is_for_other_programs(tmp_path):
     assert (document["id"], document["outcome"], document["missing"]) == ("0123abcd", "finished", {})
     values = {name: entry["value"] for name, entry in document["metrics"].items()}
     assert values.pop("per_dataset")["mc"]["num_chunks"] == 1
+    assert values.pop("byte_ledger")["re-read"] == 700
+    assert values.pop("file_read_metrics")["/data/b.root"]["bytes_read"] == 400
+    assert values.pop("sections")["jets"]["mc"]["memory_peak"] == 120 * 2**20
     assert values == pytest.approx(EXPECTED)
     rate = {"value": pytest.approx(3.6e-7), "unit": "Gbit/s", "source": "total_bytes_read, wall clock"}
     assert document["metrics"]["data_rate_gbps"] == rate

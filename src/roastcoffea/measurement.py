@@ -13,11 +13,15 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from roastcoffea.metrics import CATALOGUE, Metrics, evaluate
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, evaluate
+from roastcoffea.metrics.bytes import BRANCH_COLUMNS, branches_of
 from roastcoffea.metrics.catalogue import RAW
+from roastcoffea.metrics.facts import reason_of_absence
+from roastcoffea.metrics.sections import SECTION_TOTALS, sections_of
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
+from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 METRICS_FORMAT: Final = "roastcoffea metrics 1"
+JOINED: Final = ("branch_reads", "sections")
+"""Records that belong to the chunks' own."""
 
 
 class Measurement:
@@ -67,22 +73,45 @@ class Measurement:
     @cached_property
     def chunks(self) -> pd.DataFrame:
         """Attempts of chunks."""
-        return self._frame("chunks", CHUNK_COLUMNS)
+        return self._recorded("chunks", CHUNK_COLUMNS)
+
+    @cached_property
+    def preprocessing(self) -> pd.DataFrame:
+        """Openings of files by coffea's metadata tasks."""
+        return self._recorded("preprocessing", PREPROCESSING_COLUMNS)
+
+    @cached_property
+    def branches(self) -> pd.DataFrame:
+        """Branches of files by dataset, over the attempts that counted."""
+        return self._frame(branches_of(self.run), "branch_reads", BRANCH_COLUMNS)
+
+    @cached_property
+    def sections(self) -> pd.DataFrame:
+        """Sections by name and dataset, over all attempts."""
+        return self._frame(sections_of(self.run), "sections", SECTION_TOTALS)
+
+    @cached_property
+    def byte_ledger(self) -> ByteLedger:
+        """Bytes requested from storage, by class; empty, with the reason in `.absent`, where there is none."""
+        if "byte_ledger" in self.metrics:
+            ledger: ByteLedger = self.metrics["byte_ledger"]
+            return ledger
+        return ByteLedger.not_measured(self.metrics.missing["byte_ledger"])
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
         """Finished attempts of tasks."""
-        return self._frame("tasks", TASK_COLUMNS)
+        return self._recorded("tasks", TASK_COLUMNS)
 
     @cached_property
     def workers(self) -> pd.DataFrame:
         """Samples of workers."""
-        return self._frame("samples", SAMPLE_COLUMNS)
+        return self._recorded("samples", SAMPLE_COLUMNS)
 
     @cached_property
     def lifetimes(self) -> pd.DataFrame:
         """Workers, with their arrival and departure."""
-        return self._frame("lifetimes", LIFETIME_COLUMNS)
+        return self._recorded("lifetimes", LIFETIME_COLUMNS)
 
     @property
     def fine_metrics(self) -> dict[tuple[Any, ...], float]:
@@ -110,16 +139,23 @@ class Measurement:
 
         print_summary(self.run, self.metrics, file)
 
-    def _frame(self, field: str, columns: Sequence[Column]) -> pd.DataFrame:
+    def _recorded(self, field: str, columns: Sequence[Column]) -> pd.DataFrame:
+        return self._frame(getattr(self.run, field), field, columns)
+
+    def _frame(self, table: pa.Table | None, field: str, columns: Sequence[Column]) -> pd.DataFrame:
         import pandas as pd
 
-        table: pa.Table | None = getattr(self.run, field)
         filled = table if table is not None else table_of_rows(columns, [])
         frame: pd.DataFrame = filled.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
         frame.attrs["columns"] = {column.name: _documentation(column) for column in columns}
         if table is None:
-            frame.attrs["absent"] = self.run.absent.get(field, "it was not recorded")
+            frame.attrs["absent"] = self._absence(field)
         return frame
+
+    def _absence(self, field: str) -> str:
+        """Why a table is not there: what it is joined to may be missing, too."""
+        missing = "chunks" if field in JOINED and self.run.chunks is None else field
+        return reason_of_absence(self.run, missing)
 
 
 def load(path: str | PathLike[str]) -> Measurement:

@@ -10,6 +10,7 @@ from handmade import (
     EXPECTED,
     LIFETIMES,
     SPAN,
+    A,
     T,
     call,
     chunk,
@@ -205,11 +206,18 @@ def test_a_call_without_report_makes_chunks_count():
 
 
 def test_without_report_and_bytes_of_chunks_the_way_out_is_told():
-    rows = [row | {"coffea_bytes_read": None} for row in CHUNKS]
+    rows = [row | {"coffea_bytes_read": None, "bytes_requested": None} for row in CHUNKS]
     metrics = evaluate(with_chunks(*rows, calls=(call("c1", T, T + 1, None),)))
     assert "turn on savemetrics" in metrics.missing["total_bytes_read"]
     assert "turn on savemetrics" in metrics.missing["data_rate_gbps"]
     assert metrics["total_events"] == 450
+
+
+@pytest.mark.parametrize(("ours", "total"), [(7, 21), (None, 4500)])
+def test_bytes_of_chunks_are_by_our_count_where_it_is_there(ours, total):
+    rows = [row | {"bytes_requested": ours} for row in CHUNKS]
+    metrics = evaluate(with_chunks(*rows, calls=(call("c1", T, T + 1, None),)))
+    assert (metrics["total_bytes_read"], metrics.source["total_bytes_read"]) == (total, "chunk records")
 
 
 def test_bytes_of_checkpoints_were_not_read():
@@ -273,6 +281,13 @@ def test_datasets(metrics):
             "mean_events_per_chunk": 200.0,
             "cpu_seconds": 9.5,
             "num_failed": 1,
+            "bytes_requested": 5450,
+            "bytes_payload": 2800,
+            "bytes_reread": 700,
+            "bytes_metadata": 450,
+            "bytes_preprocessing": 150,
+            "bytes_failed": 1300,
+            "bytes_residual": 50,
         },
         "mc": {
             "num_chunks": 1,
@@ -282,6 +297,13 @@ def test_datasets(metrics):
             "mean_events_per_chunk": 50.0,
             "cpu_seconds": 6.25,
             "num_failed": 1,
+            "bytes_requested": 600,
+            "bytes_payload": 400,
+            "bytes_reread": 0,
+            "bytes_metadata": 100,
+            "bytes_preprocessing": 50,
+            "bytes_failed": 50,
+            "bytes_residual": 0,
         },
     }
     total = sum(dataset["cpu_seconds"] for dataset in metrics["per_dataset"].values())
@@ -358,7 +380,7 @@ def test_chunk_dictionaries():
     first, second, third = chunk_dicts(handmade_run())
     by_task = {entry["task"]: entry for entry in (first, second, third)}
     assert by_task["k1"] == {
-        "t_start": T,
+        "t_start": T + 1,
         "t_end": T,
         "duration": 4.0,
         "num_events": 100,
@@ -366,10 +388,10 @@ def test_chunk_dictionaries():
         "task": "k1",
         "peak_memory_bytes": 130 * 2**20,
         "dataset": "data",
-        "file": "a.root",
-        "uuid": None,
-        "entry_start": None,
-        "entry_stop": None,
+        "file": A,
+        "uuid": "ab",
+        "entry_start": 0,
+        "entry_stop": 100,
         "worker": "A",
         "attempt": 2,
         "cpu_seconds": 2.5,
@@ -379,11 +401,55 @@ def test_chunk_dictionaries():
         "mem_delta_mb": 4.0,
         "accessed_branches": ["Jet_pt", "run"],
         "num_branches_accessed": 2,
+        "timing": {"jets": 1.0, "jets/read": 0.5},
+        "memory": {},
+        "bytes": {"jets/read": 600},
+        "open_seconds": 0.125,
+        "build_seconds": 0.5,
+        "process_seconds": 3.0,
+        "read_seconds": 0.5,
+        "decompress_seconds": 0.25,
+        "interpret_seconds": 0.25,
+        "compute_seconds": 1.5,
+        "wait_seconds": 0.5,
+        "checkpoint_seconds": 0.25,
+        "result_seconds": 0.125,
     }
-    assert "accessed_branches" not in by_task["k2"]
+    assert by_task["k2"]["timing"] == {}
+    assert by_task[None]["memory"] == {"jets": 3.0}
     assert sum(entry["num_events"] for entry in by_task.values()) == 450
     assert chunk_dicts(run_without_tables()) == []
     json.dumps(first)
+
+
+def test_chunk_dictionaries_without_our_meter_have_what_coffea_saw():
+    rows = [row | {"bytes_requested": None, "coffea_bytes_read": 77} for row in CHUNKS]
+    by_task = {entry["task"]: entry for entry in chunk_dicts(with_chunks(*rows, branch_reads=None, sections=None))}
+    assert by_task["k1"]["accessed_branches"] == ["Jet_pt", "run"]
+    assert by_task["k1"]["num_branches_accessed"] == 2
+    assert by_task["k1"]["bytes_read"] == 77
+    assert by_task["k1"]["timing"] == {}
+    assert "accessed_branches" not in by_task["k2"]
+
+
+# -- phases and helper threads
+
+
+def test_phases_that_an_attempt_did_not_come_to_count_as_nothing():
+    metrics = evaluate(with_chunks(chunk("d", "k", 1, "error", open_seconds=0.5)))
+    assert (metrics["chunk_open_seconds"], metrics["chunk_compute_seconds"]) == (0.5, 0.0)
+
+
+def test_phases_that_were_not_measured_are_missing():
+    metrics = evaluate(with_chunks(chunk("d", "k", 1, "ok", open_seconds=0.5)))
+    assert metrics["chunk_open_seconds"] == 0.5
+    assert metrics.missing["chunk_compute_seconds"] == "not known for 1 of 1 attempts of chunks"
+
+
+def test_helper_threads_that_were_not_metered_are_told():
+    metrics = evaluate(with_chunks(CHUNKS[0], CHUNKS[1] | {"helper_cpu_seconds": None}))
+    assert metrics["total_cpu_time"] == 4.0
+    assert metrics.source["total_cpu_time"] == "chunk records, without 1 attempts' helper threads"
 
 
 def local(seconds):

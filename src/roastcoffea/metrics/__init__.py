@@ -4,8 +4,21 @@ from roastcoffea.metrics import workflow
 
 # Metrics of the workflow are inputs of the others, and an input is defined before it is used.
 # isort: split
-from roastcoffea.metrics import chunks, fine, workers
+from roastcoffea.metrics import chunks, fine, sections, workers
+from roastcoffea.metrics.bytes import ByteLedger
 from roastcoffea.metrics.catalogue import CATALOGUE, GROUPS, Metric
 from roastcoffea.metrics.evaluation import Metrics, evaluate
 
-__all__ = ["CATALOGUE", "GROUPS", "Metric", "Metrics", "chunks", "evaluate", "fine", "workers", "workflow"]
+__all__ = [
+    "CATALOGUE",
+    "GROUPS",
+    "ByteLedger",
+    "Metric",
+    "Metrics",
+    "chunks",
+    "evaluate",
+    "fine",
+    "sections",
+    "workers",
+    "workflow",
+]

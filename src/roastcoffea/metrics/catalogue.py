@@ -13,13 +13,15 @@ from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.units import Unit
 
 THROUGHPUT: Final = "throughput"
+BYTES: Final = "bytes"
 EVENTS: Final = "events"
 RESOURCES: Final = "resources"
 TIMING: Final = "timing"
 FINE: Final = "fine metrics"
 CHUNKS: Final = "chunks"
+PHASES: Final = "phases"
 RAW: Final = "raw"
-GROUPS: Final = (THROUGHPUT, EVENTS, RESOURCES, TIMING, FINE, CHUNKS, RAW)
+GROUPS: Final = (THROUGHPUT, BYTES, EVENTS, RESOURCES, TIMING, FINE, CHUNKS, PHASES, RAW)
 
 RUN: Final = "run"
 """The input that is there from the beginning: the run itself."""

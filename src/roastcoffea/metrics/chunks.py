@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.catalogue import CATALOGUE, CHUNKS, RAW, Metric, NotMeasuredError, metric
-from roastcoffea.metrics.facts import FAILED, complete_sum, counted_chunks, measured_values, with_outcome
+from roastcoffea.metrics.bytes import MEANINGS, TOTAL, ByteLedger
+from roastcoffea.metrics.catalogue import CATALOGUE, CHUNKS, PHASES, RAW, Metric, NotMeasuredError, metric
+from roastcoffea.metrics.facts import FAILED, complete_sum, counted_chunks, known_sum, measured_values, with_outcome
 from roastcoffea.metrics.statistics import Numbers, sample_deviation
-from roastcoffea.records.chunks import CHECKPOINT
+from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run, SpanMetrics
 from roastcoffea.records.tracking import TrackingData
 from roastcoffea.records.tracking import tracking_data as tracking_of
@@ -159,15 +160,18 @@ for distribution in DISTRIBUTIONS:
     label="datasets",
     formula="sums over each dataset's attempts",
 )
-def per_dataset(chunks: pa.Table, counted_chunks: pa.Table) -> dict[str, dict[str, Any]]:
+def per_dataset(
+    chunks: pa.Table, counted_chunks: pa.Table, byte_ledger: ByteLedger | None = None
+) -> dict[str, dict[str, Any]]:
     """Breakdown by dataset: {dataset: {name: amount}}.
 
     `num_chunks`, `total_events`, `total_duration` [s], `mean_duration` [s] and `mean_events_per_chunk` are
     of chunks that gave a result; `num_failed` (attempts) and `cpu_seconds` are of all attempts, so that CPU
-    adds up to `total_cpu_time`. An amount that is not known for all of them is None.
+    adds up to `total_cpu_time`. `bytes_requested` and the classes of the byte ledger are there as in the
+    metrics of these names. An amount that is not known for all of them is None.
     """
     return {
-        dataset: _breakdown(_of(chunks, dataset), _of(counted_chunks, dataset))
+        dataset: _breakdown(_of(chunks, dataset), _of(counted_chunks, dataset)) | _bytes_of(dataset, byte_ledger)
         for dataset in chunks["dataset"].unique().drop_null().to_pylist()
     }
 
@@ -178,20 +182,80 @@ def _of(table: pa.Table, dataset: str) -> pa.Table:
 
 def _breakdown(attempts: pa.Table, counted: pa.Table) -> dict[str, Any]:
     number = len(counted)
-    duration, events = _known_sum(counted, "wall_seconds"), _known_sum(counted, "events")
+    duration, events = _complete_sum(counted, "wall_seconds"), _complete_sum(counted, "events")
+    cpu = _complete_sum(attempts, "cpu_seconds")
     return {
         "num_chunks": number,
         "total_duration": duration,
         "total_events": events,
         "mean_duration": duration / number if number and duration is not None else None,
         "mean_events_per_chunk": events / number if number and events is not None else None,
-        "cpu_seconds": _known_sum(attempts, "cpu_seconds"),
+        "cpu_seconds": None if cpu is None else cpu + known_sum(attempts["helper_cpu_seconds"]),
         "num_failed": len(with_outcome(attempts, FAILED)),
     }
 
 
-def _known_sum(table: pa.Table, column: str) -> Any:
+def _bytes_of(dataset: str, ledger: ByteLedger | None) -> dict[str, int | None]:
+    names = {TOTAL: "bytes_requested"} | {name: metric_name for name, (metric_name, _) in MEANINGS.items()}
+    if ledger is None:
+        return dict.fromkeys(names.values())
+    requests = _of(ledger.requests, dataset)
+    return {
+        metric_name: None if ledger.get(name, 0) is None else known_sum(requests[name])
+        for name, metric_name in names.items()
+    }
+
+
+def _complete_sum(table: pa.Table, column: str) -> Any:
     return None if table[column].null_count else pc.sum(table[column], min_count=0).as_py()
+
+
+class Phase(NamedTuple):
+    """A part of an attempt's time."""
+
+    name: str
+    meaning: str
+
+    @property
+    def column(self) -> str:
+        """Its column in the table of chunks."""
+        return f"{self.name}_seconds"
+
+
+PHASES_OF_CHUNKS: Final = (
+    Phase("open", "Wall time in which files were opened"),
+    Phase("build", "Wall time in which trees, schemata and events were built, and preloaded branches read"),
+    Phase("read", "Time in process() that waited for storage"),
+    Phase("decompress", "CPU time in process() of decompression, in the chunks' own threads"),
+    Phase("interpret", "CPU time in process() of interpreting baskets, in the chunks' own threads"),
+    Phase("compute", "CPU time in process() of all else, in the chunks' own threads"),
+    Phase("wait", "Other time in process() without CPU: the interpreter's lock, other locks, sleep"),
+    Phase("checkpoint", "Wall time in which checkpoints were loaded and saved"),
+    Phase("result", "Wall time after process(): closing the file, coffea's own metrics"),
+)
+
+
+def _phase(column: str, chunks: pa.Table) -> float:
+    unknown = with_outcome(chunks, (OK,))[column].null_count
+    if unknown:
+        raise NotMeasuredError(f"not known for {unknown} of {len(chunks)} attempts of chunks")
+    return float(known_sum(chunks[column]))
+
+
+for phase in PHASES_OF_CHUNKS:
+    CATALOGUE.add(
+        Metric(
+            name=f"chunk_{phase.column}",
+            function=partial(_phase, phase.column),
+            inputs=("chunks",),
+            unit=SECOND,
+            group=PHASES,
+            source=CHUNK_RECORDS,
+            meaning=f"{phase.meaning}; summed over all attempts, as far as each one came.",
+            label=phase.name,
+            written_formula=f"sum of {phase.column} over all attempts",
+        )
+    )
 
 
 CHUNK_KEYS: Final = {
@@ -199,7 +263,6 @@ CHUNK_KEYS: Final = {
     "t_end": "stop",
     "duration": "wall_seconds",
     "num_events": "events",
-    "bytes_read": "coffea_bytes_read",
     "task": "key",
     "peak_memory_bytes": "memory_peak",
 } | {
@@ -214,34 +277,56 @@ CHUNK_KEYS: Final = {
         "attempt",
         "cpu_seconds",
         "outcome",
+        "process_seconds",
+        *(phase.column for phase in PHASES_OF_CHUNKS),
     )
 }
 """Keys of a chunk's dictionary, and the columns that they come from."""
+
+TRACKED: Final = (("timing", "wall_seconds", 1.0), ("memory", "memory_delta", MIB), ("bytes", "bytes", 1))
+"""Keys of a chunk's dictionary that hold {section: amount}; the column that it comes from, and its unit there."""
 
 
 def chunk_dicts(run: Run) -> list[dict[str, Any]]:
     """Chunks that gave a result, one dictionary each; [] where no chunks were recorded.
 
     None in it means not measured. `accessed_branches` and `num_branches_accessed` are there only where
-    coffea's savemetrics was on. A chunk that was loaded from a checkpoint read no bytes: its `bytes_read`
-    is 0.
+    branches were metered, or coffea's savemetrics was on. A chunk that was loaded from a checkpoint read no
+    bytes: its `bytes_read` is 0. In `timing` [s], `memory` (growth [MiB]) and `bytes` [B] are the sections for
+    which it was measured.
     """
-    return [] if run.chunks is None else raw_chunk_metrics(counted_chunks(run.chunks))
+    if run.chunks is None:
+        return []
+    return raw_chunk_metrics(counted_chunks(run.chunks), run)
 
 
-def _chunk_dict(row: Mapping[str, Any]) -> dict[str, Any]:
+def _chunk_dict(
+    row: Mapping[str, Any], branches: list[str] | None, sections: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     chunk = {name: row[column] for name, column in CHUNK_KEYS.items()}
     before, after = row["memory_before"], row["memory_after"]
     chunk["mem_before_mb"] = None if before is None else before / MIB
     chunk["mem_after_mb"] = None if after is None else after / MIB
     chunk["mem_delta_mb"] = None if before is None or after is None else (after - before) / MIB
+    chunk["bytes_read"] = row["coffea_bytes_read"] if row["bytes_requested"] is None else row["bytes_requested"]
     if row["outcome"] == CHECKPOINT:
         chunk["bytes_read"] = 0
-    if row["coffea_columns"] is not None:
+    if branches is None and row["coffea_columns"] is not None:
         # coffea names a buffer of a branch "<branch>-<form key>": "Jet_pt-data", "nJet-offsets"
-        chunk["accessed_branches"] = sorted({name.rpartition("-")[0] or name for name in row["coffea_columns"]})
-        chunk["num_branches_accessed"] = len(chunk["accessed_branches"])
+        branches = list({name.rpartition("-")[0] or name for name in row["coffea_columns"]})
+    if branches is not None:
+        chunk |= {"accessed_branches": sorted(branches), "num_branches_accessed": len(branches)}
+    for key, column, unit in TRACKED:
+        chunk[key] = {each["name"]: each[column] / unit for each in sections if each[column] is not None}
     return chunk
+
+
+def _of_each_chunk(table: pa.Table | None, columns: list[str]) -> dict[int, list[dict[str, Any]]]:
+    """Rows of a table that is joined to the chunks, by the chunk's identity."""
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in [] if table is None else table.select(["chunk", *columns]).to_pylist():
+        rows.setdefault(row["chunk"], []).append(row)
+    return rows
 
 
 @metric(STRUCTURE, group=RAW, source="samples of workers", formula="samples and lifetimes, reshaped")
@@ -251,9 +336,19 @@ def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
 
 
 @metric(STRUCTURE, group=RAW, source=CHUNK_RECORDS, formula="attempts that counted, as dictionaries")
-def raw_chunk_metrics(counted_chunks: pa.Table) -> list[dict[str, Any]]:
+def raw_chunk_metrics(counted_chunks: pa.Table, run: Run) -> list[dict[str, Any]]:
     """Chunks that gave a result, one dictionary each."""
-    return [_chunk_dict(row) for row in counted_chunks.to_pylist()]
+    branches = _of_each_chunk(run.branch_reads, ["branch"])
+    sections = _of_each_chunk(run.sections, ["name", *(column for _, column, _ in TRACKED)])
+    metered = run.branch_reads is not None
+    return [
+        _chunk_dict(
+            row,
+            [read["branch"] for read in branches.get(row["id"], ())] if metered else None,
+            sections.get(row["id"], []),
+        )
+        for row in counted_chunks.to_pylist()
+    ]
 
 
 @metric(STRUCTURE, group=RAW, source="Dask span metrics", formula="as Dask gives them")

@@ -43,6 +43,11 @@ def complete_sum(table: pa.Table, column: str, things: str) -> Any:
     return pc.sum(table[column], min_count=0).as_py()
 
 
+def known_sum(column: pa.ChunkedArray) -> Any:
+    """Sum of what was measured of a column; 0 where that is nothing."""
+    return pc.sum(column, min_count=0).as_py() or 0
+
+
 def with_outcome(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
     """Rows that ended in one of these ways."""
     return table.filter(pc.is_in(table["outcome"], value_set=pa.array(outcomes, pa.string())))

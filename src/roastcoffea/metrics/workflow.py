@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import EVENTS, THROUGHPUT, TIMING, NotMeasuredError, Sourced, metric
-from roastcoffea.metrics.facts import complete_sum, reason_of_absence, with_outcome
+from roastcoffea.metrics.facts import complete_sum, known_sum, reason_of_absence, with_outcome
 from roastcoffea.metrics.statistics import union_length
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run
@@ -84,7 +84,8 @@ def total_events(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
 def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
     """Bytes requested from storage by attempts that counted, preprocessing apart.
 
-    Each chunk requests the file's metadata again, and baskets that lie in two chunks are requested twice.
+    Each chunk requests the file's metadata again, and baskets that lie in two chunks are requested twice: the
+    byte ledger tells them apart.
 
     Taken from the first that has it, as for `total_events`. A chunk that was loaded from a checkpoint read
     nothing, but coffea's report repeats what it read once: with such chunks the number comes from the
@@ -95,8 +96,8 @@ def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Source
         return custom
     hits = len(with_outcome(counted_chunks, (CHECKPOINT,))) if counted_chunks is not None else 0
     if counted_chunks is None or hits == 0:
-        return _report_total(run, "bytesread") or _chunk_total(run, counted_chunks, "coffea_bytes_read")
-    total = _chunk_total(run, with_outcome(counted_chunks, (OK,)), "coffea_bytes_read")
+        return _report_total(run, "bytesread") or _chunk_bytes(run, counted_chunks)
+    total = _chunk_bytes(run, with_outcome(counted_chunks, (OK,)))
     return Sourced(total.value, f"{CHUNK_RECORDS}, without {hits} chunks loaded from checkpoints")
 
 
@@ -105,17 +106,21 @@ def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Source
     group=TIMING,
     source=CHUNK_RECORDS,
     label="CPU time of chunks",
-    formula="sum of cpu_seconds over all attempts",
+    formula="sum of cpu_seconds + helper_cpu_seconds over all attempts",
 )
 def total_cpu_time(chunks: pa.Table, tasks: pa.Table | None = None) -> Sourced:
-    """CPU time of the threads that ran chunks, opening files and building events included.
+    """CPU time of the threads that ran chunks and of those that read for them, opening and building included.
 
-    All attempts are in it, also those that failed. CPU that a chunk spends in other threads is not; it
-    is part of `worker_cpu_time_seconds`.
+    All attempts are in it, also those that failed. Where helper threads were not metered, their CPU time is
+    part of `worker_cpu_time_seconds` alone.
     """
-    total = float(complete_sum(chunks, "cpu_seconds", "attempts of chunks"))
-    lost = 0 if tasks is None else _attempts_lost(tasks)
-    return Sourced(total, f"{CHUNK_RECORDS}, without {lost} attempts lost with their worker" if lost else CHUNK_RECORDS)
+    total = complete_sum(chunks, "cpu_seconds", "attempts of chunks") + known_sum(chunks["helper_cpu_seconds"])
+    lacking = {
+        "attempts lost with their worker": 0 if tasks is None else _attempts_lost(tasks),
+        "attempts' helper threads": chunks["helper_cpu_seconds"].null_count,
+    }
+    without = [f"{number} {what}" for what, number in lacking.items() if number]
+    return Sourced(float(total), f"{CHUNK_RECORDS}, without {' and '.join(without)}" if without else CHUNK_RECORDS)
 
 
 @metric(SECOND, group=TIMING, source=CHUNK_RECORDS, label="CPU time per chunk")
@@ -167,6 +172,12 @@ def _report_total(run: Run, name: str) -> Sourced | None:
 def _total(amounts: list[float | None], source: str) -> Sourced | None:
     known = [amount for amount in amounts if amount is not None]
     return Sourced(sum(known), source) if len(known) == len(amounts) else None
+
+
+def _chunk_bytes(run: Run, chunks: pa.Table | None) -> Sourced:
+    """Bytes requested by these attempts, by our count where it is there for all of them, else by coffea's."""
+    metered = chunks is not None and not chunks["bytes_requested"].null_count
+    return _chunk_total(run, chunks, "bytes_requested" if metered else "coffea_bytes_read")
 
 
 def _chunk_total(run: Run, chunks: pa.Table | None, column: str) -> Sourced:

@@ -12,10 +12,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from roastcoffea.metrics import CATALOGUE, Metric, Metrics
-from roastcoffea.metrics.catalogue import RAW
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics
+from roastcoffea.metrics.bytes import CLASSES, TOTAL, Certificate
+from roastcoffea.metrics.catalogue import BYTES, RAW
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.units import COUNT, SECOND, STRUCTURE, Unit
+from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, STRUCTURE, Unit, number
 
 WIDEST: Final = 100
 NARROWEST: Final = 80
@@ -39,6 +40,27 @@ DATASET_COLUMNS: Final[Sequence[tuple[str, str, Unit]]] = (
 )
 
 
+SECTION_COLUMNS: Final[Sequence[tuple[str, str, Unit]]] = (
+    ("count", "count", COUNT),
+    ("wall", "wall_seconds", SECOND),
+    ("self", "self_seconds", SECOND),
+    ("CPU", "cpu_seconds", SECOND),
+    ("max", "max_seconds", SECOND),
+    ("bytes", "bytes", BYTE),
+    ("memory", "memory_peak", BYTE),
+    ("errors", "errors", COUNT),
+)
+BRANCH_COLUMNS: Final = (
+    ("payload", "bytes_payload"),
+    ("re-read", "bytes_reread"),
+    ("uncompressed", "bytes_uncompressed"),
+)
+MOST_BRANCHES: Final = 10
+TRANSFERRED: Final = "transferred"
+LEDGER_ROWS: Final = (*CLASSES, TOTAL, TRANSFERRED)
+"""Labels of the metrics that the table of the byte ledger shows."""
+
+
 def print_summary(run: Run, metrics: Metrics, file: IO[str] | None = None) -> None:
     """Print the metrics of a run by group, with the reason where one is missing, and the run's problems.
 
@@ -49,9 +71,14 @@ def print_summary(run: Run, metrics: Metrics, file: IO[str] | None = None) -> No
     _print_heading(console, run)
     shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
     for group, members in groupby(shown, key=lambda metric: metric.group):
-        _print_group(console, group, list(members), metrics)
+        if group == BYTES and "byte_ledger" in metrics:
+            _print_bytes(console, list(members), metrics)
+        else:
+            _print_group(console, group, list(members), metrics)
     if metrics.get("per_dataset"):
         _print_datasets(console, metrics["per_dataset"])
+    if metrics.get("sections"):
+        _print_sections(console, metrics["sections"])
     _print_problems(console, run.problems)
 
 
@@ -100,6 +127,10 @@ def _print_title(console: Console, title: str) -> None:
 
 def _print_group(console: Console, group: str, members: list[Metric], metrics: Metrics) -> None:
     _print_title(console, group)
+    _print_values(console, members, metrics)
+
+
+def _print_values(console: Console, members: list[Metric], metrics: Metrics) -> None:
     values = _table()
     for metric in members:
         if metric.statistic is None and metric.name in metrics:
@@ -161,22 +192,106 @@ def _distributions(members: list[Metric], metrics: Metrics) -> Table:
 
 def _print_datasets(console: Console, datasets: Mapping[str, Mapping[str, Any]]) -> None:
     _print_title(console, "datasets")
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
-    table.add_column("dataset", min_width=NARROWEST_NAME, overflow="fold")
-    for header, _, _ in DATASET_COLUMNS:
-        table.add_column(header, justify="right", overflow="fold")
+    table = _named_table("dataset", *(header for header, _, _ in DATASET_COLUMNS))
     for name, amounts in datasets.items():
         cells = (_amount(unit, amounts.get(key)) for _, key, unit in DATASET_COLUMNS)
         table.add_row(verbatim(console, name), *cells)
     _print_table(console, table)
 
 
+def _named_table(first: str, *headers: str) -> Table:
+    """Table whose first column holds names of the user's."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
+    table.add_column(first, min_width=NARROWEST_NAME, overflow="fold")
+    for header in headers:
+        table.add_column(header, justify="right", overflow="fold")
+    return table
+
+
+def _print_sections(console: Console, sections: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    _print_title(console, "sections")
+    table = _named_table("section, dataset", *(header for header, _, _ in SECTION_COLUMNS))
+    for name, datasets in sections.items():
+        for dataset, amounts in datasets.items():
+            cells = (_amount(unit, amounts[key]) for _, key, unit in SECTION_COLUMNS)
+            table.add_row(verbatim(console, f"{name}, {dataset}"), *cells)
+    _print_table(console, table)
+
+
+def _print_bytes(console: Console, members: list[Metric], metrics: Metrics) -> None:
+    """Print the byte ledger, the metrics that are not in it, and the branches."""
+    _print_title(console, BYTES)
+    ledger: ByteLedger = metrics["byte_ledger"]
+    _print_table(console, _ledger_table(ledger))
+    _print_lines(console, [_certificate(ledger.certificate), *_transfer(ledger)])
+    console.print()
+    _print_values(console, [metric for metric in members if metric.label not in LEDGER_ROWS], metrics)
+    if ledger.advice:
+        _print_title(console, "to read fewer bytes")
+        _print_list(console, [saving.text for saving in ledger.advice])
+    _print_branches(console, ledger)
+
+
+def _ledger_table(ledger: ByteLedger) -> Table:
+    table = _table("bytes", "share")
+    total = ledger.total or 0
+    for name, amount in (*ledger.items(), (TOTAL, total)):
+        share = FRACTION.text(amount / total) if total and amount is not None else ""
+        table.add_row(name, _amount(BYTE, amount), share)
+    if ledger.transferred is not None:
+        table.add_row(TRANSFERRED, BYTE.text(ledger.transferred), f"{_amount(BYTE, ledger.gaps)} not requested")
+    return table
+
+
+def _transfer(ledger: ByteLedger) -> list[str]:
+    """Why it is not known what was transferred."""
+    return [] if ledger.transferred is not None else [f"Transferred: {ledger.transferred_absent}."]
+
+
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    for line in lines:
+        console.print(Padding(verbatim(console, line), INDENT), overflow="fold")
+
+
+def _certificate(certificate: Certificate) -> str:
+    """What is in the ledger, in a line."""
+    seen, assigned = certificate.attempts
+    attempts = number(seen) if assigned is None else f"{number(seen)} of {number(assigned)}"
+    complete = "Complete" if certificate.complete else f"Incomplete: {'; '.join(certificate.reasons)}"
+    line = f"{complete}; {attempts} attempts left a record."
+    if certificate.estimated:
+        line += f" In {number(certificate.estimated)} reads of branches re-read bytes are estimated."
+    return line
+
+
+def _print_branches(console: Console, ledger: ByteLedger) -> None:
+    """Print the branches of which the most was read."""
+    branches = ledger.branches.group_by("branch").aggregate([(name, "sum") for _, name in BRANCH_COLUMNS])
+    if len(branches) == 0:
+        return
+    rows = branches.to_pylist()
+    rows.sort(key=lambda row: (-row["bytes_payload_sum"] - row["bytes_reread_sum"], row["branch"]))
+    _print_title(console, "branches")
+    table = _named_table("branch", *(header for header, _ in BRANCH_COLUMNS))
+    for row in rows[:MOST_BRANCHES]:
+        table.add_row(
+            verbatim(console, row["branch"]), *(_amount(BYTE, row[f"{name}_sum"]) for _, name in BRANCH_COLUMNS)
+        )
+    _print_table(console, table)
+    if len(rows) > MOST_BRANCHES:
+        console.print(Padding(Text(f"and {number(len(rows) - MOST_BRANCHES)} more", style=QUIET), INDENT))
+
+
 def _print_problems(console: Console, problems: Sequence[str]) -> None:
     _print_title(console, f"problems ({len(problems)})" if problems else "no problems with the measuring")
+    if problems:
+        _print_list(console, problems)
+
+
+def _print_list(console: Console, texts: Sequence[str]) -> None:
     table = Table.grid(padding=(0, 1))
     table.add_column()
     table.add_column(overflow="fold")
-    for problem in problems:
-        table.add_row("-", verbatim(console, problem))
-    if problems:
-        _print_table(console, table)
+    for text in texts:
+        table.add_row("-", verbatim(console, text))
+    _print_table(console, table)

@@ -1,0 +1,223 @@
+"""The byte ledger: its sums, its certificate, and what it advises."""
+
+import pytest
+from handmade import BRANCH_READS, CHUNKS, EXPECTED, PREPROCESSINGS, TASKS, A, B, empty_run, handmade_run
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.baskets import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
+from roastcoffea.metrics.bytes import CLASSES, LOCAL, Attempts, endpoint
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.branches import BRANCH_READ_COLUMNS
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
+from roastcoffea.records.run import FAILED, RunnerCall
+from roastcoffea.records.tasks import TASK_COLUMNS
+
+BREAKDOWNS = ("dataset", "file", "branch", "endpoint")
+STORAGE = "storage:1094"
+
+
+def ledger_of(chunks=CHUNKS, reads=BRANCH_READS, tasks=TASKS, preprocessing=PREPROCESSINGS, **changes):
+    tables = {
+        "chunks": (CHUNK_COLUMNS, chunks),
+        "branch_reads": (BRANCH_READ_COLUMNS, reads),
+        "tasks": (TASK_COLUMNS, tasks),
+        "preprocessing": (PREPROCESSING_COLUMNS, preprocessing),
+    }
+    made = {name: None if rows is None else table_of_rows(columns, rows) for name, (columns, rows) in tables.items()}
+    return Measurement(handmade_run(**made | changes)).byte_ledger
+
+
+def with_ids(*changed, **values):
+    """Chunks with some values of these changed."""
+    return [row | values if row["id"] in changed else row for row in CHUNKS]
+
+
+def test_classes_by_hand():
+    ledger = ledger_of()
+    names = ("payload", "reread", "metadata", "preprocessing", "failed", "residual")
+    assert dict(ledger) == dict(zip(CLASSES, (EXPECTED[f"bytes_{name}"] for name in names), strict=True))
+    assert (ledger.total, ledger.residual, ledger.transferred, ledger.gaps) == (6050, 50, 6434, 384)
+    assert ledger.total == sum(ledger.values())
+    assert ledger.transferred_absent is ledger.absent is None
+
+
+@pytest.mark.parametrize("what", BREAKDOWNS)
+def test_every_breakdown_sums_to_the_same(what):
+    ledger = ledger_of()
+    frame = ledger.by(what)
+    assert frame[[*CLASSES, "total"]].sum().to_dict() == dict(ledger) | {"total": ledger.total}
+    assert (frame[list(CLASSES)].sum(axis=1) == frame["total"]).all()
+    assert frame.index.name == what
+
+
+def test_breakdowns_by_hand():
+    ledger = ledger_of()
+    assert ledger.by("dataset").loc["mc"].tolist() == [400, 0, 100, 50, 50, 0, 600]
+    assert ledger.by("file").loc[A].tolist() == [2800, 700, 450, 150, 1300, 50, 5450]
+    assert ledger.by("endpoint").index.tolist() == [LOCAL, STORAGE]
+    branches = ledger.by("branch")
+    assert branches.loc["Jet_pt", ["payload", "re-read", "total", "uncompressed"]].tolist() == [2400, 700, 3100, 7900]
+    assert branches.loc["(failed)", "failed"] == 1350
+    with pytest.raises(ValueError, match="no breakdown by 'worker'"):
+        ledger.by("worker")
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("root://eos:1094//a.root", "eos:1094"),
+        ("https://web/a.root?x=1", "web"),
+        ("simplecache::https://web/a.root", "web"),
+        ("/data/a.root", LOCAL),
+        ("a b.root", LOCAL),
+        ("file:///data/a.root", LOCAL),
+        (None, None),
+    ],
+)
+def test_endpoints(file, expected):
+    assert endpoint(file) == expected
+
+
+def test_nothing_was_requested():
+    ledger = Measurement(empty_run()).byte_ledger
+    assert dict(ledger) == dict.fromkeys(CLASSES, 0)
+    assert (ledger.total, ledger.transferred, ledger.advice) == (0, 0, [])
+    assert all(ledger.by(what)["total"].sum() == 0 for what in BREAKDOWNS)
+
+
+def test_a_checkpoint_requested_nothing():
+    hit = {"id": 99, "key": "k9", "run_id": 9, "outcome": "checkpoint", "dataset": "mc", "call": "c1"}
+    ledger = ledger_of([*CHUNKS, hit])
+    assert (ledger.total, ledger.transferred) == (6050, 6434)
+
+
+def test_preprocessing_that_was_not_watched_is_no_zero():
+    ledger = ledger_of(preprocessing=None, absent={"preprocessing": "not watched"})
+    assert ledger["preprocessing"] is None
+    assert (ledger.total, ledger["failed"]) == (5800, 1300)
+    assert ledger.certificate.reasons == ["preprocessing: not watched"]
+    assert ledger.by("dataset")["preprocessing"].isna().all()
+
+
+def test_transferred_is_known_for_all_or_for_none():
+    ledger = ledger_of(with_ids(14, bytes_transferred=None))
+    assert (ledger.transferred, ledger.gaps) == (None, None)
+    assert ledger.transferred_absent == (
+        "1 of 8 attempts read through FSSpecSource(HTTPFileSystem), which does not tell"
+    )
+
+
+# The certificate
+
+
+def test_complete():
+    certificate = ledger_of().certificate
+    assert (certificate.complete, certificate.reasons, certificate.estimated) == (True, [], 0)
+    assert certificate.attempts == Attempts(seen=5, assigned=5)
+
+
+@pytest.mark.parametrize("row", range(len(CHUNKS) - 1))
+def test_a_record_taken_away_changes_it(row):
+    ledger = ledger_of(CHUNKS[:row] + CHUNKS[row + 1 :])
+    assert ledger.certificate.reasons == ["1 attempts of chunks that ended left no record"]
+    assert ledger.certificate.attempts == Attempts(seen=4, assigned=5)
+
+
+@pytest.mark.parametrize("row", range(len(PREPROCESSINGS)))
+def test_so_does_one_of_preprocessing(row):
+    ledger = ledger_of(preprocessing=PREPROCESSINGS[:row] + PREPROCESSINGS[row + 1 :])
+    assert ledger.certificate.reasons == ["1 preprocessing tasks that ended left no record"]
+
+
+def test_so_does_a_branch():
+    ledger = ledger_of(reads=[read for read in BRANCH_READS if (read["chunk"], read["branch"]) != (14, "run")])
+    assert ledger.certificate.reasons == ["1 chunks lack branches that they read"]
+    assert ledger.residual == 650
+
+
+def test_lost_workers_are_counted():
+    lost = [{"key": f"k{n}", "run_id": n, "kind": "processor", "outcome": "worker lost"} for n in (20, 21)]
+    ledger = ledger_of(tasks=[*TASKS, *lost])
+    assert ledger.certificate.reasons == ["2 attempts of chunks whose worker was lost left no record"]
+    metrics = Measurement(handmade_run(tasks=table_of_rows(TASK_COLUMNS, [*TASKS, *lost]))).metrics
+    assert metrics.source["bytes_payload"].startswith("byte ledger, incomplete: 2 attempts")
+
+
+def test_rows_that_were_dropped_are_told():
+    ledger = ledger_of(dropped={"branch_reads": 7})
+    assert ledger.certificate.reasons == ["7 rows of branch_reads were lost"]
+
+
+def runner_call(name, chunks, **changes):
+    fields = {"processor": "P", "executor": "E", "start": 0.0, "stop": 1.0, "outcome": "finished", "report": None}
+    return RunnerCall(id=name, chunks=chunks, **fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "reasons"), [(4, []), (6, ["2 of 6 chunks left no record"]), (None, ["nobody counted"])]
+)
+def test_without_tasks_the_runner_tells_how_many_chunks_there_were(chunks, reasons):
+    # Three gave a result, one was skipped.
+    certificate = ledger_of(tasks=None, calls=(runner_call("c1", chunks),)).certificate
+    assert [found[: len(reason)] for found, reason in zip(certificate.reasons, reasons, strict=True)] == reasons
+    assert certificate.attempts.assigned == chunks
+
+
+def test_of_a_call_that_failed_nobody_knows_what_began():
+    certificate = ledger_of(tasks=None, calls=(runner_call("c1", 9, outcome=FAILED),)).certificate
+    assert (certificate.complete, certificate.attempts) == (False, Attempts(6, None))
+
+
+def test_an_attempt_that_does_not_tell_is_left_out_of_all_classes():
+    many = [CHUNKS[-1] | {"id": 100 + n, "key": f"m{n}", "file": B, "bytes_payload": None} for n in range(10)]
+    ledger = ledger_of([*with_ids(14, bytes_requested=None), *many])
+    assert ledger.total == 6050 - 3000 + 10 * 500
+    assert (ledger["payload"], ledger["re-read"], ledger.residual) == (1200, 0, 4000)
+    assert "1 attempts of chunks do not tell what they requested" in ledger.certificate.reasons
+
+
+def test_there_is_no_ledger_where_many_do_not_tell():
+    ledger = ledger_of(with_ids(14, bytes_requested=None))
+    assert ledger.absent == "bytes requested are not known for 1 of 6 attempts of chunks"
+    assert (dict(ledger), ledger.total, ledger.residual) == ({}, None, None)
+    assert ledger.certificate.reasons == [ledger.absent]
+    assert all(ledger.by(what).attrs["absent"] == ledger.absent for what in BREAKDOWNS)
+
+
+# Advice
+
+
+def saved(ledger):
+    return {saving.cause: saving.bytes for saving in ledger.advice}
+
+
+def test_advice_by_hand():
+    ledger = ledger_of()
+    assert saved(ledger) == {SAME_ATTEMPT: 400, SAME_LOOP: 300, "metadata": 200}
+    assert [saving.bytes for saving in ledger.advice] == [400, 300, 200]
+    borders = ledger.advice[1].text
+    assert "chunksize=400" in borders
+    assert "align_clusters=True" in borders
+    assert "in 2 chunks instead of 3" in ledger.advice[2].text
+
+
+def test_parquet_and_aligned_chunks_are_not_told_to_align():
+    parquet = ledger_of([row | {"source": "ParquetFile"} for row in CHUNKS])
+    aligned = ledger_of(calls=(runner_call("c1", 3, options={"align_clusters": True}),))
+    assert not any("align_clusters" in saving.text for ledger in (parquet, aligned) for saving in ledger.advice)
+
+
+def test_a_file_in_two_datasets_and_in_two_calls():
+    first = CHUNKS[1]
+    again = first | {"id": 50, "key": "k50", "start": first["start"] + 9}
+    reads = [read for read in BRANCH_READS if read["chunk"] == 12]
+    reads += [read | {"chunk": 50} for read in reads]
+    for changes, cause in (({"dataset": "other"}, OTHER_DATASET), ({"call": "c2"}, SAME_DATASET)):
+        ledger = ledger_of([first, again | changes], reads, tasks=None)
+        assert saved(ledger) == {cause: 800}
+        assert (ledger["payload"], ledger["re-read"]) == (800, 800)
+
+
+def test_a_run_that_reads_each_byte_once_needs_no_advice():
+    assert ledger_of([CHUNKS[-1]], BRANCH_READS[-2:]).advice == []
