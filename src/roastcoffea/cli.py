@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,9 +23,14 @@ INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status of one command; an error is one line on stderr."""
+    """Exit status of one command; an error is one line on stderr.
+
+    The script of `roastcoffea run` is executed outside of all this: its errors and its exit are its own.
+    """
     try:
-        status: int | None = commands.main(arguments, prog_name="roastcoffea", standalone_mode=False)
+        given: int | Callable[[], None] | None = commands.main(
+            arguments, prog_name="roastcoffea", standalone_mode=False
+        )
         sys.stdout.flush()
     except click.Abort:
         return fail("interrupted", INTERRUPTED)
@@ -38,7 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except (RoastcoffeaError, OSError) as error:
         return fail(str(error), FAILED)
-    return status or 0
+    if callable(given):
+        given()
+        return 0
+    return given or 0
 
 
 def fail(reason: str, status: int) -> int:
@@ -112,6 +120,33 @@ def demo(
         folder=folder,
         out=out,
     )
+
+
+@commands.command(context_settings={"allow_interspersed_args": False})
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="ROASTCOFFEA",
+    default=RUNS_FOLDER,
+    show_default=True,
+    show_envvar=True,
+    help="Folder that gets the measurements.",
+)
+@click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def run(*, out: Path, as_module: bool, script: str, arguments: tuple[str, ...]) -> Callable[[], None]:
+    """Run SCRIPT as python does, and measure each Runner call in it.
+
+    Its output and exit status are its own. Each call makes a measurement, saved as it ends, also where it fails or is
+    interrupted; their tables come on stderr at the end. Options stand before SCRIPT, what follows it is for the script.
+    """
+    from roastcoffea.script import runnable
+
+    try:
+        return runnable(script, list(arguments), as_module=as_module, out=out)
+    except OSError as error:
+        raise click.UsageError(f"can't open file {script!r}: {error.strerror}") from error
 
 
 @commands.command()
