@@ -27,7 +27,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.dask import DRAIN_BYTES, DaskMetricsBackend
 from roastcoffea.backends.scheduler import BLOCK, LOG_CAP, CollectorPlugin
-from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_record
+from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_records
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from stand_ins import NAME, SPAN, Scheduler, Task, started_plugin
@@ -104,7 +104,7 @@ def chunk_record() -> bytes:
         "outcome": "ok",
     }
     numbers = {"entry_start": 100_000, "entry_stop": 200_000, "events": 100_000, "run_id": 12_345, "overlaps": 0}
-    return packed_record(texts | numbers | figures | sizes | {"coffea_columns": columns})
+    return packed_records([texts | numbers | figures | sizes | {"coffea_columns": columns}])
 
 
 def scenario(load: Load, drain: bool) -> Found:
