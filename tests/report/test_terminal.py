@@ -1,12 +1,13 @@
 import io
 
 import pytest
-from handmade import CHUNKS, chunk, empty_run, handmade_run, run_without_tables
+from handmade import CHUNKS, branch_read, chunk, empty_run, handmade_run, run_without_tables
 from rich.cells import cell_len
 
 from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.report.terminal import print_summary
 
@@ -72,6 +73,47 @@ def test_a_line_of_it():
         line.rstrip() for line in lines
     ]
     assert lines[-1] == "No problems with the measuring"
+
+
+def test_the_byte_ledger_is_a_table():
+    lines = [line.rstrip() for line in summary(handmade_run()).splitlines()]
+    assert "  payload                      3.2 kB               52.9 %" in lines
+    assert "  total                       6.05 kB                100 %" in lines
+    assert "  transferred                 6.43 kB  384 B not requested" in lines
+    assert "  Complete; 5 of 5 attempts left a record." in lines
+    text = unfolded("\n".join(lines))
+    assert unfolded("chunksize=400 (the largest file's events) reads each once") in text
+    assert unfolded("align_clusters=True") in text
+
+
+def test_a_ledger_that_lacks_something_says_so():
+    chunks = [row | {"bytes_transferred": None} for row in CHUNKS[:-2]]
+    text = unfolded(summary(handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, chunks))))
+    assert (
+        unfolded("Incomplete: 1 attempts of chunks that ended left no record; 4 of 5 attempts left a record.") in text
+    )
+    assert unfolded("4 of 7 attempts read through FSSpecSource(HTTPFileSystem), which does not tell.") in text
+
+
+def test_without_a_ledger_there_is_one_line():
+    text = summary(handmade_run(branch_reads=None, absent={"branch_reads": "no meter"}))
+    assert text.count("no meter") == 1
+    assert "Branches" not in text
+
+
+def test_the_branches_of_which_most_was_read_come_first():
+    reads = [branch_read(11, f"b{number}", 0, [number]) for number in range(1, 14)]
+    reads = [row | {"chunk": 12} for row in reads]
+    text = summary(handmade_run(branch_reads=table_of_rows(BRANCH_READ_COLUMNS, reads)))
+    lines = text[text.index("\nBranches\n") :].splitlines()
+    assert [line.split()[0] for line in lines[3:13]] == [f"b{number}" for number in range(13, 3, -1)]
+    assert lines[13].strip() == "and 3 more"
+
+
+def test_sections_are_a_table():
+    lines = [line.rstrip() for line in summary(handmade_run()).splitlines()]
+    assert "  jets, mc              1     2 s     2 s     2 s     2 s      -  126 MB       0" in lines
+    assert "Sections" not in summary(empty_run())
 
 
 def test_metrics_that_lack_for_one_reason_share_it():
