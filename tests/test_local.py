@@ -24,6 +24,7 @@ import numpy as np
 import psutil
 import pytest
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor
+from conftest import wait_until
 
 from roastcoffea.backends import local
 from roastcoffea.backends.local import LocalMetricsBackend, pool_size
@@ -265,7 +266,7 @@ def test_beginnings_are_known_better_than_to_a_second() -> None:
 def test_threads_of_this_process_are_those_of_the_pool(backend: LocalMetricsBackend) -> None:
     used = time.process_time()
     start = time.time()
-    chunks = measured(backend, FuturesExecutor(pool=ThreadPoolExecutor, workers=3, status=False), spun, [0.3, 0.3])
+    chunks = measured(backend, FuturesExecutor(pool=ThreadPoolExecutor, workers=3, status=False), spun, [1.0, 1.0])
     used, stop = time.process_time() - used, time.time()
     workers = lifetimes(backend, start, stop)
     assert set(workers) == {process_name()} == {chunk["worker"] for chunk in chunks}
@@ -421,11 +422,14 @@ def test_never_opened() -> None:
 
 def test_tracking_by_hand_follows_this_process_and_its_children(backend: LocalMetricsBackend) -> None:
     backend.start_tracking(0.1)
-    child = subprocess.Popen(["sleep", "0.5"])
-    child.wait()
-    time.sleep(0.2)
-    data = backend.stop_tracking()
+    child = subprocess.Popen(["sleep", "60"])
     name = f"{socket.gethostname()}/{child.pid}"
+    assert wait_until(lambda: backend.samples()["worker"].to_pylist().count(name) >= 3, 30.0)
+    child.kill()
+    child.wait()
+    looked = backend.samples().num_rows
+    assert wait_until(lambda: backend.samples().num_rows > looked + 1, 30.0)
+    data = backend.stop_tracking()
     assert {process_name(), name} <= set(data["worker_memory"])
     assert len(data["worker_memory"][process_name()]) >= len(data["worker_memory"][name]) >= 3
     counts = list(data["worker_counts"].values())

@@ -132,13 +132,9 @@ class Recorder:
 
     def _in_collector(self) -> bool:
         """Whether a collector takes calls of this context: one of its own, or where it never had one, any but ours."""
-        from roastcoffea.instrument import hook
+        from roastcoffea.instrument.hook import watched_beside
 
-        here, active = hook._here.get(), list(hook._active)
-        if here is not None:
-            return any(watcher in active for watcher in here)
-        ours = [collector for recorder in _recorders for collector in list(recorder._open.values())]
-        return any(watcher not in ours for watcher in active)
+        return watched_beside([collector for recorder in _recorders for collector in list(recorder._open.values())])
 
     def _opened(self, executor: Any) -> MetricsCollector | None:
         with noting(_warn, "a Runner call is not measured"):

@@ -59,7 +59,7 @@ def fail(reason: str, status: int) -> int:
 @click.version_option(__version__, prog_name="roastcoffea")
 @click.pass_context
 def commands(context: click.Context) -> None:
-    """Measure coffea analyses on Dask."""
+    """Measure coffea analyses."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 

@@ -19,7 +19,7 @@ from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.carried import CarriedProbe
 from roastcoffea.instrument.probe import Probe
-from roastcoffea.records.wire import packed_records, unpacked_records
+from roastcoffea.records.wire import BRANCH_ROW, packed_records, unpacked_records
 
 ITEM = WorkItem("ttbar", "root://host//file.root", "Events", 0, 100, b"\x01" * 16)
 
@@ -72,13 +72,14 @@ def test_automatic_retries_of_coffea_still_retry() -> None:
 
 
 def test_records_survive_packing() -> None:
-    record = {"dataset": "ünïcode", "bytes": 2**60, "seconds": 0.1, "none": None, "columns": {"b", "a"}}
+    record = {"dataset": "ünïcode", "bytes": 2**60, "seconds": 0.123456789, "none": None, "columns": {"b", "a"}}
     branches = [branch("Jet_pt", [5, 7, 2**40], 0.25), branch("Jet_eta", [], None), branch("ünï\n", [3], 0.0)]
-    blob = packed_records([record | {"branch_reads": branches}, record])
+    reads = [tuple(row[name] for name in BRANCH_ROW) for row in branches]
+    blob = packed_records([record | {"branch_reads": reads}, record])
     first, second = unpacked_records(blob)
     assert first.pop("branch_reads") == sorted(branches, key=lambda row: row["branch"])
     assert second.pop("branch_reads") == []
-    assert first == second == record | {"columns": ["a", "b"]}
+    assert first == second == record | {"columns": ["a", "b"], "seconds": 0.12345679}
     with pytest.raises(zlib.error):
         unpacked_records(b"damaged")
 

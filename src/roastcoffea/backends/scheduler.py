@@ -24,6 +24,7 @@ from roastcoffea.records.tasks import (
     KINDS,
     LOST,
     MERGE,
+    MERGE_PREFIX,
     OK,
     OTHER,
     OUTCOMES,
@@ -69,7 +70,6 @@ LONGEST_TEXT = 2000
 MOST_PROBLEMS = 20
 """Different problems that are told; the rest is counted among the failures."""
 
-MERGE_PREFIX = "reduce"
 # what else the log has is small, and rows need it
 TABLE_OF = {TASK: "tasks", TASK_ERROR: "errors of tasks", CHUNK: "chunks", SAMPLE: "samples"}
 

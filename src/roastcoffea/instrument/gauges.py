@@ -32,14 +32,19 @@ def _resident_memory_from_psutil() -> int | None:
     return int(psutil.Process().memory_info().rss)
 
 
-def _highest_resident_memory() -> int | None:
+def _highest_and_resident_memory() -> tuple[int | None, int | None]:
+    """High-water mark, and resident memory now: from one reading, which is what they cost."""
     try:
         with open("/proc/self/status", "rb") as status:  # noqa: PTH123
             text = status.read()
-        at = text.index(b"VmHWM:")
-        return int(text[at + 6 : text.index(b"kB", at)]) * 1024
+        return _kilobytes(text, b"VmHWM:"), _kilobytes(text, b"VmRSS:")
     except (OSError, ValueError):
-        return None
+        return None, resident_memory()
+
+
+def _kilobytes(text: bytes, name: bytes) -> int:
+    at = text.index(name)
+    return int(text[at + len(name) : text.index(b"kB", at)]) * 1024
 
 
 def _restart_highest_resident_memory() -> bool:
@@ -71,14 +76,14 @@ class Interval:
         self.part = part
         self._state = joined(_STATE, self)
         try:
-            self._mark_before = mark = _highest_resident_memory()
+            mark, before = _highest_and_resident_memory()
             for other in tuple(self._state.open):
                 other.raise_peak(mark)
+            self._mark_before, self.before, self.peak = mark, before, before
             self._exact = _restart_highest_resident_memory()
             whole = [interval for interval in tuple(self._state.open) if not interval.part]
             for interval in whole:
                 interval.overlaps = max(interval.overlaps, len(whole) - 1)
-            self.before = self.peak = resident_memory()
         finally:
             self._state.lock.release()
 
@@ -90,12 +95,11 @@ class Interval:
     def close(self) -> None:
         """End the interval; `peak` stays None where the system could not tell it."""
         with self._state.lock:
-            mark = _highest_resident_memory()
+            mark, self.after = _highest_and_resident_memory()
             leave(self._state, self)
             # the kernel's mark is exact only as long as the memory is held: the same peak may be less later
             for other in tuple(self._state.open):
                 other.raise_peak(mark)
-        self.after = resident_memory()
         if mark is None or not (self._exact or mark != self._mark_before):
             self.peak = None
         else:

@@ -112,6 +112,14 @@ def unwatch(watcher: Watcher) -> None:
                 setattr(owner, name, original)
 
 
+def watched_beside(others: Sequence[Watcher]) -> bool:
+    """Whether a collector sees the Runner calls of this context: its own, or where it has none, any but the others."""
+    here = _here.get()
+    if here is not None:
+        return any(watcher in _active for watcher in here)
+    return any(watcher not in others for watcher in list(_active))
+
+
 def _patch(owner: type, name: str, wrapping: Callable[..., Any]) -> None:
     original = owner.__dict__[name]
     replacement = functools.wraps(original)(wrapping(original))

@@ -8,11 +8,15 @@ the attempt ends.
 from __future__ import annotations
 
 import threading
-import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from queue import Queue
+from threading import get_ident
+from time import perf_counter, thread_time
+from typing import Any, Final, cast
 
 from roastcoffea.errors import error_text
 
@@ -20,31 +24,48 @@ INNER_SIZES: Final = 256
 """So many sizes of baskets that are neither first nor last of their branch travel with a record."""
 
 
+_Step = tuple[Any, int, int | None, int | None, float, int]
+"""Branch, basket, its requested and its uncompressed size, CPU time and thread of a step: of decompression, which does
+not tell the uncompressed size, or of interpretation, which requests nothing (0 for one that came with the tree)."""
+
+
 class BranchRead:
     """One branch as this attempt read it."""
 
-    __slots__ = ("again", "decompress", "interpret", "read", "seen", "sizes", "uncompressed")
+    __slots__ = ("again", "decompress", "interpret", "parts", "read", "sizes", "uncompressed")
 
     def __init__(self) -> None:
         self.sizes: dict[int, int] = {}
-        self.seen: set[Any] = set()
+        self.parts: set[Any] | None = None
         self.again = 0
         self.uncompressed = 0
         self.read: float | None = None
         self.decompress = 0.0
         self.interpret = 0.0
 
-    def add(self, basket: int, size: int, part: Any = None) -> None:
-        """Count a basket, or a part of one, that was requested."""
-        if (basket, part) in self.seen:
+    def add(self, basket: int, size: int) -> None:
+        """Count a basket that was requested."""
+        if basket in self.sizes:
+            self.again += size
+        else:
+            self.sizes[basket] = size
+
+    def add_part(self, cluster: int, part: Any, size: int) -> None:
+        """Count a part of a cluster that was requested."""
+        if self.parts is None:
+            self.parts = set()
+        if (cluster, part) in self.parts:
             self.again += size
             return
-        self.seen.add((basket, part))
-        self.sizes[basket] = self.sizes.get(basket, 0) + size
+        self.parts.add((cluster, part))
+        self.sizes[cluster] = self.sizes.get(cluster, 0) + size
 
 
 class Meter:
     """Meters the reading of one attempt.
+
+    A shadow holds the shadowed object weakly where nothing takes the shadow away: else the data in it would wait for
+    the garbage collector.
 
     Readings are of the thread that made the meter; work that others do for it is in `helper_cpu`.
     """
@@ -52,17 +73,18 @@ class Meter:
     def __init__(self) -> None:
         self.branches: dict[str, BranchRead] = {}
         self.problems: list[str] = []
-        self.read = self.decompress = self.interpret = self.helper_cpu = 0.0
+        self.read = self._decompress = self._interpret = self._helper_cpu = 0.0
         self.late_metadata = 0
         self.transferred: int | None = 0
         self.tree_branches: int | None = None
         self.file_bytes: int | None = None
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._lock = threading.Lock()
         self._sources: list[Any] = []
         self._kinds: list[str] = []
         self._undo: list[Callable[[], None]] = []
-        self._names: dict[Any, str] = {}
+        self._steps: deque[_Step] = deque()
+        self._known: dict[int, tuple[Any, BranchRead]] = {}
         self._parquet: _ParquetReads | None = None
         self._branch: BranchRead | None = None
         self._cluster: int | None = None
@@ -73,13 +95,33 @@ class Meter:
     # what is asked of it
 
     @property
+    def decompress(self) -> float:
+        """CPU time of the thread in decompression so far."""
+        self._settle()
+        return self._decompress
+
+    @property
+    def interpret(self) -> float:
+        """CPU time of the thread in interpretation so far."""
+        self._settle()
+        return self._interpret
+
+    @property
+    def helper_cpu(self) -> float:
+        """CPU time of other threads so far."""
+        self._settle()
+        return self._helper_cpu
+
+    @property
     def payload(self) -> int:
         """Bytes of baskets that were requested so far."""
+        self._settle()
         return sum(sum(branch.sizes.values()) + branch.again for branch in self.branches.values())
 
     @property
     def uncompressed(self) -> int:
         """Size of what was read so far, after decompression."""
+        self._settle()
         return sum(branch.uncompressed for branch in self.branches.values())
 
     @property
@@ -93,8 +135,9 @@ class Meter:
             return self._parquet.requested
         return sum(int(source.num_requested_bytes) for source in self._sources) if self._sources else None
 
-    def branch_rows(self) -> list[dict[str, Any]]:
-        """One row for each branch that was read."""
+    def branch_rows(self) -> list[tuple[Any, ...]]:
+        """One row for each branch that was read, see `records.wire.BRANCH_ROW`."""
+        self._settle()
         inner = sum(max(len(branch.sizes) - 2, 0) for branch in self.branches.values())
         return [
             _branch_row(name, branch, whole=inner <= INNER_SIZES)
@@ -148,16 +191,23 @@ class Meter:
             self._in_process = False
 
     def close(self) -> None:
-        """Take all shadows away."""
+        """Take all shadows away, and let go of the file."""
         while self._undo:
             self._undo.pop()()
+        self._settle()
+        self._known.clear()
 
     @contextmanager
     def _noting(self, what: str) -> Iterator[None]:
         try:
             yield
         except Exception as problem:  # noqa: BLE001  (the chunk must be processed where it cannot be metered)
-            self.problems.append(f"{what} could not be metered: {error_text(problem)}")
+            self._miss(what, problem)
+
+    def _miss(self, what: str, problem: Exception) -> None:
+        told = f"{what} could not be metered: {error_text(problem)}"
+        if told not in self.problems:
+            self.problems.append(told)
 
     def _shadow(self, thing: Any, method: str, metered: Callable[..., Any]) -> None:
         """Have a method of one object go through the meter."""
@@ -181,75 +231,86 @@ class Meter:
 
     def _named(self, branch: Any) -> BranchRead:
         """What is known of a branch, under its path in the tree."""
-        key = branch.cache_key
-        name = self._names.get(key)
-        if name is None:
-            name = self._names[key] = str(branch.object_path).partition(":")[2] or str(branch.name)
-        return self._read_of(name)
+        known = self._known.get(id(branch))
+        if known is None:
+            # the branch is kept, so that no other gets its number
+            known = self._known[id(branch)] = branch, self._read_of(_path(branch))
+        return known[1]
 
     def _read_of(self, name: str) -> BranchRead:
         found = self.branches.get(name)
-        if found is None:
-            with self._lock:
-                found = self.branches.setdefault(name, BranchRead())
-        return found
+        return self.branches.setdefault(name, BranchRead()) if found is None else found
 
-    def _decompressing(self, task: Callable[..., Any], chunk: Any, branch: Any, basket: int) -> Any:
-        began = time.thread_time()
-        result = task(chunk, branch, basket)
-        cpu = time.thread_time() - began
-        read = self._named(branch)
-        with self._lock:
-            read.add(basket, chunk.stop - chunk.start)
-            if self._own(cpu):
-                self.decompress += cpu
-                read.decompress += cpu
+    def _decompressing(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        began = thread_time()
+        result = task(*args, **kwargs)
+        cpu = thread_time() - began
+        try:
+            chunk, branch, basket = args
+            self._steps.append((branch, basket, chunk.stop - chunk.start, None, cpu, get_ident()))
+        except Exception as problem:  # noqa: BLE001
+            self._miss("baskets", problem)
         return result
 
-    def _interpreting(self, task: Callable[..., Any], basket: Any) -> Any:
-        number, embedded, size = basket.basket_num, basket.is_embedded, basket.uncompressed_bytes
-        read = self._named(basket.parent)
-        began = time.thread_time()
-        result = task(basket)
-        cpu = time.thread_time() - began
-        with self._lock:
-            read.uncompressed += size
-            if embedded:
-                read.add(number, 0)
-            if self._own(cpu):
-                self.interpret += cpu
-                read.interpret += cpu
+    def _interpreting(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        began = thread_time()
+        result = task(*args, **kwargs)
+        cpu = thread_time() - began
+        try:
+            (basket,) = args
+            size = 0 if basket.is_embedded else None
+            step = basket.parent, basket.basket_num, size, basket.uncompressed_bytes, cpu, get_ident()
+            self._steps.append(step)
+        except Exception as problem:  # noqa: BLE001
+            self._miss("arrays of baskets", problem)
         return result
 
-    def _own(self, cpu: float) -> bool:
-        """Whether CPU time is of the attempt's own thread; that of another is counted apart."""
-        if threading.get_ident() == self._thread:
-            return True
-        self.helper_cpu += cpu
-        return False
+    def _settle(self) -> None:
+        """Count the steps that were logged since: any thread may log them, and logging must be quick."""
+        steps = self._steps
+        with self._lock:
+            while steps:
+                branch, basket, size, uncompressed, cpu, thread = steps.popleft()
+                read = self._named(branch)
+                if size is not None:
+                    read.add(basket, size)
+                read.uncompressed += uncompressed or 0
+                if thread != self._thread:
+                    self._helper_cpu += cpu
+                elif uncompressed is None:
+                    self._decompress += cpu
+                    read.decompress += cpu
+                else:
+                    self._interpret += cpu
+                    read.interpret += cpu
 
     # any branch, field or column
 
     def _extract_column(self, original: Callable[..., Any], handle: Any, *args: Any, **kwargs: Any) -> Any:
         if handle is None or self._branch is not None:
             return original(handle, *args, **kwargs)
-        ntuple = hasattr(handle, "ntuple")
-        read = self._branch = self._read_of(str(handle.column)) if self._parquet else self._field(handle)
-        waited, decompressed = self.read, self.decompress
-        began, before = time.thread_time(), self._source_cpu
+        read, steps_are_known = self._column_read(handle)
+        self._branch = read
+        waited = self.read
+        if not steps_are_known:
+            decompressed, began, before = self._decompress, thread_time(), self._source_cpu
         try:
             return original(handle, *args, **kwargs)
         finally:
             self._branch = None
             read.read = (read.read or 0.0) + self.read - waited
-            if ntuple or self._parquet:
-                cpu = time.thread_time() - began - (self.decompress - decompressed) - (self._source_cpu - before)
-                self.interpret += cpu
+            if not steps_are_known:
+                cpu = thread_time() - began - (self._decompress - decompressed) - (self._source_cpu - before)
+                self._interpret += cpu
                 read.interpret += cpu
 
-    def _field(self, handle: Any) -> BranchRead:
-        """What is known of a branch of a TTree, or a field of an RNTuple."""
-        return self._read_of(str(handle.path)) if hasattr(handle, "ntuple") else self._named(handle)
+    def _column_read(self, handle: Any) -> tuple[BranchRead, bool]:
+        """What is known of a Parquet column, an RNTuple field or a branch, and whether its steps are metered."""
+        if self._parquet is not None:
+            return self._read_of(str(handle.column)), False
+        if hasattr(handle, "ntuple"):
+            return self._read_of(str(handle.path)), False
+        return self._named(handle), True
 
     # RNTuple
 
@@ -267,14 +328,14 @@ class Meter:
     def _locator(self, original: Callable[..., Any], locator: Any, uncompressed: int) -> Any:
         if self._cluster is None or self._branch is None:
             return original(locator, uncompressed)
-        began, before = time.thread_time(), self._source_cpu
+        began, before = thread_time(), self._source_cpu
         result = original(locator, uncompressed)
-        cpu = time.thread_time() - began - (self._source_cpu - before)
-        self.decompress += cpu
+        cpu = thread_time() - began - (self._source_cpu - before)
+        self._decompress += cpu
         read = self._branch
         read.decompress += cpu
         read.uncompressed += int(uncompressed)
-        read.add(self._cluster, int(locator.num_bytes), (self._column, int(locator.offset)))
+        read.add_part(self._cluster, (self._column, int(locator.offset)), int(locator.num_bytes))
         return result
 
     # Parquet
@@ -286,39 +347,39 @@ class Meter:
             read.add(group, compressed)
             read.uncompressed += uncompressed
         self.read += waited
-        self.decompress += cpu
+        self._decompress += cpu
         read.decompress += cpu
 
     # the source
 
-    def _chunk(self, original: Callable[..., Any], start: int, stop: int) -> Any:
-        with self._reading():
-            chunk = original(start, stop)
-        if self._in_process and self._cluster is None:
-            self.late_metadata += stop - start
-        if type(chunk.future).__name__ != "TrivialFuture":
-            chunk.wait = partial(self._wait, chunk.wait)
+    def _chunk(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        chunk = self._reading(original, *args, **kwargs)
+        with self._noting("waiting for storage"):
+            if self._in_process and self._cluster is None:
+                self.late_metadata += chunk.stop - chunk.start
+            if type(chunk.future).__name__ != "TrivialFuture":
+                chunk.wait = partial(self._waited, weakref.ref(chunk))
         return chunk
 
-    def _chunks(self, original: Callable[..., Any], ranges: Any, notifications: Any) -> Any:
-        notifications.get = partial(self._wait, notifications.get)
-        with self._reading():
-            return original(ranges, notifications)
+    def _chunks(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        for notifications in (*args, *kwargs.values()):
+            if type(notifications) is Queue:
+                notifications.get = _metered_get(notifications, self._reading)  # type: ignore[method-assign]
+        return self._reading(original, *args, **kwargs)
 
-    def _wait(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        with self._reading():
-            return original(*args, **kwargs)
+    def _waited(self, chunk: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        found = chunk()
+        return self._reading(type(found).wait, found, *args, **kwargs)
 
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        wall, cpu = time.perf_counter(), time.thread_time()
+    def _reading(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        wall, cpu = perf_counter(), thread_time()
         try:
-            yield
+            return original(*args, **kwargs)
         finally:
-            if threading.get_ident() == self._thread:
-                cpu = time.thread_time() - cpu
+            if get_ident() == self._thread:
+                cpu = thread_time() - cpu
                 self._source_cpu += cpu
-                self.read += max(time.perf_counter() - wall - cpu, 0.0)
+                self.read += max(perf_counter() - wall - cpu, 0.0)
 
     def _watch_file_system(self, source: Any) -> None:
         from fsspec.implementations.cached import CachingFileSystem
@@ -335,36 +396,46 @@ class Meter:
         with self._lock:
             if self.transferred is not None:
                 self.transferred += size
-            if threading.get_ident() != self._thread:
-                self.helper_cpu += cpu
+            if get_ident() != self._thread:
+                self._helper_cpu += cpu
 
 
-def _branch_row(name: str, branch: BranchRead, *, whole: bool) -> dict[str, Any]:
-    first, last = min(branch.sizes, default=0), max(branch.sizes, default=-1)
-    baskets = range(first, last + 1)
-    told = baskets if whole or len(baskets) < 2 else (first, last)
-    return {
-        "branch": name,
-        "bytes_payload": sum(branch.sizes.values()),
-        "bytes_again": branch.again,
-        "bytes_uncompressed": branch.uncompressed,
-        "baskets": len(branch.sizes),
-        "basket_first": first if baskets else None,
-        "basket_last": last if baskets else None,
-        "basket_bytes": [branch.sizes.get(basket, 0) for basket in told],
-        "read_seconds": branch.read,
-        "decompress_seconds": branch.decompress,
-        "interpret_seconds": branch.interpret,
-    }
+def _branch_row(name: str, branch: BranchRead, *, whole: bool) -> tuple[Any, ...]:
+    sizes = branch.sizes
+    first, last = min(sizes, default=None), max(sizes, default=None)
+    payload, told = sum(sizes.values()), list(sizes.values())
+    if first is not None and last is not None and len(sizes) > 1:
+        told = [sizes.get(basket, 0) for basket in (range(first, last + 1) if whole else (first, last))]
+    return (
+        name,
+        payload,
+        branch.again,
+        branch.uncompressed,
+        len(sizes),
+        first,
+        last,
+        branch.read,
+        branch.decompress,
+        branch.interpret,
+        told,
+    )
+
+
+def _path(branch: Any) -> str:
+    """Names of a branch and of those that it is in, below the tree."""
+    names = []
+    while hasattr(branch, "basket"):
+        names.append(str(branch.name))
+        branch = branch.parent
+    return "/".join(reversed(names))
 
 
 def _leaves(tree: Any) -> int:
     """Number of branches that hold data of their own."""
-    number, waiting = 0, list(tree.branches)
-    while waiting:
-        inner = waiting.pop().branches
-        number += not inner
-        waiting.extend(inner)
+    number = 0
+    for branch in tree.branches:
+        inner = branch.branches
+        number += _leaves(branch) if inner else 1
     return number
 
 
@@ -372,6 +443,16 @@ def _trivial_executor() -> Any:
     from uproot.source.futures import TrivialExecutor
 
     return TrivialExecutor()
+
+
+def _metered_get(notifications: Queue[Any], reading: Callable[..., Any]) -> Callable[..., Any]:
+    """`get` of a queue, through the meter where nothing waits in it yet: only then time passes."""
+    waiting, its = notifications.queue, cast("Callable[[], Queue[Any]]", weakref.ref(notifications))
+
+    def get(*args: Any, **kwargs: Any) -> Any:
+        return Queue.get(its(), *args, **kwargs) if waiting else reading(Queue.get, its(), *args, **kwargs)
+
+    return get
 
 
 class _Metered:
@@ -426,9 +507,9 @@ class _CountedFileSystem:
         return data
 
     def _counted(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        began = time.thread_time()
+        began = thread_time()
         data = original(*args, **kwargs)
-        self._received(_size(data), time.thread_time() - began)
+        self._received(_size(data), thread_time() - began)
         return data
 
 
@@ -448,10 +529,10 @@ class _ParquetReads:
         meter._shadow(file, "read", self._read)
 
     def _read(self, original: Callable[..., Any], columns: Any = None, *args: Any, **kwargs: Any) -> Any:
-        wall, cpu = time.perf_counter(), time.thread_time()
+        wall, cpu = perf_counter(), thread_time()
         table = original(columns, *args, **kwargs)
-        cpu = time.thread_time() - cpu
-        wall = time.perf_counter() - wall
+        cpu = thread_time() - cpu
+        wall = perf_counter() - wall
         for column in columns if columns is not None else table.column_names:
             groups = [self._sizes(group, column) for group in range(self._metadata.num_row_groups)]
             self.requested += sum(compressed for compressed, _ in groups)

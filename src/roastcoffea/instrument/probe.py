@@ -249,10 +249,12 @@ def _with_processor(given: dict[str, Any], item: Any, attempt: Attempt) -> tuple
 
 def _unpacked(processor: Any) -> Any:
     """The processor, out of the form in which coffea sends it."""
+    if not isinstance(processor, bytes):
+        return processor
     import cloudpickle
     import lz4.frame
 
-    return cloudpickle.loads(lz4.frame.decompress(processor)) if isinstance(processor, bytes) else processor
+    return cloudpickle.loads(lz4.frame.decompress(processor))
 
 
 def _marking(cache_function: Callable[[], Any], attempt: Attempt) -> Callable[[], Any]:

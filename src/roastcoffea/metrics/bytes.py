@@ -20,7 +20,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import FINISHED, Run
-from roastcoffea.records.tasks import CANCELLED, LOST, PREPROCESSING, PROCESSOR
+from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR
 from roastcoffea.units import BYTE, COUNT, FRACTION, GIGABIT_PER_SECOND, PERCENT, RATIO, STRUCTURE
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ MOST_UNTOLD: Final = 0.1
 LEDGER: Final = "byte ledger"
 LEDGER_RECORDS: Final = "chunk, branch and preprocessing records"
 LOCAL: Final = "local files"
-MERGE_PREFIX: Final = "reduce"
-"""Prefix of coffea's tasks that merge results: those of preprocessing are of its kind, and open no file."""
 
 BRANCH_COLUMNS: Final = (
     Column("dataset", "text", None, "dataset in the fileset"),

@@ -12,6 +12,9 @@ PREPROCESSING: Final = "preprocessing"
 OTHER: Final = "other"
 KINDS: Final = (OTHER, PROCESSOR, MERGE, PREPROCESSING)
 
+MERGE_PREFIX: Final = "reduce"
+"""Prefix of coffea's tasks that merge results, also of preprocessing."""
+
 OK: Final = "ok"
 ERROR: Final = "error"
 LOST: Final = "worker lost"
