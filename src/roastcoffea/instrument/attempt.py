@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from roastcoffea.errors import error_text
+from roastcoffea.errors import error_text, noting
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.current import OpenChunk, open_chunk
 from roastcoffea.instrument.gauges import Interval, process_name
@@ -88,9 +88,12 @@ class Attempt:
         try:
             measured = self._clocks.measured()
         finally:
-            self._memory.close()
-            self.meter.close()
-        self._open.sections.meter_in_dask()
+            try:
+                self._memory.close()
+            finally:
+                self.meter.close()
+        with noting(self.problems.append, "sections did not enter Dask's metrics"):
+            self._open.sections.meter_in_dask()
         record = (
             measured
             | self._memory_seen()
@@ -105,6 +108,7 @@ class Attempt:
                 TOLD: [*self.problems, *self.meter.problems, *self._open.sections.problems],
             }
         )
+        record |= dict.fromkeys(self.meter.unknown if not self._loaded else ())
         if error is not None:
             return record | {"outcome": ERROR, "error": error_text(error)}
         return record | {"outcome": CHECKPOINT if self._loaded else OK}

@@ -2,7 +2,8 @@
 
 The meter patches nothing of uproot, Arrow or coffea. It shadows methods on the objects that coffea makes for this chunk
 alone (the file's source, the mapping behind the events, an RNTuple, a Parquet file), and takes the shadows away when
-the attempt ends.
+the attempt ends. A shadow calls the original once, with what it was given, whatever becomes of the metering; where a
+version of uproot or coffea lacks what is shadowed, what cannot be metered is unknown, and told.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import getitem
 from queue import Queue
 from threading import get_ident
 from time import perf_counter, thread_time
@@ -23,6 +25,12 @@ from roastcoffea.errors import error_text
 INNER_SIZES: Final = 256
 """So many sizes of baskets that are neither first nor last of their branch travel with a record."""
 
+
+SIZES: Final = ("bytes_payload", "bytes_metadata", "bytes_uncompressed", "branches")
+BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_seconds")
+WAITED: Final = ("read_seconds", "wait_seconds")
+READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
+"""Columns of a chunk's record that are unknown where one of the meter's views is missing."""
 
 _Step = tuple[Any, int, int | None, int | None, float, int]
 """Branch, basket, its requested and its uncompressed size, CPU time and thread of a step: of decompression, which does
@@ -85,11 +93,12 @@ class Meter:
         self._undo: list[Callable[[], None]] = []
         self._steps: deque[_Step] = deque()
         self._known: dict[int, tuple[Any, BranchRead]] = {}
+        self.unknown: set[str] = set()
+        """Columns of a chunk's record that could not be metered."""
         self._parquet: _ParquetReads | None = None
-        self._branch: BranchRead | None = None
-        self._cluster: int | None = None
-        self._column: int | None = None
-        self._source_cpu = 0.0
+        self._handler: Any = None
+        self._requested_at_end: int | None = None
+        self._here = _Here()
         self._in_process = False
 
     # what is asked of it
@@ -130,10 +139,14 @@ class Meter:
         return ", ".join(dict.fromkeys(self._kinds)) or None
 
     def requested(self) -> int | None:
-        """Bytes that were requested of storage so far; None where no source was seen."""
+        """Bytes that were requested of storage so far; None where no source was seen, or one does not count them."""
         if self._parquet is not None:
             return self._parquet.requested
-        return sum(int(source.num_requested_bytes) for source in self._sources) if self._sources else None
+        if not self._sources:
+            return self._requested_at_end
+        with self._noting("bytes requested from storage", *READ):
+            return sum(int(source.num_requested_bytes) for source in self._sources)
+        return None
 
     def branch_rows(self) -> list[tuple[Any, ...]]:
         """One row for each branch that was read, see `records.wire.BRANCH_ROW`."""
@@ -150,8 +163,9 @@ class Meter:
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
         """Options for `uproot.open` that lead through the meter."""
         ours = dict(given)
-        with self._noting("bytes requested from storage"):
-            ours["handler"] = _watched_handler(self, given.get("handler"))
+        self._handler = given.get("handler")
+        with self._noting("bytes requested from storage", *READ):
+            ours["handler"] = _watched_handler(self, self._handler)
         with self._noting("what is read ahead of process()"):
             for step, metered in (("decompression", self._decompressing), ("interpretation", self._interpreting)):
                 name = f"{step}_executor"
@@ -161,16 +175,16 @@ class Meter:
     def watch_source(self, source: Any) -> None:
         """Meter a source that was opened for this attempt."""
         self._sources.append(source)
-        with self._noting("waiting for storage"):
+        with self._noting("waiting for storage", *WAITED):
             self._shadow(source, "chunk", self._chunk)
             self._shadow(source, "chunks", self._chunks)
         self._kinds.append(type(source).__name__)
-        with self._noting("bytes transferred"):
+        with self._noting("bytes transferred", "bytes_transferred"):
             self._watch_file_system(source)
 
     def events_are_built(self, events: Any) -> None:
         """Meter the reading of events that come lazily."""
-        with self._noting("bytes of branches"):
+        with self._noting("bytes of branches", *BY_BRANCH):
             factory = events.attrs["@events_factory"]
             mapping = factory._mapping
             if type(mapping).__name__ == "ParquetSourceMapping":
@@ -193,41 +207,53 @@ class Meter:
     def close(self) -> None:
         """Take all shadows away, and let go of the file."""
         while self._undo:
-            self._undo.pop()()
+            with self._noting("a shadow was left"):
+                self._undo.pop()()
         self._settle()
+        self._requested_at_end = self.requested()
         self._known.clear()
+        self._sources.clear()
 
     @contextmanager
-    def _noting(self, what: str) -> Iterator[None]:
+    def _noting(self, what: str, *unknown: str) -> Iterator[None]:
         try:
             yield
         except Exception as problem:  # noqa: BLE001  (the chunk must be processed where it cannot be metered)
-            self._miss(what, problem)
+            self._miss(what, problem, *unknown)
 
-    def _miss(self, what: str, problem: Exception) -> None:
-        told = f"{what} could not be metered: {error_text(problem)}"
+    def _miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
+        reason = problem if isinstance(problem, str) else error_text(problem)
+        told = f"{what} could not be metered: {reason}"
+        self.unknown.update(unknown)
         if told not in self.problems:
             self.problems.append(told)
 
     def _shadow(self, thing: Any, method: str, metered: Callable[..., Any]) -> None:
         """Have a method of one object go through the meter."""
-        setattr(thing, method, partial(metered, getattr(thing, method)))
+        setattr(thing, method, _Shadow(getattr(thing, method), metered))
         self._undo.append(partial(thing.__dict__.pop, method, None))
 
     # TTree
 
     def _watch_trees(self, mapping: Any) -> None:
-        mapping.decompression_executor = _Metered(mapping.decompression_executor, self._decompressing)
-        mapping.interpretation_executor = _Metered(mapping.interpretation_executor, self._interpreting)
+        for step, metered in (("decompression", self._decompressing), ("interpretation", self._interpreting)):
+            executor = getattr(mapping, f"{step}_executor")
+            setattr(mapping, f"{step}_executor", _Metered(executor, metered))
+            self._undo.append(partial(setattr, mapping, f"{step}_executor", executor))
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
+            with self._noting("a file that can be pickled"):
+                # the class that stands there now cannot
+                tree.file.options["handler"] = self._handler
             ntuple = getattr(tree, "ntuple", None)
             if ntuple is None:
                 self.tree_branches = _leaves(tree)
-            else:
-                self.tree_branches = len(tree.fields)
-                self._shadow(ntuple, "read_cluster_pages", partial(self._cluster_pages, ntuple))
-                self._shadow(ntuple, "read_locator", self._locator)
+                continue
+            self.tree_branches = len(tree.fields)
+            self._shadow(ntuple, "read_cluster_pages", partial(self._cluster_pages, ntuple))
+            self._shadow(ntuple, "read_locator", self._locator)
+            if getattr(mapping, "preloaded_arrays", None):
+                self._miss("bytes of branches", "what is preloaded of an RNTuple is read before it can be seen", *SIZES)
 
     def _named(self, branch: Any) -> BranchRead:
         """What is known of a branch, under its path in the tree."""
@@ -267,75 +293,99 @@ class Meter:
 
     def _settle(self) -> None:
         """Count the steps that were logged since: any thread may log them, and logging must be quick."""
-        steps = self._steps
         with self._lock:
-            while steps:
-                branch, basket, size, uncompressed, cpu, thread = steps.popleft()
-                read = self._named(branch)
-                if size is not None:
-                    read.add(basket, size)
-                read.uncompressed += uncompressed or 0
-                if thread != self._thread:
-                    self._helper_cpu += cpu
-                elif uncompressed is None:
-                    self._decompress += cpu
-                    read.decompress += cpu
-                else:
-                    self._interpret += cpu
-                    read.interpret += cpu
+            while self._steps:
+                with self._noting("bytes of branches", *BY_BRANCH):
+                    self._count(*self._steps.popleft())
+
+    def _count(  # noqa: PLR0917
+        self, branch: Any, basket: int, size: int | None, uncompressed: int | None, cpu: float, thread: int
+    ) -> None:
+        read = self._named(branch)
+        if size is not None:
+            read.add(basket, size)
+        read.uncompressed += uncompressed or 0
+        if thread != self._thread:
+            self._helper_cpu += cpu
+        elif uncompressed is None:
+            self._decompress += cpu
+            read.decompress += cpu
+        else:
+            self._interpret += cpu
+            read.interpret += cpu
 
     # any branch, field or column
 
-    def _extract_column(self, original: Callable[..., Any], handle: Any, *args: Any, **kwargs: Any) -> Any:
-        if handle is None or self._branch is not None:
-            return original(handle, *args, **kwargs)
-        read, steps_are_known = self._column_read(handle)
-        self._branch = read
-        waited = self.read
+    def _extract_column(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        here = self._here
+        found = None if here.branch is not None or not args or args[0] is None else self._column_read(args[0])
+        if found is None:
+            return original(*args, **kwargs)
+        here.branch, steps_are_known = found
+        waited, decompressed, began, before = here.waited, here.decompressed, 0.0, here.source_cpu
         if not steps_are_known:
-            decompressed, began, before = self._decompress, thread_time(), self._source_cpu
+            began = thread_time()
         try:
-            return original(handle, *args, **kwargs)
+            return original(*args, **kwargs)
         finally:
-            self._branch = None
-            read.read = (read.read or 0.0) + self.read - waited
-            if not steps_are_known:
-                cpu = thread_time() - began - (self._decompress - decompressed) - (self._source_cpu - before)
+            read, here.branch = here.branch, None
+            cpu = 0.0 if steps_are_known else thread_time() - began - here.decompressed + decompressed
+            self._column_came(read, here.waited - waited, cpu - here.source_cpu + before, steps_are_known)
+
+    def _column_came(self, read: BranchRead, waited: float, cpu: float, steps_are_known: bool) -> None:
+        with self._lock:
+            read.read = (read.read or 0.0) + waited
+            if steps_are_known:
+                return
+            if get_ident() == self._thread:
                 self._interpret += cpu
                 read.interpret += cpu
+            else:
+                self._helper_cpu += cpu
 
-    def _column_read(self, handle: Any) -> tuple[BranchRead, bool]:
+    def _column_read(self, handle: Any) -> tuple[BranchRead, bool] | None:
         """What is known of a Parquet column, an RNTuple field or a branch, and whether its steps are metered."""
-        if self._parquet is not None:
-            return self._read_of(str(handle.column)), False
-        if hasattr(handle, "ntuple"):
-            return self._read_of(str(handle.path)), False
-        return self._named(handle), True
+        with self._noting("bytes of branches", *BY_BRANCH):
+            if self._parquet is not None:
+                return self._read_of(str(handle.column)), False
+            if hasattr(handle, "ntuple"):
+                return self._read_of(str(handle.path)), False
+            return self._named(handle), True
+        return None
 
     # RNTuple
 
-    def _cluster_pages(
-        self, ntuple: Any, original: Callable[..., Any], cluster: int, column: int, *args: Any, **kwargs: Any
-    ) -> Any:
-        ntuple.page_link_list  # noqa: B018  (a list of pages is metadata, and is read when it is first asked for)
-        before = self._cluster, self._column
-        self._cluster, self._column = int(cluster), int(column)
+    def _cluster_pages(self, ntuple: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        here = self._here
+        before = here.pages
+        with self._noting("bytes of branches", *BY_BRANCH):
+            ntuple.page_link_list  # noqa: B018  (a list of pages is metadata, and is read when it is first asked for)
+            cluster, column = [*args, *kwargs.values()][:2]
+            here.pages = int(cluster), int(column)
         try:
-            return original(cluster, column, *args, **kwargs)
+            return original(*args, **kwargs)
         finally:
-            self._cluster, self._column = before
+            here.pages = before
 
-    def _locator(self, original: Callable[..., Any], locator: Any, uncompressed: int) -> Any:
-        if self._cluster is None or self._branch is None:
-            return original(locator, uncompressed)
-        began, before = thread_time(), self._source_cpu
-        result = original(locator, uncompressed)
-        cpu = thread_time() - began - (self._source_cpu - before)
-        self._decompress += cpu
-        read = self._branch
-        read.decompress += cpu
-        read.uncompressed += int(uncompressed)
-        read.add_part(self._cluster, (self._column, int(locator.offset)), int(locator.num_bytes))
+    def _locator(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        here = self._here
+        read, pages = here.branch, here.pages
+        if pages is None or read is None:
+            return original(*args, **kwargs)
+        began, before = thread_time(), here.source_cpu
+        result = original(*args, **kwargs)
+        cpu = thread_time() - began - (here.source_cpu - before)
+        here.decompressed += cpu
+        with self._lock, self._noting("bytes of branches", *BY_BRANCH):
+            locator, uncompressed = [*args, *kwargs.values()][:2]
+            (cluster, column), size = pages, int(locator.num_bytes)
+            read.add_part(cluster, (column, int(locator.offset)), size)
+            read.uncompressed += int(uncompressed)
+            if get_ident() == self._thread:
+                self._decompress += cpu
+                read.decompress += cpu
+            else:
+                self._helper_cpu += cpu
         return result
 
     # Parquet
@@ -343,29 +393,44 @@ class Meter:
     def column_was_read(self, column: str, groups: list[tuple[int, int]], cpu: float, waited: float) -> None:
         """Take note of a column that Arrow has read: (compressed, uncompressed) bytes of each row group."""
         read = self._read_of(column)
-        for group, (compressed, uncompressed) in enumerate(groups):
-            read.add(group, compressed)
-            read.uncompressed += uncompressed
-        self.read += waited
-        self._decompress += cpu
-        read.decompress += cpu
+        with self._lock:
+            for group, (compressed, uncompressed) in enumerate(groups):
+                read.add(group, compressed)
+                read.uncompressed += uncompressed
+            self._here.waited += waited
+            self._here.decompressed += cpu
+            if get_ident() == self._thread:
+                self.read += waited
+                self._decompress += cpu
+                read.decompress += cpu
+            else:
+                self._helper_cpu += cpu
 
     # the source
 
     def _chunk(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._here.in_chunks:
+            return original(*args, **kwargs)
         chunk = self._reading(original, *args, **kwargs)
-        with self._noting("waiting for storage"):
-            if self._in_process and self._cluster is None:
+        with self._noting("waiting for storage", *WAITED):
+            if self._in_process and self._here.pages is None:
                 self.late_metadata += chunk.stop - chunk.start
             if type(chunk.future).__name__ != "TrivialFuture":
                 chunk.wait = partial(self._waited, weakref.ref(chunk))
         return chunk
 
     def _chunks(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        for notifications in (*args, *kwargs.values()):
-            if type(notifications) is Queue:
-                notifications.get = _metered_get(notifications, self._reading)  # type: ignore[method-assign]
-        return self._reading(original, *args, **kwargs)
+        queues = [given for given in (*args, *kwargs.values()) if type(given) is Queue]
+        if not queues:
+            self._miss("waiting for storage", "uproot hands no queue to its source", *WAITED)
+        for notifications in queues:
+            notifications.get = _metered_get(notifications, self._reading)  # type: ignore[method-assign]
+        here = self._here
+        here.in_chunks = True
+        try:
+            return self._reading(original, *args, **kwargs)
+        finally:
+            here.in_chunks = False
 
     def _waited(self, chunk: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
         found = chunk()
@@ -376,10 +441,12 @@ class Meter:
         try:
             return original(*args, **kwargs)
         finally:
+            cpu = thread_time() - cpu
+            waited = max(perf_counter() - wall - cpu, 0.0)
+            self._here.source_cpu += cpu
+            self._here.waited += waited
             if get_ident() == self._thread:
-                cpu = thread_time() - cpu
-                self._source_cpu += cpu
-                self.read += max(perf_counter() - wall - cpu, 0.0)
+                self.read += waited
 
     def _watch_file_system(self, source: Any) -> None:
         from fsspec.implementations.cached import CachingFileSystem
@@ -455,8 +522,33 @@ def _metered_get(notifications: Queue[Any], reading: Callable[..., Any]) -> Call
     return get
 
 
+class _Here(threading.local):
+    """What a thread reads at the moment, and what it did so far."""
+
+    def __init__(self) -> None:
+        self.branch: BranchRead | None = None
+        self.pages: tuple[int, int] | None = None
+        """Cluster and column of an RNTuple."""
+        self.in_chunks = False
+        self.waited = self.decompressed = self.source_cpu = 0.0
+
+
+class _Shadow:
+    """A bound method that goes through the meter; a copy or a pickle of it is the method itself."""
+
+    def __init__(self, original: Any, metered: Callable[..., Any]) -> None:
+        self._original = original
+        self._metered = metered
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._metered(self._original, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._original.__self__, self._original.__name__)
+
+
 class _Metered:
-    """An executor of uproot's whose tasks go through the meter."""
+    """An executor of uproot's whose tasks go through the meter; a copy or a pickle of it is the executor itself."""
 
     def __init__(self, inner: Any, metered: Callable[..., Any]) -> None:
         self._inner = inner
@@ -467,6 +559,9 @@ class _Metered:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getitem, ((self._inner,), 0)
 
 
 def _watched_handler(meter: Meter, given: Any) -> type:
@@ -486,7 +581,7 @@ def _watched_handler(meter: Meter, given: Any) -> type:
 
 
 class _CountedFileSystem:
-    """A file system of fsspec, for one source of uproot, that tells how many bytes came."""
+    """A file system of fsspec, for one source of uproot, that tells how many bytes came; a copy of it does not."""
 
     def __init__(self, system: Any, received: Callable[[int, float], None]) -> None:
         self._system = system
@@ -494,6 +589,9 @@ class _CountedFileSystem:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._system, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getitem, ((self._system,), 0)
 
     def cat_file(self, *args: Any, **kwargs: Any) -> Any:
         return self._counted(self._system.cat_file, *args, **kwargs)
@@ -528,22 +626,25 @@ class _ParquetReads:
         meter.tree_branches = len(file.schema_arrow.names)
         meter._shadow(file, "read", self._read)
 
-    def _read(self, original: Callable[..., Any], columns: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def _read(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         wall, cpu = perf_counter(), thread_time()
-        table = original(columns, *args, **kwargs)
+        table = original(*args, **kwargs)
         cpu = thread_time() - cpu
-        wall = perf_counter() - wall
-        for column in columns if columns is not None else table.column_names:
-            groups = [self._sizes(group, column) for group in range(self._metadata.num_row_groups)]
-            self.requested += sum(compressed for compressed, _ in groups)
-            self._meter.column_was_read(column, groups, cpu / len(columns or table.column_names), max(wall - cpu, 0.0))
+        waited = max(perf_counter() - wall - cpu, 0.0)
+        with self._meter._noting("bytes of columns", *READ):
+            columns = args[0] if args else kwargs.get("columns")
+            names = table.column_names if columns is None else list(columns)
+            for column in names:
+                groups = [self._sizes(group, column) for group in range(self._metadata.num_row_groups)]
+                self.requested += sum(compressed for compressed, _ in groups)
+                self._meter.column_was_read(column, groups, cpu / len(names), waited / len(names))
         return table
 
     def _sizes(self, group: int, column: str) -> tuple[int, int]:
         """Compressed and uncompressed bytes of a column in a row group."""
         row_group = self._metadata.row_group(group)
         leaves = [row_group.column(leaf) for leaf in range(row_group.num_columns)]
-        ours = [leaf for leaf in leaves if leaf.path_in_schema.split(".")[0] == column]
+        ours = [leaf for leaf in leaves if f"{leaf.path_in_schema}.".startswith(f"{column}.")]
         return sum(leaf.total_compressed_size for leaf in ours), sum(leaf.total_uncompressed_size for leaf in ours)
 
 

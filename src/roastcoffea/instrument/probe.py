@@ -173,29 +173,45 @@ class _FileWatch(_Watch):
         return {"dataset": str(work.dataset), "file": str(work.filename), "tree": str(work.treename)}
 
     def attempted(self, closure: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        meter, clocks = Meter(), Clocks(self.task)
+        opening: _Opening | None = None
+        with noting(self.complain, LOST):
+            opening = _Opening(self.task, closure)
+        if opening is None:
+            return closure(*args, **kwargs)
         error = None
         try:
-            return _through_meter(closure, meter)(*args, **kwargs)
+            return opening.watched(*args, **kwargs)
         except BaseException as raised:
             error = error_text(raised)
             raise
         finally:
             with noting(self.complain, LOST):
-                meter.close()
-                measured = self.identity | clocks.measured()
-                self.records.append(
-                    measured
-                    | {
-                        "preprocessing": True,
-                        "bytes_requested": meter.requested(),
-                        "bytes_transferred": meter.transferred if meter.source else None,
-                        "source": meter.source,
-                        "outcome": OK if error is None else ERROR,
-                        "error": error,
-                        TOLD: meter.problems,
-                    }
-                )
+                self.records.append(self.identity | opening.end(error))
+
+
+class _Opening:
+    """One attempt to fetch the metadata of a file."""
+
+    def __init__(self, task: DaskTask, closure: Callable[..., Any]) -> None:
+        self.meter = Meter()
+        self.watched = _through_meter(closure, self.meter)
+        self.clocks = Clocks(task)
+
+    def end(self, error: str | None) -> dict[str, Any]:
+        """Close everything; give the record."""
+        meter = self.meter
+        meter.close()
+        return self.clocks.measured() | {
+            "preprocessing": True,
+            "bytes_requested": meter.requested(),
+            "bytes_transferred": None
+            if "bytes_transferred" in meter.unknown or not meter.source
+            else meter.transferred,
+            "source": meter.source,
+            "outcome": OK if error is None else ERROR,
+            "error": error,
+            TOLD: meter.problems,
+        }
 
 
 def _through_meter(closure: Callable[..., Any], meter: Meter) -> Callable[..., Any]:

@@ -1,0 +1,350 @@
+"""What the meter sees where files are read in odd ways, and that nothing depends on its seeing."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import awkward as ak
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import uproot
+from coffea.nanoevents import BaseSchema
+from coffea.processor import IterativeExecutor, ProcessorABC, Runner
+from coffea.processor.executor import WorkItem
+from fsspec.implementations.local import LocalFileSystem
+from storage import baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
+
+from roastcoffea import MetricsCollector
+from roastcoffea.instrument import meter as meter_module
+from roastcoffea.instrument.meter import Meter
+from roastcoffea.measurement import Measurement
+
+FLAT = 12
+"""Branches of one number an event in the files below."""
+
+
+class Doing(ProcessorABC):
+    """Gives what a function makes of the events."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+    def process(self, events: Any) -> list[Any]:
+        return [self.function(events)]
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+def outcome(
+    source: Any,
+    function: Callable[[Any], Any],
+    *,
+    kind: str = "root",
+    preload: list[str] | None = None,
+    **options: Any,
+) -> tuple[Any, Measurement]:
+    """What the function gives, which must be the same without a collector; and a measurement of it."""
+    runner = Runner(
+        executor=IterativeExecutor(status=False), schema=BaseSchema, metadata_cache={}, format=kind, chunksize=10**6
+    )
+    fileset: Any = {"a": {"files": {str(source): "Events"}} | ({"preload": preload} if preload else {})}
+    if isinstance(source, WorkItem):
+        fileset = [source]
+    if options:
+        options = {"uproot_options": options}
+    plain = runner(fileset, processor_instance=Doing(function), **options)
+    runner.metadata_cache = {}
+    with MetricsCollector() as collector:
+        output = runner(fileset, processor_instance=Doing(function), **options)
+    assert output == plain
+    return output[0], collector.measurement
+
+
+def total_of_f0(events: Any) -> float:
+    return float(ak.sum(events["f0"]))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    write_tree(folder / "tree.root", flat=FLAT)
+    write_rntuple(folder / "ntuple.root", flat=FLAT)
+    write_parquet(folder / "columns.parquet")
+    return folder
+
+
+# A hook that is not there
+
+
+def missing(*_: Any, **__: Any) -> Any:
+    raise AttributeError("not there")
+
+
+UNKNOWN_BRANCHES = {"bytes_payload", "bytes_metadata", "bytes_uncompressed", "branches", "compute_seconds"}
+
+
+@pytest.mark.parametrize(
+    ("file", "hook", "told", "unknown"),
+    [
+        ("tree.root", "_watch_trees", "bytes of branches", UNKNOWN_BRANCHES),
+        ("ntuple.root", "_watch_trees", "bytes of branches", UNKNOWN_BRANCHES),
+        ("tree.root", "_named", "bytes of branches", UNKNOWN_BRANCHES),
+        ("ntuple.root", "_read_of", "bytes of branches", UNKNOWN_BRANCHES),
+        ("tree.root", "_watch_file_system", "bytes transferred", {"bytes_transferred"}),
+    ],
+)
+def test_where_a_hook_is_missing_the_chunk_works_and_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, hook: str, told: str, unknown: set[str]
+) -> None:
+    monkeypatch.setattr(Meter, hook, missing)
+    _, measurement = outcome(folder / file, total_of_f0)
+    (chunk,) = measurement.run.chunks.to_pylist()
+    assert any(f"{told} could not be metered: AttributeError: not there" in text for text in measurement.problems)
+    assert {name for name in unknown if chunk[name] is None} == unknown
+    assert chunk["bytes_requested"] > 0
+    assert (chunk["bytes_transferred"] is None) == ("bytes_transferred" in unknown)
+
+
+def test_where_a_handler_cannot_be_given_nothing_is_known_of_bytes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meter_module, "_watched_handler", missing)
+    _, measurement = outcome(folder / "tree.root", total_of_f0)
+    (chunk,) = measurement.run.chunks.to_pylist()
+    assert any("bytes requested from storage could not be metered" in text for text in measurement.problems)
+    assert {chunk[name] for name in meter_module.READ} == {None}
+    assert measurement.byte_ledger.absent is not None
+
+
+def test_pages_that_are_asked_for_by_keyword_are_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ntuple = uproot.models.RNTuple.Model_ROOT_3a3a_RNTuple
+    original = ntuple.read_cluster_pages
+
+    def by_keyword(self: Any, cluster_idx: int, col_idx: int, *args: Any, **kwargs: Any) -> Any:
+        return original(self, cluster_idx, col_idx, *args, **kwargs)
+
+    monkeypatch.setattr(ntuple, "read_cluster_pages", by_keyword)
+    _, measurement = outcome(folder / "ntuple.root", total_of_f0)
+    assert measurement.byte_ledger["payload"] == sum(clusters_of(str(folder / "ntuple.root"), "f0", 0, 10**9).values())
+    assert measurement.byte_ledger.residual == 0
+
+
+def test_a_queue_of_another_kind_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uproot.behaviors.TBranch, "queue", SimpleNamespace(Queue=queue.SimpleQueue))
+    with served(folder, 0.01) as server:
+        _, measurement = outcome(server.url("tree.root"), total_of_f0)
+    (chunk,) = measurement.run.chunks.to_pylist()
+    assert any("waiting for storage could not be metered" in text for text in measurement.problems)
+    assert chunk["read_seconds"] is chunk["wait_seconds"] is None
+    assert measurement.byte_ledger.residual == 0
+
+
+# Sources of the user's own
+
+
+class OwnSource(uproot.source.chunk.Source):
+    """A source that keeps no counts, and whose `chunks` calls its `chunk`."""
+
+    def __init__(self, file_path: str, **options: Any) -> None:
+        self._file_path = file_path
+        self._file = Path(file_path).open("rb")  # noqa: SIM115
+        self._turn = threading.Lock()
+
+    def chunk(self, start: int, stop: int) -> Any:
+        with self._turn:
+            self._file.seek(start)
+            data = uproot.source.futures.TrivialFuture(self._file.read(stop - start))
+        return uproot.source.chunk.Chunk(self, start, stop, data)
+
+    def chunks(self, ranges: Any, notifications: Any) -> Any:
+        chunks = [self.chunk(*limits) for limits in ranges]
+        for chunk in chunks:
+            notifications.put(chunk)
+        return chunks
+
+    @property
+    def num_bytes(self) -> int:
+        return Path(self._file_path).stat().st_size
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def __enter__(self) -> OwnSource:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+class CountingSource(OwnSource):
+    """It counts what it is asked for."""
+
+    def __init__(self, file_path: str, **options: Any) -> None:
+        super().__init__(file_path, **options)
+        self._num_requested_bytes = 0
+
+    def chunk(self, start: int, stop: int) -> Any:
+        self._num_requested_bytes += stop - start
+        return super().chunk(start, stop)
+
+
+def test_a_source_that_keeps_no_counts_is_told(folder: Path) -> None:
+    _, measurement = outcome(folder / "tree.root", total_of_f0, handler=OwnSource)
+    (chunk,) = measurement.run.chunks.to_pylist()
+    assert chunk["bytes_requested"] is None
+    assert any("bytes requested from storage could not be metered" in text for text in measurement.problems)
+
+
+def test_a_source_that_reads_baskets_one_by_one_is_counted_once(folder: Path) -> None:
+    _, measurement = outcome(folder / "tree.root", total_of_f0, handler=CountingSource)
+    payload = sum(size for size, _ in baskets_of(str(folder / "tree.root"), "f0", 0, 10**9).values())
+    assert measurement.byte_ledger["payload"] == payload
+    assert measurement.byte_ledger.residual == 0
+
+
+# What processors do with the events
+
+
+def mapping_of(events: Any) -> Any:
+    return events.attrs["@events_factory"]._mapping
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "deepcopy of events": lambda events: total_of_f0(copy.deepcopy(events)),
+    "pickle of events": lambda events: total_of_f0(pickle.loads(pickle.dumps(events))),
+    "deepcopy of a tree": lambda events: [len(copy.deepcopy(tree)) for tree in mapping_of(events)._cache.values()],
+    "pickle of a tree": lambda events: [
+        len(pickle.loads(pickle.dumps(tree))) for tree in mapping_of(events)._cache.values()
+    ],
+}
+
+
+@pytest.mark.parametrize("copies", COPIES)
+def test_copies_are_made_as_without_a_meter(folder: Path, copies: str) -> None:
+    _, measurement = outcome(folder / "tree.root", COPIES[copies])
+    assert [text for text in measurement.problems if "metered" in text] == []
+
+
+def read_in_threads(events: Any) -> float:
+    with ThreadPoolExecutor(6) as pool:
+        return sum(pool.map(lambda number: float(ak.sum(events[f"f{number}"])), range(FLAT)))
+
+
+@pytest.mark.parametrize(("file", "sizes"), [("tree.root", baskets_of), ("ntuple.root", clusters_of)])
+def test_threads_of_the_processor_may_read(folder: Path, file: str, sizes: Callable[..., dict[int, Any]]) -> None:
+    path = folder / file
+    for _ in range(5):
+        _, measurement = outcome(path, read_in_threads)
+        truth = 0
+        for number in range(FLAT):
+            of_branch = sizes(str(path), f"f{number}", 0, 10**9).values()
+            truth += sum(size[0] if isinstance(size, tuple) else size for size in of_branch)
+        assert measurement.byte_ledger["payload"] == truth
+        assert measurement.byte_ledger.residual == 0
+        (chunk,) = measurement.run.chunks.to_pylist()
+        assert chunk["decompress_seconds"] <= chunk["cpu_seconds"]
+        assert chunk["helper_cpu_seconds"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:the filter_branch kwarg:DeprecationWarning")
+def test_what_is_preloaded_of_an_rntuple_is_not_called_metadata(folder: Path) -> None:
+    _, measurement = outcome(folder / "ntuple.root", total_of_f0, preload=["f0", "f1"])
+    (chunk,) = measurement.run.chunks.to_pylist()
+    assert any("preloaded of an RNTuple" in text for text in measurement.problems)
+    assert chunk["bytes_metadata"] is chunk["bytes_payload"] is None
+    assert not measurement.byte_ledger.certificate.complete
+
+
+# Parquet
+
+
+class CountingFile(io.RawIOBase):
+    """A file that counts what is read of it."""
+
+    read_bytes = 0
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(path).open("rb")  # noqa: SIM115
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, *place: int) -> int:
+        return self._file.seek(*place)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        CountingFile.read_bytes += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
+
+
+class CountingFileSystem(LocalFileSystem):
+    """A file system that counts what is read of its files."""
+
+    protocol = "counting"
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(LocalFileSystem._strip_protocol(path.removeprefix("counting://")))
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> CountingFile:
+        return CountingFile(self._strip_protocol(path))
+
+
+def test_columns_of_parquet_are_what_a_file_system_counts(folder: Path) -> None:
+    fsspec.register_implementation("counting", CountingFileSystem, clobber=True)
+
+    def counted(columns: list[str]) -> tuple[int, Measurement]:
+        item = WorkItem("a", f"counting://{folder / 'columns.parquet'}", "Events", 0, 1000, b"1" * 16, {})
+        CountingFile.read_bytes = 0
+        _, measurement = outcome(
+            item, lambda events: sum(float(ak.sum(events[name])) for name in columns), kind="parquet"
+        )
+        # once without a collector, once with it
+        return CountingFile.read_bytes // 2, measurement
+
+    nothing, _ = counted([])
+    for columns in (["f0"], ["f0", "Jet_pt"]):
+        number, measurement = counted(columns)
+        assert measurement.byte_ledger["payload"] == number - nothing
+        assert measurement.byte_ledger.residual == 0
+
+
+def test_a_column_of_parquet_may_have_dots(tmp_path: Path) -> None:
+    path = tmp_path / "dots.parquet"
+    pq.write_table(pa.table({"a.b": pa.array(range(1000)), "a": pa.array([1.5] * 1000)}), path)
+    item = WorkItem("a", str(path), "Events", 0, 1000, b"1" * 16, {})
+    _, measurement = outcome(item, lambda events: float(ak.sum(events["a.b"])), kind="parquet")
+    sizes = {
+        column.path_in_schema: column.total_compressed_size
+        for column in map(pq.ParquetFile(path).metadata.row_group(0).column, range(2))
+    }
+    assert measurement.byte_ledger["payload"] == sizes["a.b"]
