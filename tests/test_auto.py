@@ -228,6 +228,12 @@ def test_what_was_seen_is_saved_when_a_signal_ends_the_script(
     assert ended.outcome == "failed"
     assert words in str(ended.error)
     assert ended.run.start < ended.run.stop
+    (call,) = ended.run.calls
+    assert (call.processor, call.outcome, call.chunks) == ("Noting", "failed", len(finished.chunks))
+    assert ended.chunks["outcome"].iloc[0] == "ok"
+    assert len(ended.chunks) < call.chunks
+    assert ended.metrics["num_chunks"] > 0
+    assert not ended.byte_ledger.certificate.complete
     assert err.count("Throughput") == (0 if by_import else 2)
 
 

@@ -42,6 +42,15 @@ process_pools = pytest.mark.parametrize(
 
 Row = dict[str, Any]
 
+SAMPLED = multiprocessing.Value("q", 0)
+"""Samples of processes that were taken, for this process and those that are forked from it."""
+
+
+def wait_for_a_sample() -> None:
+    """Go on when a sample has been taken, from its beginning to its end, after this was called."""
+    before = SAMPLED.value
+    assert wait_until(lambda: SAMPLED.value >= before + 2, 60.0)
+
 
 def spun(seconds: float) -> set[str]:
     """Use that much CPU on this thread; give the record of the chunk, and the process's CPU so far."""
@@ -58,10 +67,10 @@ def slept(seconds: float) -> set[str]:
 
 
 def allocated(megabytes: int) -> set[str]:
-    time.sleep(0.3)
+    wait_for_a_sample()
     start = time.time()
     array = np.ones(megabytes * MB // 8)
-    time.sleep(0.5)
+    wait_for_a_sample()
     del array
     return record(start)
 
@@ -72,9 +81,18 @@ def record(start: float) -> set[str]:
 
 
 @pytest.fixture
-def backend() -> Iterator[LocalMetricsBackend]:
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalMetricsBackend]:
+    """A backend that looks as often as it should, however long a look takes here; each one is counted."""
+    monkeypatch.setattr(local, "SHARE", 1.0)
     threads, files = set(threading.enumerate()), open_files()
     backend = LocalMetricsBackend()
+    look = backend._look
+
+    def counted(*, sample: bool) -> None:
+        look(sample=sample)
+        SAMPLED.value += sample
+
+    monkeypatch.setattr(backend, "_look", counted)
     yield backend
     backend.close()
     assert not [thread for thread in set(threading.enumerate()) - threads if "roastcoffea" in thread.name]
@@ -94,7 +112,20 @@ def measured(
     items: list[Any],
     interval: float | None = 0.1,
 ) -> list[Row]:
-    """Run an executor under the backend; give what the chunks tell of themselves."""
+    """Run an executor under the backend, and tell it of the chunks; give what they tell of themselves."""
+    chunks = executed(backend, executor, function, items, interval)
+    tell(backend, chunks)
+    return chunks
+
+
+def executed(
+    backend: LocalMetricsBackend,
+    executor: Any,
+    function: Callable[[Any], set[str]],
+    items: list[Any],
+    interval: float | None = 0.1,
+) -> list[Row]:
+    """Run an executor under the backend."""
     backend.open(interval)
     backend.saw_executor(executor)
     output = executor(items, function, set())
@@ -102,7 +133,6 @@ def measured(
     backend.close()
     chunks = [json.loads(row) for row in (output[0] if isinstance(output, tuple) else output)]
     assert len(chunks) == len(items)
-    tell(backend, chunks)
     return chunks
 
 
@@ -141,10 +171,10 @@ def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: Lo
     for worker, cpu in told.items():
         assert workers[worker]["cpu_seconds"] > cpu - 0.05
     if pool is fork_pool:  # the others take long to end, with all that they imported
-        assert {worker: row["cpu_seconds"] for worker, row in workers.items()} == pytest.approx(told, rel=0.05, abs=0.1)
+        assert {worker: row["cpu_seconds"] for worker, row in workers.items()} == pytest.approx(told, rel=0.05, abs=0.2)
     of_workers = sum(row["cpu_seconds"] for row in workers.values())
     of_trackers = sum(process.cpu_seconds for process in backend._tree.family() if process.is_tracker and process.ended)
-    assert of_workers + of_trackers == pytest.approx(used, rel=0.02, abs=0.05)
+    assert of_workers + of_trackers == pytest.approx(used, rel=0.02, abs=0.1)
     assert backend.notes() == []
 
 
@@ -170,12 +200,14 @@ def test_a_pool_s_processes_are_workers_of_one_thread_with_or_without_chunks(
 
 def test_processes_that_only_merge_are_no_workers(backend: LocalMetricsBackend) -> None:
     executor = FuturesExecutor(pool=fork_pool, workers=2, status=False, merging=(2, 2, 2), mergepool=fork_pool)
-    before = time.time()
+    before = {child.pid for child in psutil.Process().children()}
     chunks = measured(backend, executor, slept, [0.2] * 6)
-    assert set(lifetimes(backend)) == {chunk["worker"] for chunk in chunks}
-    born = [process for process in backend._tree.family() if process.born > before - 0.1]
-    children = [process for process in born if process.parent == os.getpid()]
-    assert len([process for process in children if not process.is_tracker]) == 4
+    workers = lifetimes(backend)
+    assert len(workers) == 2
+    assert set(workers) >= {chunk["worker"] for chunk in chunks}
+    children = [process for process in backend._tree.family() if process.parent == os.getpid()]
+    pools = [process for process in children if process.pid not in before and not process.is_tracker]
+    assert len(pools) == 4
 
 
 def test_two_steps_with_pools_of_their_own(backend: LocalMetricsBackend) -> None:
@@ -192,7 +224,9 @@ def test_two_steps_with_pools_of_their_own(backend: LocalMetricsBackend) -> None
     workers = lifetimes(backend)
     assert len(workers) == 4
     first, second = ({c["worker"] for c in step} for step in steps)
-    assert max(workers[name]["stop"] for name in first) <= min(workers[name]["start"] for name in second) + 0.02
+    assert not first & second
+    ends, begins = [workers[name]["stop"] for name in first], [workers[name]["start"] for name in second]
+    assert max(ends) <= min(begins) + 0.1
     assert backend.samples().num_rows == 0
 
 
@@ -213,51 +247,56 @@ def test_a_process_that_ended_between_two_looks_lacks_no_cpu() -> None:
     children = [
         subprocess.Popen([sys.executable, "-c", code.format(0.2, end)], stdin=subprocess.PIPE) for end in (0.5, 0.5)
     ]
-    while min(sum(psutil.Process(child.pid).cpu_times()[:2]) for child in children) < 0.18:
-        time.sleep(0.02)
+    handles = [psutil.Process(child.pid) for child in children]
+    assert wait_until(lambda: min(sum(handle.cpu_times()[:2]) for handle in handles) >= 0.18, 60.0)
     tree.look(sample=False)
     before = {process.pid: process.cpu_seconds for process in tree.seen}
+    used = -cpu_of_children()
     for child in children:
         child.communicate(b"\n")
+    used += cpu_of_children()
     tree.look(sample=False)
     seen = {process.pid: process for process in tree.seen}
     for child in children:
         assert before[child.pid] < 0.4
-        assert seen[child.pid].cpu_seconds == pytest.approx(0.5, abs=0.06)
+        assert seen[child.pid].cpu_seconds > 0.5 - 0.06
         assert seen[child.pid].ended
+    assert sum(seen[child.pid].cpu_seconds for child in children) == pytest.approx(used, abs=0.05)
 
 
 def test_a_dead_process_that_nobody_waits_for_has_ended() -> None:
     tree = ProcessTree()
     tree.look(sample=True)
-    child = subprocess.Popen(["sleep", "0.2"])
-    tree.look(sample=True)
+    before = time.time()
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     began = time.time()
-    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(0.01)
+    tree.look(sample=True)
+    looked = time.time()
+    assert child.stdin is not None
+    child.stdin.close()
+    assert wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 60.0)
     tree.look(sample=True)
     (process,) = [process for process in tree.seen if process.pid == child.pid]
     child.wait()
     assert process.ended
-    assert process.seen <= began
-    assert process.born == pytest.approx(began, abs=0.1)
+    assert process.seen <= looked
+    assert before - 0.05 < process.born < began + 0.05
     assert len(process.samples) == 1
 
 
 def test_beginnings_are_known_better_than_to_a_second() -> None:
-    errors = []
     for _ in range(5):
         tree = ProcessTree()
         tree.look(sample=False)
+        before = time.time()
+        child = subprocess.Popen(["sleep", "600"])
         began = time.time()
-        child = subprocess.Popen(["sleep", "10"])
         time.sleep(0.23)
         tree.look(sample=False)
         (process,) = [process for process in tree.seen if process.pid == child.pid]
         child.kill()
         child.wait()
-        errors.append(abs(process.born - began))
-    assert max(errors) < 0.05
+        assert before - 0.05 < process.born < began + 0.05
 
 
 # threads of this process
@@ -266,20 +305,21 @@ def test_beginnings_are_known_better_than_to_a_second() -> None:
 def test_threads_of_this_process_are_those_of_the_pool(backend: LocalMetricsBackend) -> None:
     used = time.process_time()
     start = time.time()
-    chunks = measured(backend, FuturesExecutor(pool=ThreadPoolExecutor, workers=3, status=False), spun, [1.0, 1.0])
+    chunks = executed(backend, FuturesExecutor(pool=ThreadPoolExecutor, workers=3, status=False), spun, [1.0, 1.0])
     used, stop = time.process_time() - used, time.time()
+    tell(backend, chunks)
     workers = lifetimes(backend, start, stop)
     assert set(workers) == {process_name()} == {chunk["worker"] for chunk in chunks}
     (row,) = workers.values()
     assert (row["threads"], row["start"], row["stop"]) == (3, start, stop)
-    assert row["cpu_seconds"] == pytest.approx(used, rel=0.05, abs=0.05)
+    assert row["cpu_seconds"] == pytest.approx(used, rel=0.05, abs=0.1)
     samples = backend.samples().to_pylist()
     assert {sample["worker"] for sample in samples} == {process_name()}
     assert max(sample["executing"] for sample in samples) == 2
     assert samples[0]["executing"] == samples[-1]["executing"] == 0
     steps = np.diff([sample["time"] for sample in samples])
     percents = [sample["cpu_percent"] or 0.0 for sample in samples[1:]]
-    assert float(np.sum(steps * percents)) / 100 == pytest.approx(used, rel=0.1, abs=0.1)
+    assert float(np.sum(steps * percents)) / 100 == pytest.approx(used, rel=0.1, abs=0.2)
     assert {sample["memory_limit"] for sample in samples} == {psutil.virtual_memory().total}
     assert all(sample["file_descriptors"] > 2 for sample in samples)
 
@@ -345,6 +385,19 @@ def test_processes_that_were_not_seen(backend: LocalMetricsBackend) -> None:
     assert "does not tell how many" in notes
 
 
+def test_a_worker_whose_name_tells_neither_host_nor_process(backend: LocalMetricsBackend) -> None:
+    backend.open(None)
+    backend.close()
+    names = ["tcp://127.0.0.1:32777", "alone", "/5"]
+    tell(backend, [{"worker": name, "thread": 1, "start": time.time() - 1, "stop": time.time()} for name in names])
+    workers = lifetimes(backend)
+    assert set(workers) == set(names)
+    for row in workers.values():
+        assert (row["host"], row["process"], row["start"], row["stop"]) == (None, None, None, None)
+    (note,) = [note for note in backend.notes() if "worker(s)" in note]
+    assert "3 worker(s) have no name of host and process" in note
+
+
 def test_what_only_dask_has(backend: LocalMetricsBackend) -> None:
     assert backend.tasks() is None
     assert "no Dask tasks" in backend.absent["tasks"]
@@ -364,22 +417,21 @@ def test_what_only_dask_has(backend: LocalMetricsBackend) -> None:
 def test_samples_are_bounded_and_keep_the_highest_memory(
     backend: LocalMetricsBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "MOST_SAMPLES", 200)
+    monkeypatch.setattr(local, "MOST_SAMPLES", 50)
     backend.open(0.01)
     chunk = json.loads(allocated(300).pop())
-    time.sleep(1.0)
+    assert wait_until(lambda: backend._merged > 50, 60.0)
     backend.close()
     tell(backend, [chunk])
     samples = backend.samples().to_pylist()
-    assert sum(len(process.samples) for process in backend._tree.seen) <= 200
+    assert sum(len(process.samples) for process in backend._tree.seen) <= 50 + len(backend._tree.seen)
     memory = [sample["memory"] for sample in samples]
     assert max(memory) - memory[-1] > 250 * MB
     assert "samples of processes were merged" in backend.notes()[0]
     assert [s["time"] for s in samples] == sorted({s["time"] for s in samples})
 
 
-def test_looking_harms_no_fork(backend: LocalMetricsBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "SHARE", 1.0)
+def test_looking_harms_no_fork(backend: LocalMetricsBackend) -> None:
     backend.open(0.0005)
     context = multiprocessing.get_context("fork")
     for _ in range(30):
@@ -387,7 +439,7 @@ def test_looking_harms_no_fork(backend: LocalMetricsBackend, monkeypatch: pytest
         for child in children:
             child.start()
         for child in children:
-            child.join(20)
+            child.join(60)
             assert child.exitcode == 0
     backend.close()
     assert backend.notes() == []
@@ -403,12 +455,12 @@ def test_a_failure_to_look_is_noted_and_ends_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(psutil, "pids", refused)
-        time.sleep(0.3)
-    time.sleep(0.3)
+        assert wait_until(lambda: backend.notes() != [], 60.0)
+    seen = backend.samples().num_rows
+    assert wait_until(lambda: backend.samples().num_rows > seen + 3, 60.0)
     backend.close()
     assert len(backend.notes()) == 1
     assert "could not be seen for a while" in backend.notes()[0]
-    assert backend.samples().num_rows > 4
 
 
 def test_never_opened() -> None:
@@ -456,6 +508,6 @@ def test_parsl_s_processes_are_found_though_it_lets_go_of_them(
     workers = lifetimes(backend)
     assert set(workers) == {chunk["worker"] for chunk in chunks}
     for worker, cpu in cpu_of(chunks).items():
-        assert workers[worker]["cpu_seconds"] == pytest.approx(cpu, rel=0.05, abs=0.15)
+        assert workers[worker]["cpu_seconds"] == pytest.approx(cpu, rel=0.05, abs=0.3)
         assert workers[worker]["threads"] == 1
     assert [note for note in backend.notes() if "does not tell how many" not in note] == []

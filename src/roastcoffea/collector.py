@@ -20,7 +20,7 @@ from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.errors import RoastcoffeaError, error_text, noting
-from roastcoffea.instrument.hook import unwatch, watch
+from roastcoffea.instrument.hook import end_open_calls, unwatch, watch
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.chunks import ERROR
@@ -114,6 +114,9 @@ class MetricsCollector:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         stop = self._start + time.perf_counter() - self._began
+        if error is not None:
+            with noting(self.note, "Runner calls that went on were not recorded"):
+                end_open_calls(self, error)
         unwatch(self)
         try:
             self._leave_span()

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import reprlib
+import tokenize
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
@@ -69,7 +70,10 @@ def _npy(value: Any) -> str:
 
 
 def _array(text: str) -> Any:
-    return np.lib.format.read_array(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+    try:
+        return np.lib.format.read_array(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+    except tokenize.TokenError as error:
+        raise ValueError(f"an array cannot be read: {error}") from None
 
 
 def _scalar(text: str) -> Any:

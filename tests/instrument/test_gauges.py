@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
+from roastcoffea.instrument.current import OpenChunk, current_chunk, open_chunk
 from roastcoffea.instrument.gauges import Interval, resident_memory
+from roastcoffea.instrument.track import track_memory
 
 MB = 1_000_000
 linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
@@ -100,3 +104,48 @@ def test_many_threads_share_one_state() -> None:
         thread.join()
     assert wrong == []
     assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
+
+
+@linux
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_forked_while_another_thread_holds_the_locks_does_not_hang() -> None:
+    held, forked = threading.Event(), threading.Event()
+    outer = Interval()
+
+    def measured_in_child() -> None:
+        inner = Interval()
+        inner.close()
+        assert inner.overlaps == 0
+        with open_chunk(OpenChunk()) as chunk, track_memory("jets"):
+            assert current_chunk() is chunk
+        with track_memory("jets"):
+            assert current_chunk() is None
+        outer.close()
+        chunk_of_parent.close()
+        assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
+
+    def holding() -> None:
+        states = [module for name, module in sys.modules.items() if name.startswith("_roastcoffea")]
+        for state in states:
+            state.lock.acquire()
+        held.set()
+        forked.wait(60)
+        for state in states:
+            state.lock.release()
+
+    chunk_of_parent = ExitStack()
+    chunk_of_parent.enter_context(open_chunk(OpenChunk()))
+    thread = threading.Thread(target=holding)
+    thread.start()
+    assert held.wait(60)
+    child = multiprocessing.get_context("fork").Process(target=measured_in_child)
+    child.start()
+    forked.set()
+    thread.join()
+    child.join(60)
+    hangs = child.exitcode is None
+    child.kill()
+    child.join()
+    chunk_of_parent.close()
+    outer.close()
+    assert (hangs, child.exitcode) == (False, 0)

@@ -348,3 +348,14 @@ def test_a_column_of_parquet_may_have_dots(tmp_path: Path) -> None:
         for column in map(pq.ParquetFile(path).metadata.row_group(0).column, range(2))
     }
     assert measurement.byte_ledger["payload"] == sizes["a.b"]
+
+
+def test_baskets_that_came_with_the_tree_have_the_size_of_what_is_in_them(real_files: dict[str, Any]) -> None:
+    (path,) = real_files["ttbar"]["files"]
+    with uproot.open(path) as file:
+        basket = file["Events/nMuon"].basket(0)
+        assert basket.is_embedded
+        events = len(basket.array())
+    _, measurement = outcome(path, lambda events: int(ak.sum(events["nMuon"])))
+    (read,) = measurement.run.branch_reads.to_pylist()
+    assert (read["bytes_payload"], read["bytes_uncompressed"]) == (0, 4 * events)

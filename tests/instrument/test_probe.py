@@ -6,7 +6,6 @@ import pickle
 import subprocess
 import sys
 import textwrap
-import zlib
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,6 @@ from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.carried import CarriedProbe
 from roastcoffea.instrument.probe import Probe
-from roastcoffea.records.wire import BRANCH_ROW, packed_records, unpacked_records
 
 ITEM = WorkItem("ttbar", "root://host//file.root", "Events", 0, 100, b"\x01" * 16)
 
@@ -69,36 +67,6 @@ def test_automatic_retries_of_coffea_still_retry() -> None:
     with pytest.warns(UserWarning, match="Performed attempt"):
         assert probe(function)(ITEM) == 7
     assert calls == [ITEM] * 3
-
-
-def test_records_survive_packing() -> None:
-    record = {"dataset": "ünïcode", "bytes": 2**60, "seconds": 0.123456789, "none": None, "columns": {"b", "a"}}
-    branches = [branch("Jet_pt", [5, 7, 2**40], 0.25), branch("Jet_eta", [], None), branch("ünï\n", [3], 0.0)]
-    reads = [tuple(row[name] for name in BRANCH_ROW) for row in branches]
-    blob = packed_records([record | {"branch_reads": reads}, record])
-    first, second = unpacked_records(blob)
-    assert first.pop("branch_reads") == sorted(branches, key=lambda row: row["branch"])
-    assert second.pop("branch_reads") == []
-    assert first == second == record | {"columns": ["a", "b"], "seconds": 0.12345679}
-    with pytest.raises(zlib.error):
-        unpacked_records(b"damaged")
-
-
-def branch(name: str, sizes: list[int], read: float | None) -> dict[str, Any]:
-    first = 3 if sizes else None
-    return {
-        "branch": name,
-        "bytes_payload": sum(sizes),
-        "bytes_again": 0,
-        "bytes_uncompressed": 2 * sum(sizes),
-        "baskets": len(sizes),
-        "basket_first": first,
-        "basket_last": None if first is None else first + len(sizes) - 1,
-        "basket_bytes": sizes,
-        "read_seconds": read,
-        "decompress_seconds": 0.5,
-        "interpret_seconds": 0.0,
-    }
 
 
 def test_long_errors_are_cut() -> None:

@@ -181,16 +181,23 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         return sorted(born_with_them, key=apart.__getitem__)[: max(number, 0)]
 
     def _note_unseen(self) -> None:
-        here = [worker for worker in self._unseen if _host(worker) == socket.gethostname()]
+        hosts = [_host_and_process(worker)[0] for worker in self._unseen]
+        here, unknown = hosts.count(socket.gethostname()), hosts.count(None)
+        elsewhere = len(hosts) - here - unknown
         if here:
             self._note(
-                f"{len(here)} worker process(es) were not seen (they ended too soon, or ran in a container): they are "
+                f"{here} worker process(es) were not seen (they ended too soon, or ran in a container): they are "
                 "taken to have been there from their first chunk to their last, and what they used is not known"
             )
-        if len(self._unseen) > len(here):
+        if elsewhere:
             self._note(
-                f"{len(self._unseen) - len(here)} worker(s) ran on other hosts than {socket.gethostname()}: "
+                f"{elsewhere} worker(s) ran on other hosts than {socket.gethostname()}: "
                 "when they were there and what they used is not known"
+            )
+        if unknown:
+            self._note(
+                f"{unknown} worker(s) have no name of host and process: "
+                "where and when they were there and what they used is not known"
             )
         if self._unseen and not self._threads:
             self.absent["samples"] = "no process that ran chunks was seen on this host"
@@ -230,15 +237,15 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     def _unseen_lifetime(self, worker: str, threads: int) -> dict[str, Any]:
         row = self._identity(worker) | {"threads": threads}
-        if _host(worker) != socket.gethostname():
+        if row["host"] != socket.gethostname():
             return row
         starts, stops = self._busy[worker]
         return row | {"start": float(starts[0]), "stop": float(stops[-1])}
 
     @staticmethod
     def _identity(worker: str) -> dict[str, Any]:
-        host, _, process = worker.rpartition("/")
-        return {"worker": worker, "host": host, "process": int(process)}
+        host, process = _host_and_process(worker)
+        return {"worker": worker, "host": host, "process": process}
 
     def samples(self) -> pa.Table:
         """Samples of the workers, worker by worker."""
@@ -329,5 +336,7 @@ def _name(pid: int) -> str:
     return f"{socket.gethostname()}/{pid}"
 
 
-def _host(worker: str) -> str:
-    return worker.rpartition("/")[0]
+def _host_and_process(worker: str) -> tuple[str | None, int | None]:
+    """Host and number of a process by its name; none where a name is not of that kind."""
+    host, _, process = worker.rpartition("/")
+    return (host, int(process)) if host and process.isdecimal() else (None, None)

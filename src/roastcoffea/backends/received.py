@@ -2,42 +2,99 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.errors import error_text, noting
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.columns import Column
 from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.sections import SECTION_COLUMNS
-from roastcoffea.records.wire import BRANCHES, PREPROCESSING, SECTIONS, TOLD, unpacked_records
+from roastcoffea.records.wire import (
+    BASKET_BYTES,
+    BRANCH_FIELDS,
+    BRANCHES,
+    PREPROCESSING,
+    SECTIONS,
+    TOLD,
+    PackedBranches,
+    unpacked_records,
+)
 
 BATCH: Final = 4096
 """Rows that wait to become columns."""
 
+BATCH_OF_BRANCHES: Final = 128
+"""Records whose branches wait to become columns: each may have hundreds."""
 
-class Rows:
-    """A table that grows by rows."""
+DOES_NOT_FIT: Final = (TypeError, ValueError, OverflowError)
+"""What Arrow raises at a value that is not of its column's type."""
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        self._columns = columns
-        self._waiting: list[dict[str, Any]] = []
-        self._tables = [arrow_schema(columns).empty_table()]
+Item = TypeVar("Item")
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Take a row; what it lacks was not measured."""
-        self._waiting.append(row)
-        if len(self._waiting) >= BATCH:
-            self._tables.append(table_of_rows(self._columns, self._waiting))
-            self._waiting = []
+
+class Growing(Generic[Item]):
+    """A table that grows by items, of which those that do not fit into it are left out.
+
+    Parameters
+    ----------
+    name : str
+        What an item is, for the report of those that are left out.
+    table_of : callable
+        Makes a table of items.
+    batch : int
+        Items that wait to become columns.
+    """
+
+    def __init__(self, name: str, table_of: Callable[[list[Item]], pa.Table], batch: int = BATCH) -> None:
+        self._name = name
+        self._table_of = table_of
+        self._batch = batch
+        self._waiting: list[Item] = []
+        self._tables = [table_of([])]
+        self._left_out = 0
+        self._first = ""
+
+    def add(self, item: Item) -> None:
+        """Take an item."""
+        self._waiting.append(item)
+        if len(self._waiting) >= self._batch:
+            self._settle()
 
     def table(self) -> pa.Table:
-        """All rows so far."""
-        return pa.concat_tables([*self._tables, table_of_rows(self._columns, self._waiting)]).combine_chunks()
+        """All items so far."""
+        self._settle()
+        return pa.concat_tables(self._tables).combine_chunks()
+
+    def problems(self) -> list[str]:
+        """What was left out, of the items that became columns."""
+        if not self._left_out:
+            return []
+        return [f"{self._left_out} {self._name} could not be read and are left out; the first: {self._first}"]
+
+    def _settle(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._tables += self._fitting(waiting)
+
+    def _fitting(self, items: list[Item]) -> list[pa.Table]:
+        """Tables of the items that fit: where one does not, each half on its own."""
+        try:
+            return [self._table_of(items)]
+        except DOES_NOT_FIT as error:
+            if len(items) > 1:
+                half = len(items) // 2
+                return self._fitting(items[:half]) + self._fitting(items[half:])
+            self._first = self._first or error_text(error)
+            self._left_out += 1
+            return []
 
 
 class ReceivedRecords:
@@ -47,34 +104,43 @@ class ReceivedRecords:
     """
 
     def __init__(self) -> None:
-        self.problems: list[str] = []
-        self._chunks = Rows(CHUNK_COLUMNS)
-        self._branches = Rows(BRANCH_READ_COLUMNS)
-        self._sections = Rows(SECTION_COLUMNS)
-        self._preprocessing = Rows(PREPROCESSING_COLUMNS)
+        self._told: list[str] = []
+        self._chunks = Growing("records of chunks", partial(table_of_rows, CHUNK_COLUMNS))
+        self._branches = Growing("records of branches", table_of_branches, BATCH_OF_BRANCHES)
+        self._sections = Growing("records of sections", partial(table_of_rows, SECTION_COLUMNS))
+        self._preprocessing = Growing("records of preprocessing", partial(table_of_rows, PREPROCESSING_COLUMNS))
         self._known: set[int] = set()
+
+    @property
+    def problems(self) -> list[str]:
+        """What workers told, and what of their records could not be read."""
+        tables: tuple[Growing[Any], ...] = (self._chunks, self._branches, self._sections, self._preprocessing)
+        return [*self._told, *(problem for table in tables for problem in table.problems())]
 
     def take(self, blob: bytes) -> None:
         """Take packed records."""
-        for record in unpacked_records(blob):
-            if record["id"] not in self._known:
-                self._known.add(record["id"])
-                self._take(record)
+        with noting(self._note, "records could not be unpacked"):
+            for record in unpacked_records(blob):
+                for problem in record.pop(TOLD, ()):
+                    self._note(problem)
+                if record and record["id"] not in self._known:
+                    self._known.add(record["id"])
+                    self._take(record)
 
     def _take(self, record: dict[str, Any]) -> None:
-        for problem in record.pop(TOLD, ()):
-            self._note(problem)
+        branches = record.pop(BRANCHES, None)
         if record.pop(PREPROCESSING, False):
             self._preprocessing.add(record)
             return
-        for rows, name in ((self._branches, BRANCHES), (self._sections, SECTIONS)):
-            for row in record.pop(name, ()):
-                rows.add(row | {"chunk": record["id"]})
+        if branches is not None:
+            self._branches.add((record["id"], branches))
+        for row in record.pop(SECTIONS, ()):
+            self._sections.add(row | {"chunk": record["id"]})
         self._chunks.add(record)
 
     def _note(self, problem: str) -> None:
-        if problem not in self.problems:
-            self.problems.append(problem)
+        if problem not in self._told:
+            self._told.append(problem)
 
     def chunks(self, calls: set[str]) -> pa.Table:
         """Attempts of chunks of these Runner calls in the order of their beginning; those of one task are numbered."""
@@ -115,3 +181,32 @@ def _attempts(chunks: pa.Table) -> list[int]:
 
 def _of(table: pa.Table, chunks: pa.Table) -> pa.Table:
     return table.filter(pc.is_in(table["chunk"], chunks["id"]))
+
+
+def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table:
+    """Table of the branches of attempts, each given by its identity."""
+    schema = arrow_schema(BRANCH_READ_COLUMNS)
+    if not records:
+        return schema.empty_table()
+    branches = [branches for _, branches in records]
+    of_fields = zip(*(one.fields for one in branches), strict=True)
+    counts = [len(one.names) for one in branches]
+    columns = {
+        "chunk": pa.array(np.repeat(np.array([identity for identity, _ in records], dtype=np.int64), counts)),
+        "branch": pa.array([name for one in branches for name in one.names], pa.string()),
+        BASKET_BYTES: _lists([one.lengths for one in branches], [one.sizes for one in branches]),
+    }
+    for (name, step), parts in zip(BRANCH_FIELDS, of_fields, strict=True):
+        columns[name] = _restored(np.concatenate(parts), step)
+    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+
+
+def _restored(whole: npt.NDArray[np.uint64], step: float | None) -> pa.Array:
+    """Values of whole numbers in which they travelled."""
+    values = whole.astype(np.int64) - 1
+    return pa.array(values if step is None else values * step, mask=whole == 0)
+
+
+def _lists(lengths: Sequence[npt.NDArray[np.uint64]], sizes: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(sizes).astype(np.int64)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import socket
 import struct
@@ -12,13 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from roastcoffea.records.wire import METADATA_KEY
+from roastcoffea.records.wire import METADATA_KEY, TOLD, packed_records
 
 OUTPUT_KEY: Final = "__roastcoffea_records__"
 """Where records stand in an output on its way to the client, which takes them out again."""
 
 LENGTH: Final = "<I"
 LENGTH_SIZE: Final = 4
+
+_warned: Final[set[tuple[int, str]]] = set()
+"""Processes and the folders of which they said that they take nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +39,29 @@ class WaysHome:
     spool: str | None = None
     in_output: bool = False
 
+    def task(self) -> DaskTask:
+        """The task that runs on this thread, if the records are of it.
+
+        A Runner with an executor without Dask may itself run in a Dask task, which is then none of its own.
+        """
+        return DaskTask(on_dask=bool(self.topics))
+
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
         """Send packed records home; give the output, with them in it where they travel so."""
         if self.topics:
             task.send(records, self.topics, failed=failed)
             return output
-        if self.spool is not None and os.path.isdir(self.spool):  # noqa: PTH112  (pathlib is slow)
-            append_to_spool(self.spool, records)
-        if failed or not self.in_output:
-            return output
-        if output is None:
-            return {OUTPUT_KEY: [records]}
-        return {**output, OUTPUT_KEY: [records]} if type(output) is dict else output
+        travels = self.in_output and not failed and (output is None or type(output) is dict)
+        try:
+            if self.spool is not None and os.path.isdir(self.spool):  # noqa: PTH112  (pathlib is slow)
+                append_to_spool(self.spool, records)
+        except OSError as error:
+            if not travels:
+                raise
+            problem = f"records would be lost if the run raised, as their folder takes none: {error.strerror}"
+            _warn_once(str(self.spool), problem)
+            return {**(output or {}), OUTPUT_KEY: [records, packed_records([{TOLD: [problem]}])]}
+        return {**(output or {}), OUTPUT_KEY: [records]} if travels else output
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send a message to the scheduler's plugins of these names, as long as they are there."""
@@ -57,11 +73,23 @@ class WaysHome:
                     worker.log_event(topic, message)
 
 
+def _warn_once(folder: str, problem: str) -> None:
+    """Log the problem with a folder once in this process: if the run raises, this is all that tells of it."""
+    if (os.getpid(), folder) not in _warned:
+        _warned.add((os.getpid(), folder))
+        logging.getLogger(__name__).warning(problem)
+
+
 def append_to_spool(folder: str, records: bytes) -> None:
-    """Append packed records to this thread's own file in a folder."""
+    """Append packed records to this thread's own file in a folder, whole or not at all."""
     file = os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}")  # noqa: PTH118
+    entry = struct.pack(LENGTH, len(records)) + records
     with open(file, "ab", buffering=0) as spool:  # noqa: PTH123
-        spool.write(struct.pack(LENGTH, len(records)) + records)
+        end = spool.tell()
+        if spool.write(entry) < len(entry):
+            # a full disk takes a part and raises nothing; what came after it could not be told from it
+            spool.truncate(end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
 
 
 def spooled(folder: str) -> Iterator[bytes]:
@@ -86,15 +114,15 @@ def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
 
 
 class DaskTask:
-    """The Dask task that runs on this thread, if there is one."""
+    """The Dask task that runs on this thread, if there is one, and it is to be known (`on_dask`)."""
 
     worker_address: str | None = None
     key: str | None = None
     run_id: int | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_dask: bool = True) -> None:
         self._state = None
-        worker = _dask_worker()
+        worker = _dask_worker() if on_dask else None
         if worker is not None:
             key = worker.get_current_task()
             self._state = worker.state.tasks[key]

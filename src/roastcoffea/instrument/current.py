@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from types import ModuleType
 
 from roastcoffea.instrument.sections import Sections
-from roastcoffea.instrument.shared import joined, leave
+from roastcoffea.instrument.shared import joined, joined_by_others, leave, lock_of
 
 _STATE = "_roastcoffea_open_chunks"
 
@@ -39,7 +39,7 @@ def open_chunk(chunk: OpenChunk) -> Iterator[OpenChunk]:
         yield chunk
     finally:
         state.current.reset(token)
-        with state.lock:
+        with lock_of(state):
             leave(state, chunk)
         chunk.sections.close()
 
@@ -50,7 +50,7 @@ def current_chunk() -> OpenChunk | None:
     A thread that the processor started knows it if it runs in a copy of the processor's context; else the chunk is
     the one that is open in this process, if it is the only one.
     """
-    state = sys.modules.get(_STATE)
+    state = joined_by_others(_STATE)
     if state is None:
         return None
     chunk: OpenChunk | None = state.current.get()

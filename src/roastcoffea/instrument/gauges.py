@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from roastcoffea.instrument.shared import joined, leave
+from roastcoffea.instrument.shared import joined, leave, lock_of
 
 _STATE = "_roastcoffea_open_intervals"
 
@@ -94,7 +94,7 @@ class Interval:
 
     def close(self) -> None:
         """End the interval; `peak` stays None where the system could not tell it."""
-        with self._state.lock:
+        with lock_of(self._state):
             mark, self.after = _highest_and_resident_memory()
             leave(self._state, self)
             # the kernel's mark is exact only as long as the memory is held: the same peak may be less later

@@ -79,6 +79,8 @@ _active: list[Watcher] = []
 _outer: dict[str, tuple[Watcher, ...]] = {}
 _filters: list[Any] = []
 _patches: list[tuple[type, str, Any, Any]] = []
+_open_calls: list[_OpenCall] = []
+_open_ways: list[_Probed] = []
 _here: ContextVar[tuple[Watcher, ...] | None] = ContextVar("roastcoffea_collectors", default=None)
 _call: ContextVar[_OpenCall | None] = ContextVar("roastcoffea_call", default=None)
 
@@ -118,6 +120,14 @@ def watched_beside(others: Sequence[Watcher]) -> bool:
     if here is not None:
         return any(watcher in _active for watcher in here)
     return any(watcher not in others for watcher in list(_active))
+
+
+def end_open_calls(watcher: Watcher, error: BaseException) -> None:
+    """Deliver what was seen of Runner calls that go on, as of calls that failed: the process is about to end."""
+    for way in list(_open_ways):
+        way.take_spooled(watcher)
+    for call in list(_open_calls):
+        call.end_for(watcher, error)
 
 
 def _patch(owner: type, name: str, wrapping: Callable[..., Any]) -> None:
@@ -207,6 +217,8 @@ def _watch_executor(
         if call is not None and not preprocessing:
             items = list(items)
             call.saw(items)
+        if call is not None and preprocessing:
+            call.saw_files(items)
         prefix = None if name is None else str(key_split(f"{name}-{'0' * 32}"))
         probed = _Probed(watchers, self, None if call is None else call.id, name)
         with _marked(watchers, step, prefix), probed.way_home():
@@ -278,13 +290,22 @@ class _Probed:
             return
         with noting(self._note, "there is no folder for the records of attempts that fail"):
             self._spool = tempfile.mkdtemp(prefix="roastcoffea-")
+        _open_ways.append(self)
         try:
             yield
         finally:
+            _open_ways.remove(self)
             if self._spool is not None:
                 with noting(self._note, "records were lost"):
                     self._take(spooled(self._spool))
                 shutil.rmtree(self._spool, ignore_errors=True)
+
+    def take_spooled(self, watcher: Watcher) -> None:
+        """Have a collector take what lies in the folder so far."""
+        if self._spool is not None and watcher in self._reached:
+            with noting(self._note, "records were lost"):
+                for packed in spooled(self._spool):
+                    watcher.records_came(packed)
 
     def emptied(self, result: Any) -> Any:
         """What the executor gave, without the records in it."""
@@ -313,9 +334,11 @@ class _OpenCall:
         self.id = uuid.uuid4().hex
         self.watchers = watchers
         self.runner = runner
-        self.processor = type(processor).__name__
+        self._class = type(processor).__name__
+        self.processor = processor.__name__ if isinstance(processor, types.FunctionType) else self._class
         self.result: Any = None
         self.chunks: int | None = None
+        self.files: int | None = None
         self.fileset: str | None = None
 
     @contextmanager
@@ -323,8 +346,9 @@ class _OpenCall:
         for watcher in self.watchers:
             watcher.call_began(self.id, self.runner.executor)
         token = _call.set(self)
-        start, began = time.time(), time.perf_counter()
+        self.start, began = time.time(), time.perf_counter()
         error: BaseException | None = None
+        _open_calls.append(self)
         try:
             yield
         except BaseException as raised:
@@ -332,12 +356,20 @@ class _OpenCall:
             raise
         finally:
             _call.reset(token)
+            _open_calls.remove(self)
             with noting(self._note, "a Runner call was not recorded"):
-                self._deliver(start, start + time.perf_counter() - began, error or _captured_error(self.result))
+                record = self._record(self.start + time.perf_counter() - began, error or _captured_error(self.result))
+                for watcher in self.watchers:
+                    watcher.call_ended(record)
+
+    def end_for(self, watcher: Watcher, error: BaseException) -> None:
+        """Tell a collector of the call as of one that fails now."""
+        if watcher in self.watchers:
+            watcher.call_ended(self._record(time.time(), error))
 
     def name(self, executor: Any) -> str:
         """Name of the tasks: that of the processor's class, as coffea has it."""
-        return str(getattr(executor, "function_name", None) or self.processor)[:_FUNCNAME_LENGTH]
+        return str(getattr(executor, "function_name", None) or self._class)[:_FUNCNAME_LENGTH]
 
     def saw(self, items: Sequence[Any]) -> None:
         """Learn the chunks that are handed to the executor."""
@@ -345,26 +377,30 @@ class _OpenCall:
         with noting(self._note, "the fileset has no fingerprint"):
             self.fileset = fingerprint(items)
 
+    def saw_files(self, items: Sequence[Any]) -> None:
+        """Learn the files that are handed to the executor for preprocessing."""
+        with noting(self._note, "the files of preprocessing were not counted"):
+            self.files = (self.files or 0) + len(items)
+
     def _note(self, problem: str) -> None:
         for watcher in self.watchers:
             watcher.note(problem)
 
-    def _deliver(self, start: float, stop: float, error: BaseException | None) -> None:
-        record = RunnerCall(
+    def _record(self, stop: float, error: BaseException | None) -> RunnerCall:
+        return RunnerCall(
             id=self.id,
             processor=self.processor,
             executor=type(self.runner.executor).__name__,
-            start=start,
+            start=self.start,
             stop=stop,
             outcome=FINISHED if error is None else FAILED,
             error=None if error is None else error_text(error),
             chunks=self.chunks,
+            files=self.files,
             fileset=self.fileset,
             options=_options(self.runner),
             report=_report(self.result),
         )
-        for watcher in self.watchers:
-            watcher.call_ended(record)
 
 
 def fingerprint(items: Iterable[Any]) -> str | None:

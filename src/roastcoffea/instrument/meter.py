@@ -284,9 +284,8 @@ class Meter:
         cpu = thread_time() - began
         try:
             (basket,) = args
-            size = 0 if basket.is_embedded else None
-            step = basket.parent, basket.basket_num, size, basket.uncompressed_bytes, cpu, get_ident()
-            self._steps.append(step)
+            size, uncompressed = (0, _held_by(basket)) if basket.is_embedded else (None, basket.uncompressed_bytes)
+            self._steps.append((basket.parent, basket.basket_num, size, uncompressed, cpu, get_ident()))
         except Exception as problem:  # noqa: BLE001
             self._miss("arrays of baskets", problem)
         return result
@@ -495,6 +494,11 @@ def _path(branch: Any) -> str:
         names.append(str(branch.name))
         branch = branch.parent
     return "/".join(reversed(names))
+
+
+def _held_by(basket: Any) -> int:
+    """Bytes in a basket that came with the tree: its header tells the size of its buffer, used or not."""
+    return sum(int(part.nbytes) for part in (basket.data, basket.byte_offsets) if part is not None)
 
 
 def _leaves(tree: Any) -> int:

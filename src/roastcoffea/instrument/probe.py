@@ -66,7 +66,7 @@ class Probe:
 
     def _watch(self, item: Any) -> _Watch | None:
         with noting(self._complain, LOST):
-            return (_FileWatch if self.of_files else _ChunkWatch)(item, self._complain)
+            return (_FileWatch if self.of_files else _ChunkWatch)(item, self.home.task(), self._complain)
         return None
 
     def _deliver(self, watch: _Watch | None, output: Any, *, failed: bool) -> Any:
@@ -95,9 +95,9 @@ class Probe:
 class _Watch:
     """The attempts that coffea makes at one item, in one call of its function."""
 
-    def __init__(self, item: Any, complain: Callable[[str], None]) -> None:
+    def __init__(self, item: Any, task: DaskTask, complain: Callable[[str], None]) -> None:
         self.complain = complain
-        self.task = DaskTask()
+        self.task = task
         self.records: list[dict[str, Any]] = []
         self.identity = self.identified(item[0] if isinstance(item, tuple) else item)
 

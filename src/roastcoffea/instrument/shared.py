@@ -1,12 +1,15 @@
 """State that all of our code in a process shares: code that was pickled by value has no module globals in common.
 
-It stands in `sys.modules` while somebody is a member of it, and only then.
+It stands in `sys.modules` while somebody is a member of it, and only then, under a name of this process: a forked child
+begins its own, as the threads that hold locks and measure in its parent are not there.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -20,23 +23,39 @@ def joined(name: str, member: Any, **beginning: Any) -> ModuleType:
     Parameters
     ----------
     name : str
-        Name of the state in `sys.modules`.
+        Name of the state.
     member : object
         Who joins; hashable.
     **beginning : object
         Other attributes of the state, where this member is the first.
     """
+    name = _name_here(name)
     while True:
         state = sys.modules.get(name)
         if state is None:
             fresh = ModuleType(name)
-            fresh.__dict__.update(beginning, lock=threading.RLock(), open=set())
+            fresh.__dict__.update(beginning, lock=threading.RLock(), open=set(), process=os.getpid())
             state = sys.modules.setdefault(name, fresh)
         state.lock.acquire()
         if sys.modules.get(name) is state:
             state.open.add(member)
             return state
         state.lock.release()
+
+
+def joined_by_others(name: str) -> ModuleType | None:
+    """State of this name, if there is somebody in it."""
+    return sys.modules.get(_name_here(name))
+
+
+def lock_of(state: ModuleType) -> AbstractContextManager[Any]:
+    """Lock of the state; none where a forked child ends what its parent began: nobody here would release it."""
+    lock: AbstractContextManager[Any] = state.lock if state.process == os.getpid() else nullcontext()
+    return lock
+
+
+def _name_here(name: str) -> str:
+    return f"{name}_{os.getpid()}"
 
 
 def leave(state: ModuleType, member: Any) -> None:

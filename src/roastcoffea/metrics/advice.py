@@ -17,6 +17,9 @@ METADATA: Final = "metadata"
 WORTH_SAYING: Final = 0.01
 """Share of the total from which on repeated metadata is mentioned; re-read bytes always are."""
 
+MEMORY: Final = ", and memory grows with it"
+"""What a chunk of a whole file costs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Saving:
@@ -39,23 +42,22 @@ def savings(
     reread
         Bytes that were read again, by cause.
     """
-    size = pc.max(counted["entry_stop"]).as_py()
-    chunksize = "a larger chunksize" if size is None else f"chunksize={size} (the largest file's events)"
+    chunksize = _whole_files(counted, calls)
     found = dict(reread) | {METADATA: _repeated_metadata(counted)}
     texts: Mapping[str, Callable[[str], str]] = {
         SAME_LOOP: lambda amount: (
-            f"{amount} of baskets that lie in two chunks were read twice: {chunksize} reads each once"
-            f"{_alignment(counted, calls)}"
+            f"{amount} of baskets that lie in several chunks were read again: {chunksize} reads each once"
+            f"{MEMORY}{_alignment(counted, calls)}"
         ),
         SAME_DATASET: lambda amount: f"{amount} were read again by another Runner call: read shared files in one",
         OTHER_DATASET: lambda amount: f"{amount} were read again because a file is in two datasets: list it in one",
         SAME_ATTEMPT: lambda amount: (
-            f"{amount} were requested twice within a chunk, by the processor or by the reader: "
+            f"{amount} were requested again within a chunk, by the processor or by the reader: "
             "keep arrays that are used again"
         ),
         METADATA: lambda amount: (
             f"{amount} of metadata were read again by each chunk of a file: {chunksize} reads them once a file, "
-            f"in {number(_files(counted))} chunks instead of {number(len(counted))}"
+            f"in {number(_files(counted))} chunks instead of {number(len(counted))}{MEMORY}"
         ),
     }
     least = dict.fromkeys(reread, 0.0) | {METADATA: total * WORTH_SAYING}
@@ -64,11 +66,20 @@ def savings(
     return tuple(Saving(cause, worth[cause], texts[cause](BYTE.text(worth[cause]))) for cause in order)
 
 
+def _whole_files(counted: pa.Table, calls: tuple[RunnerCall, ...]) -> str:
+    """The chunk size that makes one chunk of each file; events that `maxchunks` left out were not seen."""
+    size = pc.max(counted["entry_stop"]).as_py()
+    if any(call.options.get("maxchunks") is not None for call in calls):
+        return "a chunksize of the largest file's events (not known where maxchunks is set)"
+    return "a larger chunksize" if size is None else f"chunksize={size} (the largest file's events)"
+
+
 def _alignment(counted: pa.Table, calls: tuple[RunnerCall, ...]) -> str:
     """The other way to have chunks end where baskets do; Parquet has none, and one that is in use did not help."""
     parquet = pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()
     in_use = any(call.options.get("align_clusters") for call in calls)
-    return "" if parquet or in_use else "; so does align_clusters=True in the Runner, where the files hold TTrees"
+    other = "; align_clusters=True in the Runner reads each once as well, where the files hold TTrees"
+    return "" if parquet or in_use else other
 
 
 def _by_file(counted: pa.Table) -> pa.TableGroupBy:

@@ -101,6 +101,19 @@ def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Rea
     )
 
 
+def came_with_tree(reads: pa.Table) -> Flags:
+    """Whether baskets of a read came with the tree (embedded): they have size 0.
+
+    A basket in between that was not read has no size either, where those of all from first to last are told.
+    """
+    number = integers(pc.list_value_length(reads["basket_bytes"]))
+    empty = np.concatenate([[0], np.cumsum(integers(pc.list_flatten(reads["basket_bytes"])) == 0)])
+    end = np.cumsum(number)
+    span = integers(reads["basket_last"]) - integers(reads["basket_first"]) + 1
+    not_read = np.where(number == span, span - integers(reads["baskets"]), 0)
+    return np.asarray(empty[end] - empty[end - number] > not_read, dtype=np.bool_)
+
+
 def _pairs(first: Integers, second: Integers) -> Integers:
     return first * (int(second.max(initial=0)) + 1) + second
 

@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.advice import Saving, savings
-from roastcoffea.metrics.baskets import Flags, Integers, Reads, integers, split_reads
+from roastcoffea.metrics.baskets import Flags, Integers, Reads, came_with_tree, integers, split_reads
 from roastcoffea.metrics.catalogue import BYTES, CATALOGUE, Metric, NotMeasuredError, Sourced, metric
 from roastcoffea.metrics.facts import complete_sum, counted_chunks, reason_of_absence, with_outcome
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
 from roastcoffea.records.columns import Column
-from roastcoffea.records.run import FINISHED, Run
+from roastcoffea.records.run import FINISHED, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR
 from roastcoffea.units import BYTE, COUNT, FRACTION, GIGABIT_PER_SECOND, PERCENT, RATIO, STRUCTURE
 
@@ -42,6 +42,10 @@ MOST_UNTOLD: Final = 0.1
 LEDGER: Final = "byte ledger"
 LEDGER_RECORDS: Final = "chunk, branch and preprocessing records"
 LOCAL: Final = "local files"
+UNKNOWN: Final = "unknown"
+
+OF_ALL: Final = pc.ScalarAggregateOptions(skip_nulls=False)
+"""A sum of which a part is not known is not known."""
 
 BRANCH_COLUMNS: Final = (
     Column("dataset", "text", None, "dataset in the fileset"),
@@ -93,7 +97,7 @@ class ByteLedger(Mapping[str, "int | None"]):
     def __init__(
         self,
         requests: pa.Table,
-        branches: pa.Table,
+        tree_branches: pa.Table,
         certificate: Certificate,
         *,
         unmeasured: tuple[str, ...] = (),
@@ -104,7 +108,9 @@ class ByteLedger(Mapping[str, "int | None"]):
     ) -> None:
         self.requests = requests
         """One row for each attempt: dataset, file, bytes of each class, total."""
-        self.branches = branches
+        self.tree_branches = tree_branches
+        """As `branches`, told apart by `tree`; `embedded`: whether baskets came with the tree, without a size."""
+        self.branches = _over_trees(tree_branches)
         self.certificate = certificate
         self.transferred = transferred
         """Bytes that came from storage, with the gaps between ranges that were merged."""
@@ -119,7 +125,7 @@ class ByteLedger(Mapping[str, "int | None"]):
     def not_measured(cls, reason: str) -> ByteLedger:
         """Ledger of a run for which there is none."""
         certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
-        return cls(_requests([]), NO_BRANCHES, certificate, transferred_absent=reason, absent=reason)
+        return cls(_requests([]), NO_TREE_BRANCHES, certificate, transferred_absent=reason, absent=reason)
 
     def __getitem__(self, name: str) -> int | None:
         return self._classes[name]
@@ -176,7 +182,7 @@ class ByteLedger(Mapping[str, "int | None"]):
 
     def _by_branch(self) -> pa.Table:
         columns = ("bytes_payload", "bytes_reread", "bytes_uncompressed")
-        sums = self.branches.group_by("branch").aggregate([(name, "sum") for name in columns]).sort_by("branch")
+        sums = self.branches.group_by("branch").aggregate([(name, "sum", OF_ALL) for name in columns]).sort_by("branch")
         rows = [
             {"branch": row["branch"], PAYLOAD: row["bytes_payload_sum"], REREAD: row["bytes_reread_sum"]}
             | {"uncompressed": row["bytes_uncompressed_sum"]}
@@ -192,11 +198,14 @@ class ByteLedger(Mapping[str, "int | None"]):
 
 
 def endpoint(file: str | None) -> str | None:
-    """Host of a URL, the last one of a chain, with its port; a path is of local files."""
+    """Host of a URL, the last one of a chain, with its port and no credentials; a path is of local files."""
     if file is None:
         return None
-    url = urlsplit(file.rpartition("::")[2])
-    return url.netloc or LOCAL
+    try:
+        place = urlsplit(file.rpartition("::")[2]).netloc
+    except ValueError:
+        return UNKNOWN
+    return place.rpartition("@")[2] or LOCAL
 
 
 def _sum(column: pa.ChunkedArray) -> int:
@@ -288,8 +297,8 @@ def byte_ledger(run: Run) -> ByteLedger:
     transferred, reason = _transferred(openings)
     return ByteLedger(
         requests,
-        branch_table(chunks.table, chunks.reads),
-        _certificate(run, chunks),
+        _tree_branches(chunks.table, chunks.reads),
+        _certificate(run, chunks, requests, transferred),
         unmeasured=() if preprocessing is not None else (BEFORE,),
         transferred=transferred,
         transferred_absent=reason,
@@ -346,25 +355,46 @@ def _transferred(openings: list[pa.Table]) -> tuple[int | None, str | None]:
 
 def branch_table(chunks: pa.Table, reads: Reads) -> pa.Table:
     """Branches of files by dataset, with BRANCH_COLUMNS."""
+    return _over_trees(_tree_branches(chunks, reads))
+
+
+KEYS: Final = ("dataset", "file", "branch")
+AMOUNTS: Final = tuple(column.name for column in BRANCH_COLUMNS if column.name not in KEYS)
+
+
+def _tree_branches(chunks: pa.Table, reads: Reads) -> pa.Table:
+    """Branches of trees of files by dataset: keys, tree, amounts, and whether baskets came with the tree."""
     seconds = [column.name for column in BRANCH_COLUMNS if column.kind == "number"]
     table = pa.table(
         {
-            **{name: chunks[name].take(pa.array(reads.attempt)) for name in ("dataset", "file")},
+            **{name: chunks[name].take(pa.array(reads.attempt)) for name in ("dataset", "file", "tree")},
             **{name: reads.table[name] for name in ("branch", "bytes_uncompressed", *seconds)},
             "bytes_payload": reads.payload,
             "bytes_reread": reads.all_reread,
             "baskets": reads.baskets,
             "chunks": np.ones(len(reads.attempt), dtype=np.int64),
+            "embedded": came_with_tree(reads.table),
         }
     )
-    keys = ["dataset", "file", "branch"]
-    amounts = [column.name for column in BRANCH_COLUMNS if column.name not in keys]
-    sums = table.group_by(keys).aggregate([(name, "sum") for name in amounts])
-    columns = [*keys, *(f"{name}_sum" for name in amounts)]
-    return sums.select(columns).rename_columns([*keys, *amounts]).sort_by([(key, "ascending") for key in keys])
+    return _summed(table, (*KEYS, "tree"), {"embedded": "any"})
 
 
-NO_BRANCHES: Final = table_of_rows(BRANCH_COLUMNS, [])
+def _over_trees(tree_branches: pa.Table) -> pa.Table:
+    """Branches of files by dataset, with BRANCH_COLUMNS, of branches that are told apart by tree."""
+    return _summed(tree_branches, KEYS, {})
+
+
+def _summed(table: pa.Table, keys: tuple[str, ...], others: dict[str, str]) -> pa.Table:
+    """Sums of the amounts by these keys, and other columns in other ways."""
+    ways = dict.fromkeys(AMOUNTS, "sum") | others
+    found = table.group_by(list(keys)).aggregate([(name, way, OF_ALL) for name, way in ways.items()])
+    columns = [*keys, *(f"{name}_{way}" for name, way in ways.items())]
+    return found.select(columns).rename_columns([*keys, *ways]).sort_by([(key, "ascending") for key in keys])
+
+
+NO_TREE_BRANCHES: Final = pa.schema(
+    [*arrow_schema(BRANCH_COLUMNS), pa.field("tree", pa.string()), pa.field("embedded", pa.bool_())]
+).empty_table()
 
 
 def branches_of(run: Run) -> pa.Table | None:
@@ -377,7 +407,7 @@ def branches_of(run: Run) -> pa.Table | None:
 # The certificate
 
 
-def _certificate(run: Run, chunks: _Chunks) -> Certificate:
+def _certificate(run: Run, chunks: _Chunks, requests: pa.Table, transferred: int | None) -> Certificate:
     attempts, missing = _missing_attempts(run, chunks.table)
     reasons = [*missing, *_missing_preprocessing(run), *_dropped(run)]
     counts = {
@@ -388,21 +418,41 @@ def _certificate(run: Run, chunks: _Chunks) -> Certificate:
         "chunks lack branches that they read": chunks.lacking_branches(),
     }
     reasons += [f"{count} {what}" for what, count in counts.items() if count]
+    reasons += _contradictions(requests, transferred)
     return Certificate(attempts=attempts, reasons=reasons, estimated=int(np.count_nonzero(chunks.reads.estimated)))
+
+
+def _contradictions(requests: pa.Table, transferred: int | None) -> list[str]:
+    """What cannot be where all was seen: bytes in no class, and bytes that came without having been counted."""
+    unexplained = np.count_nonzero(integers(requests[RESIDUAL]))
+    reasons = []
+    if unexplained:
+        reasons.append(f"{unexplained} attempts have a residual, of {BYTE.text(_sum(requests[RESIDUAL]))} in all")
+    lacking = 0 if transferred is None else _sum(requests[TOTAL]) - transferred
+    if lacking > 0:
+        reasons.append(f"{BYTE.text(lacking)} less were transferred than requested")
+    return reasons
 
 
 def _missing_attempts(run: Run, chunks: pa.Table) -> tuple[Attempts, list[str]]:
     """Attempts of chunks by Dask's tasks, else by what the Runner handed out; and those without a record."""
     if run.tasks is not None:
         tasks, missing = _without_record(run.tasks, PROCESSOR, chunks)
-        return Attempts(len(tasks) - len(missing), len(tasks)), _told(missing, "attempts of chunks")
+        reasons = [*_told(missing, "attempts of chunks"), *_doubled(tasks, chunks, "attempts of chunks")]
+        return Attempts(len(tasks) - len(missing), len(tasks)), reasons
     finished = [call for call in run.calls if call.outcome == FINISHED]
     if not finished or len(finished) < len(run.calls) or any(call.chunks is None for call in finished):
         return Attempts(len(chunks), None), ["nobody counted the attempts of chunks that began"]
     assigned = sum(call.chunks or 0 for call in finished)
     ended = len(counted_chunks(chunks)) + len(with_outcome(chunks, (SKIPPED,)))
-    lost = assigned - ended
-    return Attempts(ended, assigned), [f"{lost} of {assigned} chunks left no record"] if lost > 0 else []
+    return Attempts(ended, assigned), _compared(assigned, ended, ended, "chunks")
+
+
+def _compared(assigned: int, seen: int, ended: int, what: str) -> list[str]:
+    """What is wrong where fewer things left a record than were handed out, or more ended."""
+    if seen < assigned:
+        return [f"{assigned - seen} of {assigned} {what} left no record"]
+    return [f"{ended} {what} ended, of {assigned} that were handed out"] if ended > assigned else []
 
 
 def _missing_preprocessing(run: Run) -> list[str]:
@@ -412,16 +462,40 @@ def _missing_preprocessing(run: Run) -> list[str]:
     reasons = [f"{unknown} preprocessing tasks do not tell what they requested"] if unknown else []
     if run.tasks is not None:
         openings = run.tasks.filter(pc.fill_null(pc.not_equal(run.tasks["prefix"], MERGE_PREFIX), True))
-        reasons += _told(_without_record(openings, PREPROCESSING, run.preprocessing)[1], "preprocessing tasks")
-    return reasons
+        tasks, missing = _without_record(openings, PREPROCESSING, run.preprocessing)
+        told = _told(missing, "preprocessing tasks")
+        return [*reasons, *told, *_doubled(tasks, run.preprocessing, "preprocessing tasks")]
+    return [*reasons, *_missing_files(run.calls, run.preprocessing)]
+
+
+def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> list[str]:
+    """What is wrong with records of the files that finished Runner calls handed out, where they were counted.
+
+    A file that is tried again has a record for each time, and ends once.
+    """
+    handed = {call.id: call.files for call in calls if call.outcome == FINISHED and call.files is not None}
+    ours = preprocessing.filter(pc.is_in(preprocessing["call"], value_set=pa.array(list(handed), pa.string())))
+    seen = ours.group_by(["call", "dataset", "file", "tree"]).aggregate([])
+    return _compared(sum(handed.values()), len(seen), len(with_outcome(ours, (OK,))), "files of preprocessing")
 
 
 def _without_record(tasks: pa.Table, kind: str, records: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Tasks of a kind, and those of them that left no record."""
     ours = tasks.filter(pc.equal(tasks["kind"], kind))
-    known = set(zip(records["key"].to_pylist(), records["run_id"].to_pylist(), strict=True))
-    seen = [pair in known for pair in zip(ours["key"].to_pylist(), ours["run_id"].to_pylist(), strict=True)]
-    return ours, ours.filter(pa.array([not each for each in seen], pa.bool_()))
+    known = set(_attempts_of_tasks(records))
+    return ours, ours.filter(pa.array([attempt not in known for attempt in _attempts_of_tasks(ours)], pa.bool_()))
+
+
+def _attempts_of_tasks(table: pa.Table) -> list[tuple[Any, Any]]:
+    return list(zip(table["key"].to_pylist(), table["run_id"].to_pylist(), strict=True))
+
+
+def _doubled(tasks: pa.Table, records: pa.Table, what: str) -> list[str]:
+    """How many records there are beyond one for each attempt of a task."""
+    assigned = set(_attempts_of_tasks(tasks))
+    found = [attempt for attempt in _attempts_of_tasks(records) if attempt in assigned]
+    more = len(found) - len(set(found))
+    return [f"{more} {what} are recorded once more"] if more else []
 
 
 ENDS: Final = {LOST: "whose worker was lost", CANCELLED: "that were cancelled"}
@@ -536,13 +610,14 @@ def total_bytes_uncompressed(byte_ledger: ByteLedger) -> int:
 def compression_ratio(byte_ledger: ByteLedger) -> float:
     """How many times smaller the payload is in the files than in memory.
 
-    Branches of which all baskets came with the tree's metadata are left out: their compressed size is not known.
+    Branches of which baskets came with the tree's metadata are left out: the compressed size of those is not known.
     """
-    stored = pc.add(byte_ledger.branches["bytes_payload"], byte_ledger.branches["bytes_reread"])
-    read = byte_ledger.branches.filter(pc.greater(stored, 0))
-    if len(read) == 0:
-        raise NotMeasuredError("no branch with payload was read")
-    return float(complete_sum(read, "bytes_uncompressed", "branches")) / _sum(stored)
+    branches = byte_ledger.tree_branches
+    read = branches.filter(pc.invert(branches["embedded"]))
+    stored = _sum(read["bytes_payload"]) + _sum(read["bytes_reread"])
+    if stored == 0:
+        raise NotMeasuredError("no branch was read of which all baskets are payload")
+    return float(complete_sum(read, "bytes_uncompressed", "branches")) / stored
 
 
 # What was read of each file
@@ -560,19 +635,26 @@ def file_read_metrics(counted_chunks: pa.Table, byte_ledger: ByteLedger) -> dict
     `branches_read` of `total_branches`, and `branches_read_percent`; `bytes_read` (payload, each basket once) of
     `file_bytes`, and `bytes_read_percent`. An amount that is not known is None.
     """
-    sizes = counted_chunks.group_by("file").aggregate([("tree_branches", "max"), ("file_bytes", "max")])
-    by_file = byte_ledger.branches.group_by("file").aggregate([("branch", "count_distinct"), ("bytes_payload", "sum")])
-    read = {row["file"]: row for row in by_file.to_pylist()}
-    nothing = {"branch_count_distinct": 0, "bytes_payload_sum": 0}
+    keys = ["tree_branches", "file_bytes"]
+    trees = counted_chunks.group_by(["file", "tree"]).aggregate([(key, "max") for key in keys])
+    trees = trees.select(["file", "tree_branches_max", "file_bytes_max"]).rename_columns(["file", *keys])
+    files = trees.group_by("file").aggregate([("tree_branches", "sum", OF_ALL), ("file_bytes", "max")])
+    read = _read_of_files(byte_ledger.tree_branches)
     return {
-        size["file"]: _shares(read.get(size["file"], nothing), size["tree_branches_max"], size["file_bytes_max"])
-        for size in sizes.sort_by("file").to_pylist()
+        size["file"]: _shares(*read.get(size["file"], (0, 0)), size["tree_branches_sum"], size["file_bytes_max"])
+        for size in files.sort_by("file").to_pylist()
         if size["file"] is not None
     }
 
 
-def _shares(read: Mapping[str, int], total_branches: int | None, file_bytes: int | None) -> dict[str, Any]:
-    branches, payload = read["branch_count_distinct"], read["bytes_payload_sum"]
+def _read_of_files(tree_branches: pa.Table) -> dict[str, tuple[int, int]]:
+    """Number of different branches of all trees, and payload, of each file."""
+    branches = tree_branches.group_by(["file", "tree", "branch"]).aggregate([("bytes_payload", "sum")])
+    files = branches.group_by("file").aggregate([("branch", "count"), ("bytes_payload_sum", "sum")])
+    return {row["file"]: (row["branch_count"], row["bytes_payload_sum_sum"]) for row in files.to_pylist()}
+
+
+def _shares(branches: int, payload: int, total_branches: int | None, file_bytes: int | None) -> dict[str, Any]:
     return {
         "total_branches": total_branches,
         "branches_read": branches,

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.metrics.baskets import integers, rows_of
 from roastcoffea.metrics.catalogue import CHUNKS, metric
@@ -29,6 +30,8 @@ SECTION_TOTALS: Final = (
 """One row for each section and dataset, over all attempts: those that failed passed through sections as well."""
 
 LARGEST: Final = ("max_seconds", "memory_peak")
+OF_ALL: Final = pc.ScalarAggregateOptions(skip_nulls=False)
+"""What a pass did not measure is not known of all passes together."""
 
 
 def section_totals(chunks: pa.Table, sections: pa.Table) -> pa.Table:
@@ -39,9 +42,9 @@ def section_totals(chunks: pa.Table, sections: pa.Table) -> pa.Table:
     table = sections.append_column("dataset", datasets)
     keys = ["name", "dataset"]
     amounts = [column.name for column in SECTION_TOTALS if column.name not in keys]
-    steps = [(name, "max" if name in LARGEST else "sum") for name in amounts]
+    steps = [(name, "max" if name in LARGEST else "sum", OF_ALL) for name in amounts]
     totals = table.group_by(keys).aggregate(steps)
-    named = totals.select([*keys, *(f"{name}_{step}" for name, step in steps)]).rename_columns([*keys, *amounts])
+    named = totals.select([*keys, *(f"{name}_{step}" for name, step, _ in steps)]).rename_columns([*keys, *amounts])
     return named.sort_by([(key, "ascending") for key in keys])
 
 
@@ -57,7 +60,7 @@ def sections(run: Run, chunks: pa.Table) -> dict[str, dict[str, dict[str, Any]]]
     """Sections by name and dataset, over all attempts: {name: {dataset: {column: amount}}}.
 
     Columns are `count`, `wall_seconds`, `self_seconds`, `cpu_seconds`, `max_seconds`, `bytes`, `memory_peak` and
-    `errors`. What a section does not track is None.
+    `errors`. What a section does not track, or not in all of its passes, is None.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for row in section_totals(chunks, recorded(run, "sections")).to_pylist():

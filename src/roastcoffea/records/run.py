@@ -28,6 +28,8 @@ class RunnerCall:
     error: str | None = None
     chunks: int | None = None
     """Chunks that were handed to the executor; None where it was never called."""
+    files: int | None = None
+    """Files that were handed to the executor for preprocessing; None where it was never called."""
     fileset: str | None = None
     """SHA-256 over dataset, file, tree and file uuid of those chunks: equal for equal input."""
     options: Mapping[str, Any] = field(default_factory=dict)

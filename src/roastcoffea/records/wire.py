@@ -7,9 +7,16 @@ then meant by their number. Formats are text rather than `struct.Struct`: this m
 from __future__ import annotations
 
 import json
+import numbers
+import operator
 import struct
 import zlib
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 ANNOTATION: Final = "roastcoffea"
 """Annotation of the Dask tasks that belong to a Runner call under a collector."""
@@ -93,7 +100,10 @@ BRANCHES: Final = "branch_reads"
 SECTIONS: Final = "sections"
 TOLD: Final = "problems"
 PREPROCESSING: Final = "preprocessing"
-"""What a record holds beside the columns of its own table; the last marks a record of preprocessing."""
+"""What a record holds beside the columns of its own table; the last marks a record of preprocessing.
+
+A record that holds nothing but problems is of no attempt, and needs no identity.
+"""
 
 MICROSECOND: Final = 1e-6
 BRANCH_FIELDS: Final = (
@@ -137,21 +147,52 @@ def packed_records(records: list[dict[str, Any]]) -> bytes:
     return packer.compress(b"".join([struct.pack("<I", len(head)), head, *tails])) + packer.flush()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedBranches:
+    """Branches of a record, as columns of the whole numbers in which they travel.
+
+    `fields` are those of `BRANCH_FIELDS`: 0 for what was not measured, else one more than the value in steps. `sizes`
+    has `lengths[0]` sizes of baskets of the first branch, then those of the second.
+    """
+
+    names: list[str]
+    fields: list[npt.NDArray[np.uint64]]
+    lengths: npt.NDArray[np.uint64]
+    sizes: npt.NDArray[np.uint64]
+
+
 def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
-    """Give the records that `packed_records` packed."""
+    """Give the records that `packed_records` packed, with their branches as `PackedBranches`; it needs NumPy."""
     data = zlib.decompress(blob)
     at = 4 + struct.unpack_from("<I", data)[0]
     records: list[dict[str, Any]] = json.loads(data[4:at])
     for record in records:
-        widths, *names = record[BRANCHES]
-        columns, count = [], len(names)
-        for width in widths:
-            columns.append(_unpacked_integers(data[at : at + count * width], count, width))
-            at += count * width
-            if len(columns) > len(BRANCH_FIELDS):
-                count = sum(columns[-1])
-        record[BRANCHES] = _branch_rows(names, columns)
+        widths, *names = record.pop(BRANCHES)
+        if names:
+            record[BRANCHES], at = _unpacked_branches(names, widths, data, at)
     return records
+
+
+def _unpacked_branches(names: list[str], widths: list[int], data: bytes, at: int) -> tuple[PackedBranches, int]:
+    """Branches that begin at a place in the data, and where they end."""
+    *of_branches, of_sizes = widths
+    columns = []
+    for width in of_branches:
+        columns.append(_unpacked_integers(data, at, len(names), width))
+        at += len(names) * width
+    *fields, lengths = columns
+    count = int(lengths.sum())
+    sizes = _unpacked_integers(data, at, count, of_sizes)
+    return PackedBranches(names, fields, lengths, sizes), at + count * of_sizes
+
+
+def _unpacked_integers(data: bytes, at: int, count: int, width: int) -> npt.NDArray[np.uint64]:
+    """Whole numbers of so many bytes each, of which all the lowest bytes come first."""
+    import numpy as np
+
+    integers = np.zeros((count, 8), dtype=np.uint8)
+    integers[:, :width] = np.frombuffer(data, np.uint8, count * width, at).reshape(width, count).T
+    return integers.view("<u8").reshape(count)
 
 
 def _rounded(record: dict[str, Any]) -> dict[str, Any]:
@@ -170,7 +211,7 @@ def _packed_branches(columns: list[tuple[Any, ...]]) -> tuple[list[int], bytes]:
     sizes = [size for sizes in told for size in sizes]
     widths, packed = [], []
     for column in (*whole, list(map(len, told)), sizes):
-        width = (max(column, default=0).bit_length() + 7) // 8
+        width = (operator.index(max(column, default=0)).bit_length() + 7) // 8
         data = struct.pack(f"<{len(column)}Q", *column)
         widths.append(width)
         packed += [data[place::8] for place in range(width)]
@@ -183,29 +224,10 @@ def _whole(values: tuple[Any, ...], step: float | None) -> list[int]:
     return [0 if value is None else 1 + max(round(value / step), 0) for value in values]
 
 
-def _branch_rows(names: list[str], columns: list[list[int]]) -> list[dict[str, Any]]:
-    if not names:
-        return []
-    *fields, lengths, sizes = columns
-    rows, at = [], 0
-    for number, (name, length) in enumerate(zip(names, lengths, strict=True)):
-        row: dict[str, Any] = {"branch": name, BASKET_BYTES: sizes[at : at + length]}
-        at += length
-        for (field, step), values in zip(BRANCH_FIELDS, fields, strict=True):
-            row[field] = _restored(values[number], step)
-        rows.append(row)
-    return rows
-
-
-def _restored(value: int, step: float | None) -> float | None:
-    if value == 0:
-        return None
-    return value - 1 if step is None else (value - 1) * step
-
-
-def _unpacked_integers(data: bytes, count: int, width: int) -> list[int]:
-    return [sum(data[place * count + number] << 8 * place for place in range(width)) for number in range(count)]
-
-
 def _plain(value: Any) -> Any:
+    """What JSON has of a value that it does not know: numbers of NumPy stay numbers."""
+    if isinstance(value, numbers.Integral):
+        return operator.index(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
     return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else str(value)

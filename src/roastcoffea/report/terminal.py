@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import IO, Any, Final
 
+import pyarrow.compute as pc
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -50,6 +51,9 @@ SECTION_COLUMNS: Final[Sequence[tuple[str, str, Unit]]] = (
     ("memory", "memory_peak", BYTE),
     ("errors", "errors", COUNT),
 )
+DISPENSABLE: Final = ("max", "self", "CPU", "memory", "bytes", "errors", "count", "wall")
+"""Columns of sections that are left out first where the terminal is too narrow: `measurement.sections` has all."""
+
 BRANCH_COLUMNS: Final = (
     ("payload", "bytes_payload"),
     ("re-read", "bytes_reread"),
@@ -204,17 +208,26 @@ def _named_table(first: str, *headers: str) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
     table.add_column(first, min_width=NARROWEST_NAME, overflow="fold")
     for header in headers:
-        table.add_column(header, justify="right", overflow="fold")
+        table.add_column(header, justify="right", no_wrap=True)
     return table
 
 
 def _print_sections(console: Console, sections: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+    rows = [
+        (f"{name}, {dataset}", amounts) for name, datasets in sections.items() for dataset, amounts in datasets.items()
+    ]
+    columns = {
+        header: [_amount(unit, amounts[key]) for _, amounts in rows]
+        for header, key, unit in SECTION_COLUMNS
+        if any(amounts[key] for _, amounts in rows)
+    }
+    room = console.width - INDENT[3] - NARROWEST_NAME - 2
+    while sum(max(map(len, (header, *cells))) + 2 for header, cells in columns.items()) > room:
+        del columns[next(header for header in DISPENSABLE if header in columns)]
     _print_title(console, "sections")
-    table = _named_table("section, dataset", *(header for header, _, _ in SECTION_COLUMNS))
-    for name, datasets in sections.items():
-        for dataset, amounts in datasets.items():
-            cells = (_amount(unit, amounts[key]) for _, key, unit in SECTION_COLUMNS)
-            table.add_row(verbatim(console, f"{name}, {dataset}"), *cells)
+    table = _named_table("section, dataset", *columns)
+    for (label, _), *cells in zip(rows, *columns.values(), strict=True):
+        table.add_row(verbatim(console, label), *cells)
     _print_table(console, table)
 
 
@@ -239,8 +252,13 @@ def _ledger_table(ledger: ByteLedger) -> Table:
         share = FRACTION.text(amount / total) if total and amount is not None else ""
         table.add_row(name, _amount(BYTE, amount), share)
     if ledger.transferred is not None:
-        table.add_row(TRANSFERRED, BYTE.text(ledger.transferred), f"{_amount(BYTE, ledger.gaps)} not requested")
+        table.add_row(TRANSFERRED, BYTE.text(ledger.transferred), _gaps(ledger.gaps or 0))
     return table
+
+
+def _gaps(gaps: int) -> str:
+    """What came beyond what was requested, or was requested and never came."""
+    return f"{BYTE.text(gaps)} not requested" if gaps >= 0 else f"{BYTE.text(-gaps)} requested never came"
 
 
 def _transfer(ledger: ByteLedger) -> list[str]:
@@ -266,11 +284,13 @@ def _certificate(certificate: Certificate) -> str:
 
 def _print_branches(console: Console, ledger: ByteLedger) -> None:
     """Print the branches of which the most was read."""
-    branches = ledger.branches.group_by("branch").aggregate([(name, "sum") for _, name in BRANCH_COLUMNS])
+    branches = ledger.branches.group_by("branch").aggregate(
+        [(name, "sum", pc.ScalarAggregateOptions(skip_nulls=False)) for _, name in BRANCH_COLUMNS]
+    )
     if len(branches) == 0:
         return
     rows = branches.to_pylist()
-    rows.sort(key=lambda row: (-row["bytes_payload_sum"] - row["bytes_reread_sum"], row["branch"]))
+    rows.sort(key=lambda row: (-(row["bytes_payload_sum"] or 0) - (row["bytes_reread_sum"] or 0), row["branch"]))
     _print_title(console, "branches")
     table = _named_table("branch", *(header for header, _ in BRANCH_COLUMNS))
     for row in rows[:MOST_BRANCHES]:

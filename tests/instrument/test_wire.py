@@ -1,0 +1,139 @@
+"""Records on their way: what is packed on a worker is in the tables of the client."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+from coffea.processor.executor import WorkItem
+
+from roastcoffea.backends import received
+from roastcoffea.backends.received import ReceivedRecords
+from roastcoffea.instrument.channels import taken_from
+from roastcoffea.instrument.probe import Probe
+from roastcoffea.records.wire import BRANCH_ROW, packed_records, unpacked_records
+
+CALL = {"call": "ours"}
+
+
+def taken(*records: dict[str, Any]) -> ReceivedRecords:
+    """What a client has of records, each of which comes on its own."""
+    home = ReceivedRecords()
+    for record in records:
+        home.take(packed_records([CALL | record]))
+    return home
+
+
+def branch(name: str, sizes: list[int], read: float | None) -> dict[str, Any]:
+    first = 3 if sizes else None
+    return {
+        "branch": name,
+        "bytes_payload": sum(sizes),
+        "bytes_again": 0,
+        "bytes_uncompressed": 2 * sum(sizes),
+        "baskets": len(sizes),
+        "basket_first": first,
+        "basket_last": None if first is None else first + len(sizes) - 1,
+        "basket_bytes": sizes,
+        "read_seconds": read,
+        "decompress_seconds": 0.5,
+        "interpret_seconds": 0.0,
+    }
+
+
+def as_tuples(branches: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in BRANCH_ROW) for row in branches]
+
+
+def test_records_survive_packing() -> None:
+    record = {"dataset": "ünïcode", "bytes": 2**60, "seconds": 0.123456789, "none": None, "columns": {"b", "a"}}
+    first, second = unpacked_records(packed_records([record, record]))
+    assert first == second == record | {"columns": ["a", "b"], "seconds": 0.12345679}
+    with pytest.raises(zlib.error):
+        unpacked_records(b"damaged")
+
+
+@pytest.mark.parametrize("batch", [1, 2, 128])
+def test_branches_survive_packing(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(received, "BATCH_OF_BRANCHES", batch)
+    branches = [branch("Jet_eta", [], None), branch("Jet_pt", [5, 7, 2**40], 0.25), branch("ünï\n", [3], 0.0)]
+    more = [branch(f"HLT_{number}", [number] * 3, 1e-6 * number) for number in range(300)]
+    packed = packed_records(
+        [
+            CALL | {"id": 1, "branch_reads": as_tuples(branches[::-1])},
+            CALL | {"id": 2},
+            CALL | {"id": 3, "branch_reads": as_tuples(more)},
+            CALL | {"id": 4, "branch_reads": as_tuples(branches[:1])},
+        ]
+    )
+    home = ReceivedRecords()
+    home.take(packed)
+    home.take(packed)
+    rows = home.branch_reads(home.chunks({"ours"})).to_pylist()
+    expected = [(1, branches), (3, sorted(more, key=lambda row: row["branch"])), (4, branches[:1])]
+    assert rows == [row | {"chunk": chunk} for chunk, of_chunk in expected for row in of_chunk]
+    assert home.problems == []
+
+
+def test_numbers_of_numpy_stay_numbers() -> None:
+    """An analysis makes work items of its own, with entries out of an array."""
+    start, stop = np.array([0, 100])
+    item = WorkItem("ttbar", "file.root", "Events", start, stop, b"\x01" * 16)
+    probe = Probe(lambda item: None, "Jets", "ours", ((), None, True))
+    _, records = taken_from(probe(item))
+    home = ReceivedRecords()
+    for packed in records:
+        home.take(packed)
+    (chunk,) = home.chunks({"ours"}).to_pylist()
+    assert (chunk["entry_start"], chunk["entry_stop"], chunk["events"]) == (0, 100, 100)
+    assert home.problems == []
+
+
+def test_numbers_of_numpy_in_records() -> None:
+    numbers = {"id": np.uint64(7), "cpu_seconds": np.float32(0.5), "wall_seconds": np.float64(0.25)}
+    row = branch("Jet_pt", [np.int64(5), np.int32(7)], np.float32(0.5))  # type: ignore[list-item,arg-type]
+    home = taken(numbers | {"branch_reads": as_tuples([row])})
+    chunks = home.chunks({"ours"})
+    assert chunks.select(["id", "cpu_seconds", "wall_seconds"]).to_pylist() == [
+        {"id": 7, "cpu_seconds": 0.5, "wall_seconds": 0.25}
+    ]
+    (read,) = home.branch_reads(chunks).to_pylist()
+    assert (read["basket_bytes"], read["bytes_payload"], read["read_seconds"]) == ([5, 7], 12, 0.5)
+
+
+@pytest.mark.parametrize("bad", [{"events": "many"}, {"entry_start": 2**70}, {"start": [1.0]}, {"dataset": 5}])
+def test_a_record_that_does_not_fit_is_left_out_and_told(bad: dict[str, Any]) -> None:
+    records: list[dict[str, Any]] = [{"id": identity, "start": 1.0 * identity} for identity in range(1, 10)]
+    records[3] |= bad
+    records[6] |= bad
+    home = taken(*records)
+    for _ in range(2):
+        assert home.chunks({"ours"})["id"].to_pylist() == [1, 2, 3, 5, 6, 8, 9]
+        (problem,) = home.problems
+        assert "2 records of chunks could not be read and are left out" in problem
+
+
+def test_branches_and_sections_that_do_not_fit_are_left_out_and_told() -> None:
+    reads = as_tuples([branch("Jet_pt", [5], 0.5)])
+    home = taken(
+        {"id": 1, "branch_reads": reads, "sections": [{"name": "jets", "count": 1}, {"name": 5}]},
+        {"id": 2, "branch_reads": [(5, *reads[0][1:])]},
+        {"id": 3, "branch_reads": reads},
+    )
+    chunks = home.chunks({"ours"})
+    assert chunks["id"].to_pylist() == [1, 2, 3]
+    assert home.branch_reads(chunks)["chunk"].to_pylist() == [1, 3]
+    assert home.sections(chunks)["name"].to_pylist() == ["jets"]
+    branches, sections = home.problems
+    assert "1 records of branches" in branches
+    assert "1 records of sections" in sections
+
+
+def test_records_that_cannot_be_unpacked_are_told() -> None:
+    home = ReceivedRecords()
+    for blob in (b"damaged", packed_records([CALL]), packed_records([CALL | {"id": 1}])):
+        home.take(blob)
+    assert home.chunks({"ours"})["id"].to_pylist() == [1]
+    assert ["could not be unpacked" in problem for problem in home.problems] == [True, True]
