@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,10 +108,10 @@ class CommandLineCluster:
         assert wait_until(self.file.exists, 60), self.text()
         self.workers = [self.add_worker() for _ in range(workers)]
 
-    def _run_dask(self, *command: str) -> subprocess.Popen[bytes]:
+    def _run_dask(self, *command: str, started_by: Sequence[str] = ()) -> subprocess.Popen[bytes]:
         with (self.folder / f"log{len(self.processes)}").open("wb") as log:
             process = subprocess.Popen(
-                [self.python, "-m", "dask", *command, "--host", "127.0.0.1"],
+                [*(started_by or (self.python, "-m", "dask")), command[0], "--host", "127.0.0.1", *command[1:]],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=log,
@@ -121,10 +121,10 @@ class CommandLineCluster:
         self.processes.append(process)
         return process
 
-    def add_worker(self, *options: str) -> subprocess.Popen[bytes]:
-        threads = ("--nthreads", str(self.threads))
-        place = ("--local-directory", str(self.folder), "--dashboard-address", ":0")
-        return self._run_dask("worker", "--scheduler-file", str(self.file), "--no-nanny", *threads, *place, *options)
+    def add_worker(self, *options: str, started_by: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        place = ("--local-directory", str(self.folder), "--dashboard-address", ":0", "--no-nanny")
+        command = ("worker", "--scheduler-file", str(self.file), "--nthreads", str(self.threads), *place, *options)
+        return self._run_dask(*command, started_by=started_by)
 
     def text(self) -> str:
         return "\n".join(log.read_text() for log in sorted(self.folder.glob("log*")))

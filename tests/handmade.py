@@ -119,17 +119,28 @@ SECTIONS = [
     | {"max_seconds": 2.0, "errors": 0, "memory_peak": 120 * MIB, "memory_delta": 3 * MIB},
 ]
 
+
+def task(
+    key: str, run_id: int | None, kind: str, outcome: str, worker: str, start: float, stop: float
+) -> dict[str, Any]:
+    """Row of the task table: it waited for nothing."""
+    prefix = {"processor": "Dijet", "preprocessing": "get", "merge": "reduce"}[kind]
+    times = {"runnable": T + start, "assigned": T + start, "start": T + start, "stop": T + stop}
+    row = {"key": key, "run_id": run_id, "prefix": prefix, "kind": kind, "outcome": outcome, "worker": worker}
+    return row | times
+
+
 TASKS = [
-    {"key": "k1", "run_id": 1, "prefix": "Dijet", "kind": "processor", "outcome": "ok"},
-    {"key": "k1", "run_id": 5, "prefix": "Dijet", "kind": "processor", "outcome": "ok"},
-    {"key": "k2", "run_id": 2, "prefix": "Dijet", "kind": "processor", "outcome": "error"},
-    {"key": "k2", "run_id": 6, "prefix": "Dijet", "kind": "processor", "outcome": "ok"},
-    {"key": "k3", "run_id": 3, "prefix": "Dijet", "kind": "processor", "outcome": "ok"},
-    {"key": "p1", "run_id": 1, "prefix": "get", "kind": "preprocessing", "outcome": "ok"},
-    {"key": "p2", "run_id": 1, "prefix": "get", "kind": "preprocessing", "outcome": "error"},
-    {"key": "p2", "run_id": 2, "prefix": "get", "kind": "preprocessing", "outcome": "ok"},
-    {"key": "p3", "run_id": 1, "prefix": "reduce", "kind": "preprocessing", "outcome": "ok"},
-    {"key": "r1", "prefix": "reduce", "kind": "merge", "outcome": "ok"},
+    task("k1", 1, "processor", "ok", "A", 10, 12.5),
+    task("k1", 5, "processor", "ok", "A", 11, 15.5),
+    task("k2", 2, "processor", "error", "A", 20, 21),
+    task("k2", 6, "processor", "ok", "B", 22, 28.5),
+    task("k3", 3, "processor", "ok", "B", 30, 31),
+    task("p1", 1, "preprocessing", "ok", "A", 2, 3),
+    task("p2", 1, "preprocessing", "error", "A", 3, 3.5),
+    task("p2", 2, "preprocessing", "ok", "A", 4, 4.5),
+    task("p3", 1, "preprocessing", "ok", "A", 5, 5.25) | {"prefix": "reduce"},
+    task("r1", None, "merge", "ok", "A", 40, 42),
 ]
 
 SAMPLES = [
@@ -252,6 +263,28 @@ EXPECTED = {
     "avg_bytes_read_percent": (100 * 2800 / 4800 + 50) / 2,
     "avg_branches_read_percent": 50.0,
     "total_branches_read": 2,
+    "time_total_seconds": 440.0,
+    "time_compute_seconds": 4.5,  # of the attempts of k1 and k2 that counted
+    "time_decompress_seconds": 0.75,
+    "time_interpret_seconds": 0.5,
+    "time_read_seconds": 1.5,
+    "time_wait_seconds": 1.0,
+    "time_open_seconds": 0.875,
+    "time_checkpoint_seconds": 0.25,
+    "time_task_overhead_seconds": 2.125,  # 4.5 - 3.875 of k1, 6.5 - 5.5 of k2, 1 - 0.5 of k3
+    "time_merge_seconds": 2.0,
+    "time_preprocessing_seconds": 1.75,
+    "time_other_tasks_seconds": 0.0,
+    "time_failed_seconds": 4.5,  # the first of k1 and of k2, what k3 skipped, the first of p2
+    "time_transfer_seconds": 0.0,
+    "time_worker_seconds": 0.0,
+    "time_on_the_way_seconds": 0.0,
+    "time_idle_queued_seconds": 0.0,
+    "time_idle_placement_seconds": 0.0,
+    "time_idle_tail_seconds": 58.75,  # free slots while a task ran
+    "time_idle_client_seconds": 361.5,
+    "time_residual_seconds": 0.0,
+    "busy_percent": 100 * 19.75 / 440,
     "chunk_open_seconds": 1.125,
     "chunk_build_seconds": 1.125,
     "chunk_read_seconds": 2.25,

@@ -192,7 +192,7 @@ def test_what_cannot_be_kept_is_text_and_a_problem(tmp_path: Path) -> None:
 def test_files_are_standard_json_and_parquet(saved: Path) -> None:
     assert sorted(contents(saved)) == sorted(["run.json", *(f"{table}.parquet" for table in store.TABLES)])
     document = json.loads((saved / "run.json").read_text(), parse_constant=pytest.fail)
-    assert (document["format"], document["schema"]) == ("roastcoffea_run", 2)
+    assert (document["format"], document["schema"]) == ("roastcoffea_run", store.SCHEMA)
     assert document["run"]["environment"]["hosts"][0] == {"name": "node1", "cores": 8, "memory": 2**35}
     rows = {name: table["rows"] for name, table in document["tables"].items()}
     told = {"chunks": 3, "branch_reads": 3, "sections": 1, "preprocessing": 1}
@@ -451,8 +451,8 @@ def edited(saved: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     ("edit", "text"),
     [
         (
-            lambda d: d.update(schema=3),
-            r"run.json has schema 3; this version reads up to 2: update roastcoffea",
+            lambda d: d.update(schema=store.SCHEMA + 1),
+            rf"run.json has schema {store.SCHEMA + 1}; this version reads up to {store.SCHEMA}: update roastcoffea",
         ),
         (lambda d: d.update(schema=0), r"run.json cannot be read .*there is no schema 0"),
         (lambda d: d.update(schema="2"), r"run.json cannot be read"),
@@ -620,8 +620,8 @@ def test_older_schemas_are_upgraded(saved: Path, monkeypatch: pytest.MonkeyPatch
     def upgrade(body: store.Body, tables: store.Tables) -> tuple[store.Body, store.Tables]:
         return body | {"name": "upgraded"}, tables | {"samples": tables["samples"].slice(0, 0)}
 
-    monkeypatch.setattr(store, "SCHEMA", 3)
-    monkeypatch.setattr(store, "UPGRADES", {2: upgrade})
+    monkeypatch.setattr(store, "SCHEMA", store.SCHEMA + 1)
+    monkeypatch.setattr(store, "UPGRADES", {store.SCHEMA - 1: upgrade})
     assert load_run(saved) == a_run(name="upgraded")
 
 

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, evaluate
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger, evaluate
 from roastcoffea.metrics.bytes import BRANCH_COLUMNS, branches_of
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.metrics.facts import reason_of_absence
@@ -97,6 +97,14 @@ class Measurement:
             ledger: ByteLedger = self.metrics["byte_ledger"]
             return ledger
         return ByteLedger.not_measured(self.metrics.missing["byte_ledger"])
+
+    @cached_property
+    def time_ledger(self) -> TimeLedger:
+        """Seconds of worker threads, by class; empty, with the reason in `.absent`, where there is none."""
+        if "time_ledger" in self.metrics:
+            ledger: TimeLedger = self.metrics["time_ledger"]
+            return ledger
+        return TimeLedger.not_measured(self.metrics.missing["time_ledger"])
 
     @cached_property
     def tasks(self) -> pd.DataFrame:

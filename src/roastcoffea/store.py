@@ -29,7 +29,7 @@ from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 
 FORMAT: Final = "roastcoffea_run"
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 RUN_FILE: Final = "run.json"
 TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "chunks": CHUNK_COLUMNS,
@@ -60,7 +60,12 @@ def _with_all_columns(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
     return pa.table({field.name: pa.nulls(len(table), field.type) for field in schema} | known)
 
 
-UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {1: _with_bytes}
+def _with_times(body: Body, tables: Tables) -> tuple[Body, Tables]:
+    """Run of schema 3: schema 2 did not know when tasks could run, were assigned, arrived and were ready."""
+    return body, {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
+
+
+UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {1: _with_bytes, 2: _with_times}
 """For each older schema the function that makes the next one of it."""
 
 

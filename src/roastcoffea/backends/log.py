@@ -123,6 +123,7 @@ class ClusterLog:
     def lifetimes(self, offset: float, start: float, stop: float) -> pa.Table:
         """When the workers were there between start and stop, on the client's clock."""
         last_cpu = self._last_cpu()
+        clocks = dict(zip(self._strings, self._clocks(self._task_rows()).tolist(), strict=False))
         rows = []
         for lifetime in self._lifetimes:
             begin = max(lifetime["start"] - offset, start)
@@ -130,7 +131,12 @@ class ClusterLog:
             cpu = lifetime["cpu_seconds"]
             if cpu is None:
                 cpu = last_cpu.get((lifetime["worker"], lifetime["start"]))
-            rows.append(lifetime | {"start": min(begin, stop), "stop": max(end, begin), "cpu_seconds": cpu})
+            clock = clocks.get(lifetime["worker"], math.nan)
+            rows.append(
+                lifetime
+                | {"start": min(begin, stop), "stop": max(end, begin), "cpu_seconds": cpu}
+                | {"clock_offset": None if math.isnan(clock) else clock + offset}
+            )
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def _last_cpu(self) -> dict[tuple[str, float], float]:
@@ -167,10 +173,42 @@ class ClusterLog:
             columns[name] = _measured(rows[name], code)
         return _table(SAMPLE_COLUMNS, columns)
 
+    def _task_rows(self) -> np.ndarray[Any, Any]:
+        return np.frombuffer(self._tasks, _dtype(TASK_FIELDS))
+
+    def _clocks(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """By which seconds each worker's clock is before the scheduler's, by number of the worker; NaN is not known.
+
+        No task arrives before it is assigned, and none is seen to end before it ended: that bounds the offset. Within
+        the bounds it is taken as 0 where that is possible, else as their middle.
+        """
+        known = rows[~np.isnan(rows["shift"]) & (rows["stop"] != NO_TIME) & (rows["assigned"] != NO_TIME)]
+        began, worker = known["start"] - known["shift"], np.minimum(known["worker"], len(self._strings))
+        low = np.full(len(self._strings) + 1, -np.inf)
+        high = np.full(len(self._strings) + 1, np.inf)
+        np.maximum.at(low, worker, known["stop"] - known["shift"] - known["seen"])
+        np.minimum.at(high, worker, began + known["arrived"] - known["assigned"])
+        bounded = np.isfinite(low) & np.isfinite(high)
+        middle = (np.where(bounded, low, np.nan) + np.where(bounded, high, np.nan)) / 2
+        return np.where(bounded & (low <= 0) & (high >= 0), 0.0, middle)
+
     def tasks(self, offset: float) -> pa.Table:
-        """Finished attempts of tasks, in the order of their end."""
-        rows = np.frombuffer(self._tasks, _dtype(TASK_FIELDS))
-        times = {name: pa.array(rows[name] - offset, mask=rows[name] == NO_TIME) for name in ("start", "stop", "seen")}
+        """Finished attempts of tasks, and those that went on at the end, in the order of their end."""
+        rows = self._task_rows()
+        shifted = ~np.isnan(rows["shift"])
+        clocks = np.nan_to_num(self._clocks(rows))[np.minimum(rows["worker"], len(self._strings))]
+        clock = np.where(shifted, np.nan_to_num(rows["shift"]) + clocks, 0.0) + offset
+        began = rows["start"] - clock
+        unknown = rows["start"] == NO_TIME
+        times = {
+            "start": pa.array(began, mask=unknown),
+            "stop": pa.array(rows["stop"] - clock, mask=rows["stop"] == NO_TIME),
+            "seen": pa.array(rows["seen"] - offset),
+        }
+        for name in ("runnable", "assigned"):
+            times[name] = pa.array(rows[name] - offset, mask=rows[name] == NO_TIME)
+        for name in ("arrived", "ready", "seceded"):
+            times[name] = pa.array(began + rows[name], mask=unknown | np.isnan(rows[name]))
         columns = {
             "key": pa.array(self._keys, pa.string()),
             "kind": pa.array(KINDS, pa.string()).take(pa.array(rows["kind"])),

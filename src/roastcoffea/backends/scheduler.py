@@ -13,11 +13,11 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from roastcoffea.backends.worker import importable_package
+from roastcoffea.backends.worker import BEGUN, importable_package
 from roastcoffea.records.tasks import (
     CANCELLED,
     ERROR,
@@ -30,6 +30,7 @@ from roastcoffea.records.tasks import (
     OUTCOMES,
     PREPROCESSING,
     PROCESSOR,
+    UNFINISHED,
 )
 from roastcoffea.records.wire import (
     ANNOTATION,
@@ -67,11 +68,27 @@ LONGEST_SILENCE = 120.0
 """Seconds without a drain after which the plugin believes that nobody will come."""
 
 LONGEST_TEXT = 2000
+UNKNOWN_TIMES = (math.nan,) * 4
 MOST_PROBLEMS = 20
 """Different problems that are told; the rest is counted among the failures."""
 
 # what else the log has is small, and rows need it
 TABLE_OF = {TASK: "tasks", TASK_ERROR: "errors of tasks", CHUNK: "chunks", SAMPLE: "samples"}
+
+
+UNASSIGNED = ("queued", "no-worker")
+"""States of a task that could run, and has no worker."""
+
+
+class Assignment(NamedTuple):
+    """A worker that got a task; since when the task could run, and when it was given away (this clock)."""
+
+    worker: str | None
+    runnable: float
+    time: float
+
+
+NOT_SEEN = Assignment(None, NO_TIME, NO_TIME)
 
 
 class Log:
@@ -165,7 +182,9 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._sample = struct.Struct(packing(SAMPLE_FIELDS)).pack
         self._kinds = {kind: code for code, kind in enumerate(KINDS)}
         self._outcomes = {outcome: code for code, outcome in enumerate(OUTCOMES)}
-        self._assigned: dict[Any, str] = {}
+        self._runnable: dict[Any, float] = {}
+        self._open: dict[Any, Assignment] = {}
+        self._failures_told: dict[tuple[Any, int], Mapping[str, Any]] = {}
         self._workers: dict[str, Any] = {}
         self._sampled: dict[str, float] = {}
         self._problems: set[str] = set()
@@ -186,6 +205,10 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
                 self._attempt_began(self.scheduler.tasks[key])
             elif start == "processing":
                 self._attempt_ended(key, finish, stimulus_id, kwargs)
+            elif finish in UNASSIGNED:
+                self._runnable.setdefault(key, time.time())
+            elif start in UNASSIGNED:
+                self._runnable.pop(key, None)
         except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
             self._failed(problem)
 
@@ -202,7 +225,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             self._failed(problem)
 
     def restart(self, scheduler: Any) -> None:
-        self._assigned.clear()
+        self._open.clear()
 
     def log_event(self, topic: str, msg: Any) -> None:
         try:
@@ -264,7 +287,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             What `metrics_of_span` and `drain` give, and `strangers`: attempts of tasks of others that Dask counted in
             the same spans.
         """
-        answer = await metrics_of_span(flush, self.span, timeout, self.scheduler, self._elsewhere)
+        answer = await metrics_of_span(flush, self.span, timeout, self.scheduler, self._elsewhere, self.name)
+        self._write_unfinished(answer.pop("running"))
         self.sample()
         return answer | self.drain(limit, received) | {"strangers": self.strangers}
 
@@ -333,7 +357,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     def _arrival(self, address: str) -> None:
         state = self._workers[address] = self.scheduler.workers[address]
-        self._assigned |= {task.key: address for task in state.processing}
+        self._open |= {task.key: Assignment(address, NO_TIME, NO_TIME) for task in state.processing}
         number = self.log.number
         worker, name, host = number(address), number(str(state.name)), number(state.host)
         self._pack(
@@ -356,22 +380,28 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         if "cpu_seconds" in message:
             values = (self.log.number(message["worker"]), message["cpu_seconds"])
             self._pack(PROCESS_CPU, PROCESS_CPU_FIELDS, values)
+        if "failed" in message:
+            self._failures_told[message["failed"], message["run_id"]] = message
         if "problem" in message:
             self._problem(message["problem"])
 
     def _stolen(self, message: Any) -> None:
-        if message[0] == "confirm" and message[1] in self._assigned:
-            self._assigned[message[1]] = message[4]
+        if message[0] == "confirm" and message[1] in self._open:
+            self._open[message[1]] = self._open[message[1]]._replace(worker=message[4], time=time.time())
 
     def _attempt_ended(self, key: Any, finish: str, stimulus: str, told: Mapping[str, Any]) -> None:
         task = self.scheduler.tasks[key]
-        assigned = self._assigned.pop(key, None)
-        outcome = self._outcome(finish, stimulus, told, assigned)
-        record = (told.get("metadata") or {}).get(METADATA_KEY)
+        assignment = self._open.pop(key, NOT_SEEN)
+        failed = self._failures_told.pop((key, task.run_id), None)
+        outcome = ERROR if failed else self._outcome(finish, stimulus, told, assignment.worker)
+        metadata = told.get("metadata") or {}
+        record, times = metadata.get(METADATA_KEY), metadata.get(self.name)
+        if times is not None:
+            task.metadata.pop(self.name, None)
         self._count_stranger(task)
         written = self.log.has_room(TASK)
         if written:
-            self._write_task(task, told, told.get("worker") or assigned, outcome)
+            self._write_task(task, told, assignment, outcome, _attempt_times(told, times, failed))
         if written and told.get("exception_text"):
             self.log.write(TASK_ERROR, told["exception_text"][:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
         if record is not None and self._mark(task) is not None:
@@ -379,7 +409,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             task.metadata.pop(METADATA_KEY, None)
 
     def _attempt_began(self, task: Any) -> None:
-        self._assigned[task.key] = task.processing_on.address
+        now = time.time()
+        self._open[task.key] = Assignment(task.processing_on.address, self._runnable.pop(task.key, now), now)
         span = task.group.span_id
         if span not in self._elsewhere and self._mark(task) is not None and not self._in_our_span(task):
             counted = self.scheduler.extensions["spans"].spans[span]._cumulative_worker_metrics
@@ -403,14 +434,13 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             return ERROR
         return LOST if assigned not in self.scheduler.workers else CANCELLED
 
-    def _write_task(self, task: Any, told: Mapping[str, Any], worker: str | None, outcome: str) -> None:
-        start = stop = NO_TIME
-        for startstop in told.get("startstops") or ():
-            if startstop["action"] == "compute":
-                start, stop = startstop["start"], startstop["stop"]
+    def _write_task(
+        self, task: Any, told: Mapping[str, Any], assignment: Assignment, outcome: str, times: tuple[float, ...]
+    ) -> None:
         number = self.log.number
+        start, stop, *others, thread = times
         fixed = self._task(
-            number(worker),
+            number(told.get("worker") or assignment.worker),
             number(task.prefix.name),
             number(told.get("typename")),
             number(task.group.span_id),
@@ -421,9 +451,22 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             time.time(),
             told.get("nbytes", NO_SIZE),
             task.run_id,
-            told.get("thread") or 0,
+            int(thread),
+            assignment.runnable,
+            assignment.time,
+            *others,
         )
         self.log.write(TASK, fixed + str(task.key).encode("utf-8", "surrogatepass"))
+
+    def _write_unfinished(self, running: Mapping[str, Iterable[tuple[Any, list[float]]]]) -> None:
+        """Write rows of attempts that go on: they have a start and no stop."""
+        for address, tasks in running.items():
+            for key, times in tasks:
+                assignment = self._open.get(key, NOT_SEEN)
+                if assignment.worker == address and key in self.scheduler.tasks and self.log.has_room(TASK):
+                    begun, shift = times[2:BEGUN]
+                    seen = (begun + shift, NO_TIME, *_from_start(times, begun), 0)
+                    self._write_task(self.scheduler.tasks[key], {}, assignment, UNFINISHED, seen)
 
     def _mark(self, task: Any) -> Mapping[str, Any] | None:
         """Our annotation, where the task belongs to this collector."""
@@ -481,6 +524,28 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         )
 
 
+def _attempt_times(
+    told: Mapping[str, Any], times: list[float] | None, failed: Mapping[str, Any] | None
+) -> tuple[float, ...]:
+    """Start, stop, Dask's shift of them, arrival, readiness and secession from the start, and thread of an attempt."""
+    if failed is not None:
+        told, times = failed, failed["times"]
+    start = stop = NO_TIME
+    for span in told.get("startstops") or ():
+        if span["action"] == "compute":
+            start, stop = span["start"], span["stop"]
+    thread = told.get("thread") or 0
+    if times is None or len(times) < BEGUN or start == NO_TIME:
+        return start, stop, *UNKNOWN_TIMES, thread
+    return start, stop, *_from_start(times, start - times[3]), thread
+
+
+def _from_start(times: list[float], start: float) -> tuple[float, float, float, float]:
+    """Dask's shift; arrival, readiness and secession in seconds from the start, all on the worker's clock."""
+    arrived, ready, _, shift, *seceded = times
+    return shift, arrived - start, ready - start, seceded[0] - start if seceded else math.nan
+
+
 async def ask_workers(
     scheduler: Any, function: bytes, arguments: Mapping[str, Any], timeout: float
 ) -> tuple[dict[str, Any], list[str]]:
@@ -515,12 +580,13 @@ def unwrapped(result: Any) -> Any:
     return result.data if isinstance(result, Serialize) else result
 
 
-async def metrics_of_span(
+async def metrics_of_span(  # noqa: PLR0917
     flush: bytes,
     span: str | None,
     timeout: float,
     dask_scheduler: Any = None,
     elsewhere: Mapping[str, Mapping[Any, float]] | None = None,
+    plugin: str | None = None,
 ) -> dict[str, Any]:
     """Have every worker report now, and give the cumulative metrics of a span.
 
@@ -539,7 +605,8 @@ async def metrics_of_span(
     -------
     dict
         `span`: [(key, value)], or None where no task ran in the span; `complete`: whether the spans have all that the
-        workers that answered have counted; and what `described` gives.
+        workers that answered have counted; `running`: tasks that run, with their times, by worker, as the workers'
+        plugin of that name knows them; and what `described` gives.
     """
     deadline = time.monotonic() + timeout
     known = dask_scheduler.extensions["spans"].spans
@@ -548,13 +615,14 @@ async def metrics_of_span(
     own = [] if found is None else [child.id for child in found.traverse_spans()]
     while True:
         left = max(deadline - time.monotonic(), 0.05)
-        replies, silent = await ask_workers(dask_scheduler, flush, {"spans": [*own, *before]}, left)
+        replies, silent = await ask_workers(dask_scheduler, flush, {"spans": [*own, *before], "plugin": plugin}, left)
         counted = added_up(known[identity]._cumulative_worker_metrics for identity in (*own, *before))
         complete = has_all(counted, replies.values())
         if complete or time.monotonic() > deadline:
             break
         await asyncio.sleep(0.01)
-    answer = described(replies, silent) | {"span": None, "complete": complete}
+    running = {address: reply["running"] for address, reply in replies.items()}
+    answer = described(replies, silent) | {"span": None, "complete": complete, "running": running}
     if found is None and not before:
         return answer
     own_metrics = {} if found is None else found.cumulative_worker_metrics

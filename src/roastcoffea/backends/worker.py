@@ -1,4 +1,4 @@
-"""The worker's half of a collector: it adds the process's CPU time to the heartbeats.
+"""The worker's half of a collector: CPU time of the process, and when tasks came, were ready and began.
 
 This module may be pickled by value. It uses the standard library and distributed only.
 """
@@ -15,6 +15,10 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
+RUNNING = ("executing", "long-running")
+BEGUN = 4
+"""Times of a task that has begun: arrived, ready, began, and Dask's shift; a fifth when it seceded."""
+
 LEAVING = ("closing", "closing_gracefully", "closed", "stopping")
 
 
@@ -22,6 +26,8 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
     """Reports the CPU time of the worker's process since this plugin came to it, and keeps what tasks need of ours.
 
     The time travels with each heartbeat as a metric of the worker, and once more as an event when the worker leaves.
+    When a task arrived here, was ready and began (this clock), and by how much Dask shifts its times, travels in the
+    task's own metadata; of one that failed, as an event before the news of its failure.
 
     Parameters
     ----------
@@ -45,8 +51,38 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         return self._unpacked
 
     def setup(self, worker: Any) -> None:
+        self.worker = worker
+        self.times: dict[Any, list[float]] = {}
         self._began = time.process_time()
         worker.metrics[self.name] = self.cpu_seconds
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        now = time.time()
+        if finish == "waiting":
+            self.times[key] = [now]
+        elif key not in self.times:
+            return
+        elif finish in ("ready", "constrained"):
+            self.times[key].append(now)
+        elif finish == "executing":
+            times = self.times[key] = [*(self.times[key] * 2)[:2], now, self.worker.scheduler_delay]
+            self.worker.state.tasks[key].metadata[self.name] = times
+        elif finish == "long-running":
+            self.times[key].append(now)
+        elif start not in RUNNING or finish != "released":
+            self._ended(key, start, finish)
+
+    def _ended(self, key: Any, start: str, finish: str) -> None:
+        times = self.times.pop(key)
+        if start in RUNNING and finish == "error":
+            task = self.worker.state.tasks[key]
+            seen = {"startstops": task.startstops, "thread": self.worker.state.threads.get(key)}
+            message = {"failed": key, "run_id": task.run_id, "times": times}
+            self.worker.log_event(self.name, message | seen)
+
+    def running(self) -> dict[Any, list[float]]:
+        """Times of the tasks that are executing now."""
+        return {key: times for key, times in self.times.items() if len(times) >= BEGUN}
 
     def cpu_seconds(self, worker: Any) -> float:
         """CPU time of the process since `setup`, all threads, user and system."""
@@ -54,6 +90,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
 
     def teardown(self, worker: Any) -> None:
         worker.metrics.pop(self.name, None)
+        self.times.clear()
         if worker.status.name in LEAVING:
             message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
             worker.log_event(self.name, message)
@@ -90,12 +127,14 @@ def host_memory() -> int | None:
         return None
 
 
-async def flush(spans: Sequence[str] = (), dask_worker: Any = None) -> dict[str, Any]:
-    """Send a heartbeat now; tell what this worker is, and what it has counted for these spans so far."""
+async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worker: Any = None) -> dict[str, Any]:
+    """Send a heartbeat now; tell what this worker is, what it runs, and what it has counted for these spans so far."""
     await dask_worker.heartbeat()
+    ours = dask_worker.plugins.get(plugin)
     digests: dict[Any, float] = {}
     for key, value in dask_worker.digests_total.items():
         if isinstance(key, tuple) and len(key) > 2 and key[1] in spans:
             anonymous = (key[0], *key[2:])
             digests[anonymous] = digests.get(anonymous, 0) + value
-    return {"digests": digests, "description": description()}
+    running = {} if ours is None else ours.running()
+    return {"digests": digests, "running": list(running.items()), "description": description()}

@@ -8,6 +8,7 @@ from roastcoffea.metrics import chunks, fine, sections, workers
 from roastcoffea.metrics.bytes import ByteLedger
 from roastcoffea.metrics.catalogue import CATALOGUE, GROUPS, Metric
 from roastcoffea.metrics.evaluation import Metrics, evaluate
+from roastcoffea.metrics.time import TimeLedger
 
 __all__ = [
     "CATALOGUE",
@@ -15,6 +16,7 @@ __all__ = [
     "ByteLedger",
     "Metric",
     "Metrics",
+    "TimeLedger",
     "chunks",
     "evaluate",
     "fine",

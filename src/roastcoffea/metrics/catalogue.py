@@ -17,11 +17,12 @@ BYTES: Final = "bytes"
 EVENTS: Final = "events"
 RESOURCES: Final = "resources"
 TIMING: Final = "timing"
+TIME: Final = "time"
 FINE: Final = "fine metrics"
 CHUNKS: Final = "chunks"
 PHASES: Final = "phases"
 RAW: Final = "raw"
-GROUPS: Final = (THROUGHPUT, BYTES, EVENTS, RESOURCES, TIMING, FINE, CHUNKS, PHASES, RAW)
+GROUPS: Final = (THROUGHPUT, BYTES, EVENTS, RESOURCES, TIMING, TIME, FINE, CHUNKS, PHASES, RAW)
 
 RUN: Final = "run"
 """The input that is there from the beginning: the run itself."""

@@ -19,7 +19,8 @@ OK: Final = "ok"
 ERROR: Final = "error"
 LOST: Final = "worker lost"
 CANCELLED: Final = "cancelled"
-OUTCOMES: Final = (OK, ERROR, LOST, CANCELLED)
+UNFINISHED: Final = "unfinished"
+OUTCOMES: Final = (OK, ERROR, LOST, CANCELLED, UNFINISHED)
 
 TASK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("key", "text", None, "key of the task"),
@@ -28,12 +29,17 @@ TASK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("kind", "text", None, 'what it did for this run: "processor", "merge", "preprocessing" or "other"'),
     Column("worker", "text", None, "address of the worker"),
     Column("thread", "integer", None, "identity of the thread in its process"),
-    Column("start", "number", "s", "when it began to compute (Unix time, as shifted by Dask)"),
-    Column("stop", "number", "s", "when it ended to compute (Unix time, as shifted by Dask)"),
+    Column("runnable", "number", "s", "when nothing it needs was missing any more (Unix time, the client's clock)"),
+    Column("assigned", "number", "s", "when the scheduler gave it to the worker (Unix time, the client's clock)"),
+    Column("arrived", "number", "s", "when the worker had it (Unix time, the client's clock)"),
+    Column("ready", "number", "s", "when the worker had its inputs (Unix time, the client's clock)"),
+    Column("start", "number", "s", "when it began to compute (Unix time, the client's clock)"),
+    Column("stop", "number", "s", "when it ended to compute (Unix time, the client's clock)"),
+    Column("seceded", "number", "s", "when it gave its place among the threads away (Unix time, the client's clock)"),
     Column("seen", "number", "s", "when the scheduler learned of its end (Unix time, the client's clock)"),
     Column("nbytes", "integer", "B", "size of the result in memory"),
     Column("type", "text", None, "type of the result"),
-    Column("outcome", "text", None, '"ok", "error", "worker lost" or "cancelled"'),
+    Column("outcome", "text", None, '"ok", "error", "worker lost", "cancelled" or "unfinished" (when the run stopped)'),
     Column("attempt", "integer", None, "which attempt of its task this is, from 1, among those seen"),
     Column("span", "text", None, "identity of the Dask span that counts it"),
     Column("error", "text", None, "text of the error, where there was one"),

@@ -54,8 +54,17 @@ TASK_FIELDS: Final = (
     ("nbytes", "q"),
     ("run_id", "q"),
     ("thread", "Q"),
+    ("runnable", "d"),
+    ("assigned", "d"),
+    ("shift", "f"),
+    ("arrived", "f"),
+    ("ready", "f"),
+    ("seceded", "f"),
 )
-"""Fixed part of a task's entry; the key follows as text."""
+"""Fixed part of a task's entry; the key follows as text.
+
+Start and stop are on the worker's clock with Dask's shift, the last three are seconds from the start; NaN is not known.
+"""
 
 ARRIVAL_FIELDS: Final = (
     ("worker", "I"),

@@ -16,6 +16,7 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("start", "number", "s", "arrival, or start of the run (Unix time, the client's clock)"),
     Column("stop", "number", "s", "departure, or end of the run (Unix time, the client's clock)"),
     Column("cpu_seconds", "number", "s", "CPU time of the worker's process in that time (operating system)"),
+    Column("clock_offset", "number", "s", "the worker's clock less the client's, as its tasks bound it"),
 )
 
 SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (

@@ -13,9 +13,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger
+from roastcoffea.metrics import time as time_metrics
 from roastcoffea.metrics.bytes import CLASSES, TOTAL, Certificate
-from roastcoffea.metrics.catalogue import BYTES, RAW
+from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, STRUCTURE, Unit, number
 
@@ -61,6 +62,7 @@ BRANCH_COLUMNS: Final = (
 )
 MOST_BRANCHES: Final = 10
 TRANSFERRED: Final = "transferred"
+TIME_ROWS: Final = (*time_metrics.CLASSES, TOTAL)
 LEDGER_ROWS: Final = (*CLASSES, TOTAL, TRANSFERRED)
 """Labels of the metrics that the table of the byte ledger shows."""
 
@@ -77,6 +79,8 @@ def print_summary(run: Run, metrics: Metrics, file: IO[str] | None = None) -> No
     for group, members in groupby(shown, key=lambda metric: metric.group):
         if group == BYTES and "byte_ledger" in metrics:
             _print_bytes(console, list(members), metrics)
+        elif group == TIME and "time_ledger" in metrics:
+            _print_time(console, list(members), metrics)
         else:
             _print_group(console, group, list(members), metrics)
     if metrics.get("per_dataset"):
@@ -235,7 +239,10 @@ def _print_bytes(console: Console, members: list[Metric], metrics: Metrics) -> N
     """Print the byte ledger, the metrics that are not in it, and the branches."""
     _print_title(console, BYTES)
     ledger: ByteLedger = metrics["byte_ledger"]
-    _print_table(console, _ledger_table(ledger))
+    table = _ledger_table(ledger, ledger.total, BYTE)
+    if ledger.transferred is not None:
+        table.add_row(TRANSFERRED, BYTE.text(ledger.transferred), _gaps(ledger.gaps or 0))
+    _print_table(console, table)
     _print_lines(console, [_certificate(ledger.certificate), *_transfer(ledger)])
     console.print()
     _print_values(console, [metric for metric in members if metric.label not in LEDGER_ROWS], metrics)
@@ -245,14 +252,26 @@ def _print_bytes(console: Console, members: list[Metric], metrics: Metrics) -> N
     _print_branches(console, ledger)
 
 
-def _ledger_table(ledger: ByteLedger) -> Table:
-    table = _table("bytes", "share")
-    total = ledger.total or 0
+def _print_time(console: Console, members: list[Metric], metrics: Metrics) -> None:
+    """Print the time ledger, and the metrics that are not in it."""
+    _print_title(console, "thread time")
+    ledger: TimeLedger = metrics["time_ledger"]
+    _print_table(console, _ledger_table(ledger, ledger.total, SECOND))
+    failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in ledger.failed.items() if seconds]
+    lines = [f"Failed: {', '.join(failed)}."] if failed else []
+    _print_lines(console, [_certificate(ledger.certificate), *lines])
+    console.print()
+    _print_values(console, [metric for metric in members if metric.label not in TIME_ROWS], metrics)
+
+
+def _ledger_table(ledger: Mapping[str, float | None], total: float | None, unit: Unit) -> Table:
+    """Classes with their amounts and shares of the total; one that did not occur is left out, but for the residual."""
+    table = _table("amount", "share")
     for name, amount in (*ledger.items(), (TOTAL, total)):
+        if unit is SECOND and amount == 0 and name not in {TOTAL, time_metrics.RESIDUAL}:
+            continue
         share = FRACTION.text(amount / total) if total and amount is not None else ""
-        table.add_row(name, _amount(BYTE, amount), share)
-    if ledger.transferred is not None:
-        table.add_row(TRANSFERRED, BYTE.text(ledger.transferred), _gaps(ledger.gaps or 0))
+        table.add_row(name, _amount(unit, amount), share)
     return table
 
 
