@@ -174,6 +174,24 @@ SPAN = {
 }
 
 
+SPAN_PER_WORKER = {
+    "A": {
+        ("execute", "Dijet", "thread-cpu", "seconds"): 8.0,
+        ("execute", "Dijet", "thread-noncpu", "seconds"): 1.0,
+        ("execute", "reduce", "thread-cpu", "seconds"): 0.75,
+        ("gather-dep", "network", "bytes"): 2000,
+        ("gather-dep", "network", "seconds"): 0.5,
+    },
+    "B": {
+        ("execute", "Dijet", "thread-cpu", "seconds"): 4.0,
+        ("execute", "Dijet", "thread-noncpu", "seconds"): 3.0,
+        ("execute", "reduce", "disk-write", "bytes"): 64,
+        ("memory-monitor", "disk-write", "seconds"): 0.25,
+        ("execute", "N/A", "idle or other spans", "seconds"): 1000.0,
+    },
+}
+
+
 def call(name: str, start: float, stop: float, report: dict[str, Any] | None) -> RunnerCall:
     return RunnerCall(
         id=name,
@@ -212,6 +230,7 @@ def handmade_run(**changes: Any) -> Run:
         "samples": table_of_rows(SAMPLE_COLUMNS, SAMPLES),
         "lifetimes": table_of_rows(LIFETIME_COLUMNS, LIFETIMES),
         "span_metrics": SPAN,
+        "span_metrics_per_worker": SPAN_PER_WORKER,
     }
     return Run(**fields | changes)
 

@@ -92,6 +92,7 @@ def a_run(**changes: Any) -> Run:
         samples=table_of_rows(SAMPLE_COLUMNS, []),
         lifetimes=table_of_rows(LIFETIME_COLUMNS, [{"worker": "tcp://1", "threads": 4, "start": START}]),
         span_metrics={("execute", "Dijets", "thread-cpu", "seconds"): 1.5, ("gather-dep", 3, None): math.inf},
+        span_metrics_per_worker={"tcp://1": {("execute", "Dijets", "thread-cpu", "seconds"): 0.5}},
         coffea_report={
             ("a", 1): {"b": [1, (2, {3})]},
             "$": b"\0",
@@ -636,7 +637,7 @@ def test_a_stored_measurement_of_every_older_schema_loads(schema: int) -> None:
 
 def test_what_schema_1_did_not_record_is_absent() -> None:
     run = load_run(Path(__file__).parent / "data" / "schema1")
-    assert set(run.absent) == {"branch_reads", "sections", "preprocessing"}
+    assert set(run.absent) == {"branch_reads", "sections", "preprocessing", "span_metrics_per_worker"}
     assert run.chunks is not None
     assert run.chunks["cpu_seconds"].to_pylist() == [1.5, 2.5, 0.5, 5.0, 0.25, 6.0]
     assert run.chunks["id"].null_count == run.chunks["bytes_requested"].null_count == 6

@@ -281,6 +281,7 @@ class MetricsCollector:
             calls=tuple(self._calls),
             **tables,
             span_metrics=backend.span_metrics,
+            span_metrics_per_worker=backend.span_metrics_per_worker,
             coffea_report=self._report,
             custom_metrics=self._custom,
             scheduler_clock_offset=backend.clock_offset,

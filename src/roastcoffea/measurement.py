@@ -126,6 +126,11 @@ class Measurement:
         """Dask's own metrics of the run's span, by tuple; empty where there are none."""
         return dict(self.run.span_metrics or {})
 
+    @property
+    def fine_metrics_per_worker(self) -> dict[str, dict[tuple[Any, ...], float]]:
+        """Dask's own metrics of each worker, by its address and tuple; empty where there are none."""
+        return {worker: dict(counted) for worker, counted in (self.run.span_metrics_per_worker or {}).items()}
+
     def save(self, folder: str | PathLike[str], name: str | None = None, overwrite: bool = False) -> Path:
         """Write the measurement to `folder/name`, and return that path.
 

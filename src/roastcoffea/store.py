@@ -41,14 +41,15 @@ TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "lifetimes": LIFETIME_COLUMNS,
 }
 
+NOT_RECORDED: Final = "this measurement was saved by a version that did not record them"
+
 Body = dict[str, Any]
 Tables = dict[str, pa.Table]
 
 
 def _with_bytes(body: Body, tables: Tables) -> tuple[Body, Tables]:
     """Run of schema 2: schema 1 knew nothing of branches, sections and preprocessing, and less of chunks."""
-    reason = "this measurement was saved by a version that did not record them"
-    absent = dict.fromkeys(("branch_reads", "sections", "preprocessing"), reason) | dict(body["absent"])
+    absent = dict.fromkeys(("branch_reads", "sections", "preprocessing"), NOT_RECORDED) | dict(body["absent"])
     known = {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
     return body | {"absent": absent}, known
 
@@ -62,7 +63,8 @@ def _with_all_columns(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
 
 def _with_times(body: Body, tables: Tables) -> tuple[Body, Tables]:
     """Run of schema 3: schema 2 did not know when tasks could run, were assigned, arrived and were ready."""
-    return body, {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
+    known = {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
+    return body | {"absent": {"span_metrics_per_worker": NOT_RECORDED} | dict(body["absent"])}, known
 
 
 UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {1: _with_bytes, 2: _with_times}

@@ -548,3 +548,22 @@ def test_a_reported_present_name_wins_over_the_older_one():
         {"elapsed_time_seconds": 2, "wall_time": 1},
     ):
         assert evaluate(handmade_run(reported=reported, reported_by="it"))["wall_time"] == 2
+
+
+def test_fine_metrics_of_each_worker():
+    workers = evaluate(handmade_run())["fine_metrics_per_worker"]
+    assert {name: amount for name, amount in workers["A"].items() if amount} == {
+        "processor_cpu_time_seconds": 8.0,
+        "processor_noncpu_time_seconds": 1.0,
+        "overhead_cpu_time_seconds": 0.75,
+        "transfer_seconds": 0.5,
+        "transfer_bytes": 2000,
+    }
+    assert {name: amount for name, amount in workers["B"].items() if amount} == {
+        "processor_cpu_time_seconds": 4.0,
+        "processor_noncpu_time_seconds": 3.0,
+        "disk_write_bytes": 64,
+        "spill_seconds": 0.25,
+    }
+    lost = handmade_run(span_metrics=None, span_metrics_per_worker=None, absent={"span_metrics": "the cluster died"})
+    assert evaluate(lost).missing["fine_metrics_per_worker"] == "the cluster died"

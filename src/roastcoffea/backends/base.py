@@ -30,6 +30,7 @@ class AbstractMetricsBackend(ABC):
         self.hosts: tuple[Host, ...] = ()
         self.clock_offset = 0.0
         self.span_metrics: dict[tuple[Any, ...], float] | None = None
+        self.span_metrics_per_worker: dict[str, dict[tuple[Any, ...], float]] | None = None
         self.was_open = False
         self._began = time.time()
 

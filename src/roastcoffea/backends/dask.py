@@ -306,6 +306,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             self.absent["span_metrics"] = "no Dask task ran in the span of the run"
         else:
             self.span_metrics = dict(answer["span"])
+            self.span_metrics_per_worker = {address: dict(counted) for address, counted in answer["counted"]}
         if answer["silent"]:
             self.problems.append(
                 f"{len(answer['silent'])} worker(s) did not answer within {WORKERS_TIMEOUT:g} s at the end "

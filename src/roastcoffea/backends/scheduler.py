@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from roastcoffea.backends.worker import BEGUN, importable_package
+from roastcoffea.backends.worker import BEGUN, PUSH_SECONDS, importable_package
 from roastcoffea.records.tasks import (
     CANCELLED,
     ERROR,
@@ -184,6 +184,9 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._outcomes = {outcome: code for code, outcome in enumerate(OUTCOMES)}
         self._runnable: dict[Any, float] = {}
         self._open: dict[Any, Assignment] = {}
+        self._counted: dict[str, dict[Any, float]] = {}
+        self._left: set[str] = set()
+        self._gone: set[str] = set()
         self._failures_told: dict[tuple[Any, int], Mapping[str, Any]] = {}
         self._workers: dict[str, Any] = {}
         self._sampled: dict[str, float] = {}
@@ -284,11 +287,19 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         Returns
         -------
         dict
-            What `metrics_of_span` and `drain` give, and `strangers`: attempts of tasks of others that Dask counted in
-            the same spans.
+            What `metrics_of_span` and `drain` give, `strangers`: attempts of tasks of others that Dask counted in
+            the same spans; and `counted`: for each worker, also those that left, the key and amount of all that it
+            counted in these spans, and outside of tasks.
         """
         answer = await metrics_of_span(flush, self.span, timeout, self.scheduler, self._elsewhere, self.name)
         self._write_unfinished(answer.pop("running"))
+        self._counted |= answer.pop("counted")
+        for address in sorted(self._left):
+            self._problem(
+                f"{address} was lost: its fine metrics lack what it did in its last {PUSH_SECONDS:g} s at most"
+            )
+        spans = answer.pop("spans")
+        answer["counted"] = [(address, list(of_spans(told, spans).items())) for address, told in self._counted.items()]
         self.sample()
         return answer | self.drain(limit, received) | {"strangers": self.strangers}
 
@@ -369,6 +380,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
     def _departure(self, address: str) -> None:
         self._sample_worker(address, self._workers.pop(address))
         self._sampled.pop(address, None)
+        if address not in self._gone:
+            self._left.add(address)
         self._pack(DEPARTURE, DEPARTURE_FIELDS, (self.log.number(address), time.time()))
 
     def _pack(self, kind: bytes, fields: tuple[tuple[str, str], ...], values: tuple[Any, ...]) -> None:
@@ -380,6 +393,11 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         if "cpu_seconds" in message:
             values = (self.log.number(message["worker"]), message["cpu_seconds"])
             self._pack(PROCESS_CPU, PROCESS_CPU_FIELDS, values)
+        if "digests" in message:
+            self._counted[message["worker"]] = {tuple(key): value for key, value in message["digests"]}
+        if "last" in message:
+            self._left.discard(message["worker"])
+            self._gone.add(message["worker"])
         if "failed" in message:
             self._failures_told[message["failed"], message["run_id"]] = message
         if "problem" in message:
@@ -605,8 +623,9 @@ async def metrics_of_span(  # noqa: PLR0917
     -------
     dict
         `span`: [(key, value)], or None where no task ran in the span; `complete`: whether the spans have all that the
-        workers that answered have counted; `running`: tasks that run, with their times, by worker, as the workers'
-        plugin of that name knows them; and what `described` gives.
+        workers that answered have counted; `spans`: identities of the span, those inside of it, and the others;
+        `running`: tasks that run, with their times, by worker, as the workers' plugin of that name knows them, and
+        `counted`: what it has counted; and what `described` gives.
     """
     deadline = time.monotonic() + timeout
     known = dask_scheduler.extensions["spans"].spans
@@ -621,8 +640,15 @@ async def metrics_of_span(  # noqa: PLR0917
         if complete or time.monotonic() > deadline:
             break
         await asyncio.sleep(0.01)
-    running = {address: reply["running"] for address, reply in replies.items()}
-    answer = described(replies, silent) | {"span": None, "complete": complete, "running": running}
+    answer = described(replies, silent) | {
+        "span": None,
+        "spans": [*own, *before],
+        "complete": complete,
+        "running": {address: reply["running"] for address, reply in replies.items()},
+        "counted": {
+            address: dict(reply["counted"]) for address, reply in replies.items() if reply["counted"] is not None
+        },
+    }
     if found is None and not before:
         return answer
     own_metrics = {} if found is None else found.cumulative_worker_metrics
@@ -637,6 +663,18 @@ def added_up(counts: Iterable[Mapping[Any, float]]) -> dict[Any, float]:
         for key, value in mapping.items():
             total[key] = total.get(key, 0) + value
     return total
+
+
+def of_spans(counted: Mapping[Any, float], spans: Iterable[str | None]) -> dict[Any, float]:
+    """What was counted in the tasks of these spans, without their identity, and what was counted in no task."""
+    found: dict[Any, float] = {}
+    for key, value in counted.items():
+        if key[0] != "execute":
+            found[key] = found.get(key, 0) + value
+        elif key[1] in spans:
+            anonymous = (key[0], *key[2:])
+            found[anonymous] = found.get(anonymous, 0) + value
+    return found
 
 
 def difference(later: Mapping[Any, float], earlier: Mapping[Any, float]) -> dict[Any, float]:

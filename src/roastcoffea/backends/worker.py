@@ -15,6 +15,9 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
+PUSH_SECONDS = 5.0
+"""Between two messages of what a worker has counted: so much is missing at most of one that is killed."""
+
 RUNNING = ("executing", "long-running")
 BEGUN = 4
 """Times of a task that has begun: arrived, ready, began, and Dask's shift; a fifth when it seceded."""
@@ -51,8 +54,14 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         return self._unpacked
 
     def setup(self, worker: Any) -> None:
+        from tornado.ioloop import PeriodicCallback
+
         self.worker = worker
         self.times: dict[Any, list[float]] = {}
+        self._before = dict(worker.digests_total)
+        self._pushed: dict[Any, float] = {}
+        self._pusher = PeriodicCallback(self.push, 1000 * PUSH_SECONDS)
+        self._pusher.start()
         self._began = time.process_time()
         worker.metrics[self.name] = self.cpu_seconds
 
@@ -80,6 +89,22 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
             message = {"failed": key, "run_id": task.run_id, "times": times}
             self.worker.log_event(self.name, message | seen)
 
+    def counted(self) -> dict[Any, float]:
+        """What Dask has counted here since `setup`: seconds and bytes by activity."""
+        before = self._before
+        return {
+            key: value - before.get(key, 0)
+            for key, value in self.worker.digests_total.items()
+            if isinstance(key, tuple) and value != before.get(key, 0)
+        }
+
+    def push(self) -> None:
+        """Send what was counted, where it has grown."""
+        counted = self.counted()
+        if counted != self._pushed:
+            self._pushed = counted
+            self.worker.log_event(self.name, {"worker": self.worker.address, "digests": list(counted.items())})
+
     def running(self) -> dict[Any, list[float]]:
         """Times of the tasks that are executing now."""
         return {key: times for key, times in self.times.items() if len(times) >= BEGUN}
@@ -90,10 +115,11 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
 
     def teardown(self, worker: Any) -> None:
         worker.metrics.pop(self.name, None)
+        self._pusher.stop()
         self.times.clear()
         if worker.status.name in LEAVING:
             message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
-            worker.log_event(self.name, message)
+            worker.log_event(self.name, message | {"digests": list(self.counted().items()), "last": True})
 
 
 def description() -> dict[str, Any]:
@@ -136,5 +162,7 @@ async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worke
         if isinstance(key, tuple) and len(key) > 2 and key[1] in spans:
             anonymous = (key[0], *key[2:])
             digests[anonymous] = digests.get(anonymous, 0) + value
-    running = {} if ours is None else ours.running()
-    return {"digests": digests, "running": list(running.items()), "description": description()}
+    answer = {"digests": digests, "description": description()}
+    if ours is None:
+        return answer | {"running": [], "counted": None}
+    return answer | {"running": list(ours.running().items()), "counted": list(ours.counted().items())}

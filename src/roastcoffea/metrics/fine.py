@@ -12,8 +12,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from roastcoffea.metrics.catalogue import CATALOGUE, FINE, Metric, NotMeasuredError, metric
-from roastcoffea.records.run import SpanMetrics
-from roastcoffea.units import BYTE, PERCENT, SECOND, Unit
+from roastcoffea.metrics.facts import NO_WORK, recorded
+from roastcoffea.records.run import Run, SpanMetrics
+from roastcoffea.units import BYTE, PERCENT, SECOND, STRUCTURE, Unit
 
 SPAN: Final = "Dask span metrics"
 
@@ -147,9 +148,15 @@ SUMS: Final[dict[str, tuple[Callable[..., float], tuple[str, ...]]]] = {
     "all tasks": (whole_sum, ("task_metrics",)),
 }
 
+
+def spelled(unit: Unit) -> str:
+    """Unit as Dask calls it."""
+    return "bytes" if unit is BYTE else "seconds"
+
+
 for row in ACTIVITIES:
     function, inputs = SUMS[row.of]
-    spelled_unit = "bytes" if row.unit is BYTE else "seconds"
+    spelled_unit = spelled(row.unit)
     CATALOGUE.add(
         Metric(
             name=row.name,
@@ -190,3 +197,42 @@ def total_serialization_overhead_seconds(
 ) -> float:
     """Time in which Dask serialized or deserialized data inside tasks."""
     return serialization_time_seconds + deserialization_time_seconds
+
+
+@metric(
+    STRUCTURE,
+    group=FINE,
+    source="Dask, worker by worker",
+    formula="what each worker counted in the tasks of the run's span",
+)
+def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dict[str, dict[str, float]]:
+    """Processor and other tasks, spilling and transfers of each worker: {worker: {name: amount}}.
+
+    Also of workers that left. Names are those of the metrics of this group, for the worker alone, and
+    `transfer_seconds`, `transfer_bytes` (results fetched from other workers) and `spill_seconds`, in no task.
+    """
+    recorded(run, "span_metrics")
+    counted = recorded(run, "span_metrics_per_worker")
+    return {worker: _of_worker(metrics, processor_prefixes) for worker, metrics in counted.items()}
+
+
+OUTSIDE_TASKS: Final = {
+    "transfer_seconds": ("gather-dep", "seconds"),
+    "transfer_bytes": ("gather-dep", "bytes"),
+    "spill_seconds": ("memory-monitor", "seconds"),
+}
+"""Context and unit of what workers do outside of tasks."""
+
+
+def _of_worker(metrics: SpanMetrics, prefixes: frozenset[str]) -> dict[str, float]:
+    in_tasks = {key[1:]: value for key, value in metrics.items() if key[0] == "execute" and key[1:3] != NO_WORK}
+    amounts = {activity.name: _amount_of(activity, in_tasks, prefixes) for activity in ACTIVITIES}
+    for name, (context, unit) in OUTSIDE_TASKS.items():
+        amounts[name] = sum(value for key, value in metrics.items() if key[0] == context and key[-1] == unit)
+    return amounts
+
+
+def _amount_of(activity: Activity, in_tasks: SpanMetrics, prefixes: frozenset[str]) -> float:
+    ours = {"processor tasks": (True,), "other tasks": (False,), "all tasks": (True, False)}[activity.of]
+    wanted = (activity.activity, spelled(activity.unit))
+    return sum(value for key, value in in_tasks.items() if key[1:] == wanted and (key[0] in prefixes) in ours)

@@ -83,6 +83,8 @@ class Run:
     samples: pa.Table | None = None
     lifetimes: pa.Table | None = None
     span_metrics: SpanMetrics | None = None
+    span_metrics_per_worker: Mapping[str, SpanMetrics] | None = None
+    """What each worker counted in the run's tasks, and outside of tasks; by its address."""
     coffea_report: Any = None
     """What the user handed to `set_coffea_report`; None where it was not called."""
     custom_metrics: Any = None
