@@ -147,6 +147,8 @@ def _shared_causes(
     order = np.argsort(moments, kind="stable")
     moments = moments[order]
     last = np.append(moments[1:] != moments[:-1], True) if len(moments) else np.zeros(0, np.bool_)
+    places = np.empty(len(order), np.int64)
+    places[order] = np.cumsum(last) - last
     nothing = np.zeros(len(queue[0]), np.int64)
     waiting = np.concatenate([np.zeros(len(steps.time), np.int64), nothing + 1, nothing - 1])
 
@@ -164,8 +166,10 @@ def _shared_causes(
     rest = total - counts[QUEUED] - counts[PLACEMENT]
     counts[TAIL] = np.where(active > 0, rest, 0)
     counts[CLIENT] = rest - counts[TAIL]
+    step_places = places[: len(steps.time)]
     return {
-        cause: _shared(steps, free, times, count / np.maximum(total, 1), workers) for cause, count in counts.items()
+        cause: _shared(steps, free, times, count / np.maximum(total, 1), step_places, workers)
+        for cause, count in counts.items()
     }
 
 
@@ -176,13 +180,19 @@ def _changes(steps: _Steps, amounts: Counts) -> Counts:
     return changes
 
 
-def _shared(steps: _Steps, free: Counts, times: Counts, share: Numbers, workers: int) -> Numbers:
-    """Thread seconds of each worker, of whose free slots a share counts from each of these times to the next."""
+def _shared(  # noqa: PLR0917
+    steps: _Steps, free: Counts, times: Counts, share: Numbers, places: Counts, workers: int
+) -> Numbers:
+    """Thread seconds of each worker, of whose free slots a share counts from each of these times to the next.
+
+    `places` has for each step which of the times is its own; a step lasts until the next one of its worker.
+    """
     integral = np.zeros(len(times))
     integral[1:] = np.cumsum(share[:-1] * np.diff(times))
-    reached = integral[np.searchsorted(times, steps.time)]
-    until = integral[np.searchsorted(times, steps.time + steps.lasting)]
-    return _per_worker(steps, free * (until - reached), workers)
+    reached = integral[places]
+    counted = np.zeros(len(reached))
+    counted[:-1] = np.where(steps.lasting[:-1] > 0, np.diff(reached), 0.0)
+    return _per_worker(steps, free * counted, workers)
 
 
 def _per_worker(steps: _Steps, amounts: npt.NDArray[np.generic], workers: int) -> Numbers:
