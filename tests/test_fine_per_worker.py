@@ -70,6 +70,7 @@ def test_a_worker_that_retires_leaves_its_share(sample: Any) -> None:
     assert [problem for problem in measurement.problems if "was lost" in problem] == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_told(sample: Any) -> None:
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,

@@ -107,6 +107,7 @@ def test_a_run_that_raises_tells_what_went_on(client: Any, sample: Any) -> None:
     assert wait_until(lambda: not any(client.processing().values()), 10)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_takes_its_time_along(sample: Any, tmp_path: Path) -> None:
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
@@ -127,6 +128,7 @@ def test_many_threads_in_a_worker(sample: Any) -> None:
     assert ledger.total is not None
 
 
+@pytest.mark.slow
 def test_workers_that_come_and_go(sample: Any) -> None:
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
