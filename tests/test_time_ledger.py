@@ -18,8 +18,9 @@ from distributed import Client, LocalCluster
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.ledger import RESIDUAL
 from roastcoffea.metrics.slots import CLIENT
-from roastcoffea.metrics.time import BUSY, RESIDUAL
+from roastcoffea.metrics.time import BUSY
 
 EVENTS = 16_000
 """Events of the sample."""

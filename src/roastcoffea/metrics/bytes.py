@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -16,6 +16,7 @@ from roastcoffea.metrics.advice import Saving, savings
 from roastcoffea.metrics.baskets import Flags, Integers, Reads, came_with_tree, integers, split_reads
 from roastcoffea.metrics.catalogue import BYTES, CATALOGUE, Metric, NotMeasuredError, Sourced, metric
 from roastcoffea.metrics.facts import complete_sum, counted_chunks, reason_of_absence, with_outcome
+from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Attempts, Certificate, Ledger
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
 from roastcoffea.records.columns import Column
@@ -31,8 +32,6 @@ REREAD: Final = "re-read"
 METADATA: Final = "metadata"
 BEFORE: Final = "preprocessing"
 WASTED: Final = "failed"
-RESIDUAL: Final = "residual"
-TOTAL: Final = "total"
 CLASSES: Final = (PAYLOAD, REREAD, METADATA, BEFORE, WASTED, RESIDUAL)
 OF_BRANCHES: Final = (PAYLOAD, REREAD)
 
@@ -65,30 +64,7 @@ BRANCH_COLUMNS: Final = (
 Breakdown = Literal["dataset", "file", "branch", "endpoint"]
 
 
-class Attempts(NamedTuple):
-    """Attempts of chunks that left a record, and those that there were; None where nobody counted them."""
-
-    seen: int
-    assigned: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """Whether a ledger holds all that it should."""
-
-    attempts: Attempts
-    reasons: list[str]
-    """What is not in it; empty where it is complete."""
-    estimated: int = 0
-    """Reads of branches in which first reads were told from repeated ones by the mean size of baskets."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is known to be missing."""
-        return not self.reasons
-
-
-class ByteLedger(Mapping[str, "int | None"]):
+class ByteLedger(Ledger["int | None"]):
     """Bytes requested from storage by class; `total` was measured on its own.
 
     A class that was not measured is None. Where there is no ledger at all it is empty, and `absent` has the reason.
@@ -111,15 +87,14 @@ class ByteLedger(Mapping[str, "int | None"]):
         self.tree_branches = tree_branches
         """As `branches`, told apart by `tree`; `embedded`: whether baskets came with the tree, without a size."""
         self.branches = _over_trees(tree_branches)
-        self.certificate = certificate
         self.transferred = transferred
         """Bytes that came from storage, with the gaps between ranges that were merged."""
         self.transferred_absent = transferred_absent
         self.advice = list(advice)
-        self.absent = absent
         self._unmeasured = unmeasured
         names = CLASSES if absent is None else ()
-        self._classes = {name: None if name in unmeasured else _sum(requests[name]) for name in names}
+        classes = {name: None if name in unmeasured else _sum(requests[name]) for name in names}
+        super().__init__(classes, certificate, absent)
 
     @classmethod
     def not_measured(cls, reason: str) -> ByteLedger:
@@ -127,27 +102,10 @@ class ByteLedger(Mapping[str, "int | None"]):
         certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
         return cls(_requests([]), NO_TREE_BRANCHES, certificate, transferred_absent=reason, absent=reason)
 
-    def __getitem__(self, name: str) -> int | None:
-        return self._classes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._classes)
-
-    def __len__(self) -> int:
-        return len(self._classes)
-
-    def __repr__(self) -> str:
-        return f"<ByteLedger: {self.absent or self._classes}>"
-
     @property
     def total(self) -> int | None:
         """Bytes that were requested, as the sources of all attempts counted them."""
         return None if self.absent else _sum(self.requests[TOTAL])
-
-    @property
-    def residual(self) -> int | None:
-        """Total less the classes."""
-        return self._classes.get(RESIDUAL)
 
     @property
     def gaps(self) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.bytes import Attempts, Certificate
 from roastcoffea.metrics.catalogue import CATALOGUE, TIME, Metric, NotMeasuredError, Sourced, metric
 from roastcoffea.metrics.facts import GAVE_A_RESULT, measured_values, reason_of_absence
+from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Attempts, Certificate, Ledger
 from roastcoffea.metrics.slots import CAUSES, Counts, Moments, Presence, Slots, idle_slots
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import tasks as task_records
@@ -37,8 +37,6 @@ MERGE: Final = "merge"
 BEFORE: Final = "preprocessing"
 OTHERS: Final = "other tasks"
 WASTED: Final = "failed"
-RESIDUAL: Final = "residual"
-TOTAL: Final = "total"
 BUSY: Final = (
     COMPUTE,
     DECOMPRESS,
@@ -78,7 +76,7 @@ Breakdown = Literal["dataset", "worker"]
 Flags = npt.NDArray[np.bool_]
 
 
-class TimeLedger(Mapping[str, float]):
+class TimeLedger(Ledger[float]):
     """Seconds of worker threads by class; `total` is threads x the time that their workers were there.
 
     Where there is no ledger it is empty, and `absent` has the reason.
@@ -98,38 +96,20 @@ class TimeLedger(Mapping[str, float]):
         """Seconds by `address` of the worker and `dataset` (none where the time belongs to none), a column a class."""
         self.capacity = capacity
         """Thread seconds by worker."""
-        self.certificate = certificate
         self.failed = dict(failed or {})
         """Seconds of the class "failed" by reason."""
         self.beyond = beyond
         """Busy seconds beyond a worker's threads, or while it was not there: they are in the residual."""
-        self.absent = absent
         sums = {name: float(pc.sum(rows[name], min_count=0).as_py()) for name in CLASSES if name != RESIDUAL}
         self.total: float | None = None if absent is not None else sum(capacity.values())
-        self._classes = {} if self.total is None else sums | {RESIDUAL: self.total - sum(sums.values())}
+        classes = {} if self.total is None else sums | {RESIDUAL: self.total - sum(sums.values())}
+        super().__init__(classes, certificate, absent)
 
     @classmethod
     def not_measured(cls, reason: str) -> TimeLedger:
         """Ledger of a run for which there is none."""
         certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
         return cls(_rows([], [], {}), {}, certificate, absent=reason)
-
-    def __getitem__(self, name: str) -> float:
-        return self._classes[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._classes)
-
-    def __len__(self) -> int:
-        return len(self._classes)
-
-    def __repr__(self) -> str:
-        return f"<TimeLedger: {self.absent or self._classes}>"
-
-    @property
-    def residual(self) -> float | None:
-        """Total less all classes; None where there is no ledger."""
-        return self._classes.get(RESIDUAL)
 
     def by(self, what: Breakdown) -> pd.DataFrame:
         """Seconds of each class by "worker" or "dataset", with their total; by worker also the residual.
@@ -223,6 +203,7 @@ def _numbers(column: pa.ChunkedArray, names: list[str]) -> Counts:
 def _busy_chunks(run: Run, chunks: pa.Table, counted: pa.Table, names: list[str]) -> _Busy:
     """Attempts of chunks and openings of files as what kept the threads."""
     parts, reasons = [_classes_of_chunks(chunks, counted)], []
+    reasons += _untold_phases(counted)
     if run.preprocessing is None:
         reasons.append("preprocessing was not recorded")
     else:
@@ -280,6 +261,17 @@ def _attempts(table: pa.Table, step: Any, seconds: Mapping[str, Any]) -> pa.Tabl
     return known.filter(pc.and_(known["start"].is_valid(), known["stop"].is_valid()))
 
 
+def _untold_phases(counted: pa.Table) -> list[str]:
+    """How many chunks lack a phase: its time is in none of the classes of phases."""
+    computed = counted.filter(pc.equal(counted["outcome"], task_records.OK))
+    names = [column for columns in PHASES.values() for column in columns]
+    lacking = np.zeros(len(computed), np.bool_)
+    for name in names:
+        lacking |= np.asarray(computed[name].is_null().to_numpy(), dtype=np.bool_)
+    number = int(np.count_nonzero(lacking))
+    return [f"{number} chunks do not tell all their phases: that time is called {OVERHEAD}"] if number else []
+
+
 def _phase(chunks: pa.Table, columns: tuple[str, ...]) -> Any:
     total = pc.fill_null(chunks[columns[0]], 0.0)
     for column in columns[1:]:
@@ -303,6 +295,7 @@ def _busy_tasks(  # noqa: PLR0917
         reasons.append(f"{untimed} attempts of tasks do not tell when they ran")
     tasks, worker, start, stop = tasks.filter(pa.array(known)), worker[known], start[known], stop[known]
     seconds, dataset, failed, unseen = _classes_of_tasks(tasks, stop - start, chunks, counted, run)
+    reasons += _untold_phases(counted)
     if unseen:
         reasons.append(f"{unseen} attempts of chunks left no record: their time is in no class")
     without_task = _without_task(chunks, run.tasks)

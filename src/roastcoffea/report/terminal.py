@@ -15,8 +15,9 @@ from rich.text import Text
 
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger
 from roastcoffea.metrics import time as time_metrics
-from roastcoffea.metrics.bytes import CLASSES, TOTAL, Certificate
+from roastcoffea.metrics.bytes import CLASSES
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
+from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Certificate
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, STRUCTURE, Unit, number
 
@@ -268,7 +269,7 @@ def _ledger_table(ledger: Mapping[str, float | None], total: float | None, unit:
     """Classes with their amounts and shares of the total; one that did not occur is left out, but for the residual."""
     table = _table("amount", "share")
     for name, amount in (*ledger.items(), (TOTAL, total)):
-        if unit is SECOND and amount == 0 and name not in {TOTAL, time_metrics.RESIDUAL}:
+        if unit is SECOND and amount == 0 and name not in {TOTAL, RESIDUAL}:
             continue
         share = FRACTION.text(amount / total) if total and amount is not None else ""
         table.add_row(name, _amount(unit, amount), share)
