@@ -67,6 +67,9 @@ CLIENT_GRACE = 2.0
 LONGEST_SILENCE = 120.0
 """Seconds without a drain after which the plugin believes that nobody will come."""
 
+LAST_WORD = 2.0
+"""Seconds that leaving waits for what a worker that was retired has still to tell."""
+
 LONGEST_TEXT = 2000
 UNKNOWN_TIMES = (math.nan,) * 4
 MOST_PROBLEMS = 20
@@ -186,6 +189,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._open: dict[Any, Assignment] = {}
         self._counted: dict[str, dict[Any, float]] = {}
         self._left: set[str] = set()
+        self._retired: set[str] = set()
         self._gone: set[str] = set()
         self._failures_told: dict[tuple[Any, int], Mapping[str, Any]] = {}
         self._workers: dict[str, Any] = {}
@@ -236,6 +240,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
                 self._worker_told(msg)
             elif topic == "stealing":
                 self._stolen(msg)
+            elif topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker" and msg["expected"]:
+                self._retired.add(msg["worker"])
         except Exception as problem:  # noqa: BLE001  (as above)
             self._failed(problem)
 
@@ -294,6 +300,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         answer = await metrics_of_span(flush, self.span, timeout, self.scheduler, self._elsewhere, self.name)
         self._write_unfinished(answer.pop("running"))
         self._counted |= answer.pop("counted")
+        await self._last_words(min(timeout, LAST_WORD))
         for address in sorted(self._left):
             self._problem(
                 f"{address} was lost: its fine metrics lack what it did in its last {PUSH_SECONDS:g} s at most"
@@ -322,6 +329,12 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             await asyncio.wait([removal], timeout=wait)
 
     # how it does that
+
+    async def _last_words(self, timeout: float) -> None:
+        """Wait for workers that were retired: the scheduler removes them before they say what they have counted."""
+        deadline = time.monotonic() + timeout
+        while self._left & self._retired and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
 
     async def _leave_workers(self) -> None:
         try:

@@ -8,6 +8,7 @@ import socket
 from roastcoffea.instrument.shared import joined, leave, lock_of
 
 _STATE = "_roastcoffea_open_intervals"
+LONGEST_STATUS = 16384
 
 
 def process_name() -> str:
@@ -18,10 +19,18 @@ def process_name() -> str:
 def resident_memory() -> int | None:
     """Resident memory of this process in bytes; None where the system does not tell."""
     try:
-        with open("/proc/self/statm", "rb") as statm:  # noqa: PTH123  (pathlib costs as much as the reading)
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return int(_contents("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return _resident_memory_from_psutil()
+
+
+def _contents(path: str) -> bytes:
+    """Contents of a small file of the kernel's: file objects cost as much as the reading."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, LONGEST_STATUS)
+    finally:
+        os.close(file)
 
 
 def _resident_memory_from_psutil() -> int | None:
@@ -35,8 +44,7 @@ def _resident_memory_from_psutil() -> int | None:
 def _highest_and_resident_memory() -> tuple[int | None, int | None]:
     """High-water mark, and resident memory now: from one reading, which is what they cost."""
     try:
-        with open("/proc/self/status", "rb") as status:  # noqa: PTH123
-            text = status.read()
+        text = _contents("/proc/self/status")
         return _kilobytes(text, b"VmHWM:"), _kilobytes(text, b"VmRSS:")
     except (OSError, ValueError):
         return None, resident_memory()
@@ -49,8 +57,11 @@ def _kilobytes(text: bytes, name: bytes) -> int:
 
 def _restart_highest_resident_memory() -> bool:
     try:
-        with open("/proc/self/clear_refs", "wb", buffering=0) as clear_refs:  # noqa: PTH123
-            clear_refs.write(b"5")
+        clear_refs = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(clear_refs, b"5")
+        finally:
+            os.close(clear_refs)
     except OSError:
         return False
     return True

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +17,7 @@ from operator import getitem
 from queue import Queue
 from threading import get_ident
 from time import perf_counter, thread_time
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from roastcoffea.errors import error_text
 
@@ -32,9 +31,12 @@ WAITED: Final = ("read_seconds", "wait_seconds")
 READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 """Columns of a chunk's record that are unknown where one of the meter's views is missing."""
 
-_Step = tuple[Any, int, int | None, int | None, float, int]
-"""Branch, basket, its requested and its uncompressed size, CPU time and thread of a step: of decompression, which does
-not tell the uncompressed size, or of interpretation, which requests nothing (0 for one that came with the tree)."""
+STEP: Final = 6
+"""Entries that a step has in the log: branch, basket, its requested and its uncompressed size, CPU time and thread.
+
+A step of decompression does not tell the uncompressed size (None); one of interpretation requests nothing (None, or 0
+for a basket that came with the tree). The log is flat, as the garbage collector would have to look at a tuple a step.
+"""
 
 
 class BranchRead:
@@ -91,14 +93,14 @@ class Meter:
         self._sources: list[Any] = []
         self._kinds: list[str] = []
         self._undo: list[Callable[[], None]] = []
-        self._steps: deque[_Step] = deque()
+        self._steps: list[Any] = []
         self._known: dict[int, tuple[Any, BranchRead]] = {}
         self.unknown: set[str] = set()
         """Columns of a chunk's record that could not be metered."""
         self._parquet: _ParquetReads | None = None
         self._handler: Any = None
         self._requested_at_end: int | None = None
-        self._here = _Here()
+        self._place = _Place()
         self._in_process = False
 
     # what is asked of it
@@ -230,7 +232,7 @@ class Meter:
 
     def _shadow(self, thing: Any, method: str, metered: Callable[..., Any]) -> None:
         """Have a method of one object go through the meter."""
-        setattr(thing, method, _Shadow(getattr(thing, method), metered))
+        setattr(thing, method, _Shadow(metered, getattr(thing, method)))
         self._undo.append(partial(thing.__dict__.pop, method, None))
 
     # TTree
@@ -267,56 +269,70 @@ class Meter:
         found = self.branches.get(name)
         return self.branches.setdefault(name, BranchRead()) if found is None else found
 
-    def _decompressing(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def _decompressing(
+        self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any
+    ) -> Any:
         began = thread_time()
         result = task(*args, **kwargs)
         cpu = thread_time() - began
         try:
             chunk, branch, basket = args
-            self._steps.append((branch, basket, chunk.stop - chunk.start, None, cpu, get_ident()))
+            self._steps.extend((branch, basket, chunk.stop - chunk.start, None, cpu, get_ident()))
         except Exception as problem:  # noqa: BLE001
             self._miss("baskets", problem)
-        return result
+        return gives(result)
 
-    def _interpreting(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def _interpreting(self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         began = thread_time()
         result = task(*args, **kwargs)
         cpu = thread_time() - began
         try:
             (basket,) = args
             size, uncompressed = (0, _held_by(basket)) if basket.is_embedded else (None, basket.uncompressed_bytes)
-            self._steps.append((basket.parent, basket.basket_num, size, uncompressed, cpu, get_ident()))
+            self._steps.extend((basket.parent, basket.basket_num, size, uncompressed, cpu, get_ident()))
         except Exception as problem:  # noqa: BLE001
             self._miss("arrays of baskets", problem)
-        return result
+        return gives(result)
 
     def _settle(self) -> None:
         """Count the steps that were logged since: any thread may log them, and logging must be quick."""
+        steps = self._steps
+        if not steps:
+            return
         with self._lock:
-            while self._steps:
-                with self._noting("bytes of branches", *BY_BRANCH):
-                    self._count(*self._steps.popleft())
+            logged = steps[:]
+            del steps[: len(logged)]
+            entries = iter(logged)
+            for step in zip(*[entries] * STEP, strict=True):
+                try:
+                    self._count(*step)
+                except Exception as problem:  # noqa: BLE001
+                    self._miss("bytes of branches", problem, *BY_BRANCH)
 
     def _count(  # noqa: PLR0917
         self, branch: Any, basket: int, size: int | None, uncompressed: int | None, cpu: float, thread: int
     ) -> None:
-        read = self._named(branch)
+        known = self._known.get(id(branch))
+        read = self._named(branch) if known is None else known[1]
         if size is not None:
             read.add(basket, size)
-        read.uncompressed += uncompressed or 0
-        if thread != self._thread:
-            self._helper_cpu += cpu
-        elif uncompressed is None:
-            self._decompress += cpu
-            read.decompress += cpu
+        if uncompressed is None:
+            if thread == self._thread:
+                self._decompress += cpu
+                read.decompress += cpu
+                return
         else:
-            self._interpret += cpu
-            read.interpret += cpu
+            read.uncompressed += uncompressed
+            if thread == self._thread:
+                self._interpret += cpu
+                read.interpret += cpu
+                return
+        self._helper_cpu += cpu
 
     # any branch, field or column
 
     def _extract_column(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        here = self._here
+        here = self._place.here
         found = None if here.branch is not None or not args or args[0] is None else self._column_read(args[0])
         if found is None:
             return original(*args, **kwargs)
@@ -344,18 +360,20 @@ class Meter:
 
     def _column_read(self, handle: Any) -> tuple[BranchRead, bool] | None:
         """What is known of a Parquet column, an RNTuple field or a branch, and whether its steps are metered."""
-        with self._noting("bytes of branches", *BY_BRANCH):
+        try:
             if self._parquet is not None:
                 return self._read_of(str(handle.column)), False
             if hasattr(handle, "ntuple"):
                 return self._read_of(str(handle.path)), False
             return self._named(handle), True
+        except Exception as problem:  # noqa: BLE001
+            self._miss("bytes of branches", problem, *BY_BRANCH)
         return None
 
     # RNTuple
 
     def _cluster_pages(self, ntuple: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        here = self._here
+        here = self._place.here
         before = here.pages
         with self._noting("bytes of branches", *BY_BRANCH):
             ntuple.page_link_list  # noqa: B018  (a list of pages is metadata, and is read when it is first asked for)
@@ -367,7 +385,7 @@ class Meter:
             here.pages = before
 
     def _locator(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        here = self._here
+        here = self._place.here
         read, pages = here.branch, here.pages
         if pages is None or read is None:
             return original(*args, **kwargs)
@@ -396,8 +414,9 @@ class Meter:
             for group, (compressed, uncompressed) in enumerate(groups):
                 read.add(group, compressed)
                 read.uncompressed += uncompressed
-            self._here.waited += waited
-            self._here.decompressed += cpu
+            here = self._place.here
+            here.waited += waited
+            here.decompressed += cpu
             if get_ident() == self._thread:
                 self.read += waited
                 self._decompress += cpu
@@ -408,11 +427,12 @@ class Meter:
     # the source
 
     def _chunk(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._here.in_chunks:
+        here = self._place.here
+        if here.in_chunks:
             return original(*args, **kwargs)
         chunk = self._reading(original, *args, **kwargs)
         with self._noting("waiting for storage", *WAITED):
-            if self._in_process and self._here.pages is None:
+            if self._in_process and here.pages is None:
                 self.late_metadata += chunk.stop - chunk.start
             if type(chunk.future).__name__ != "TrivialFuture":
                 chunk.wait = partial(self._waited, weakref.ref(chunk))
@@ -423,17 +443,28 @@ class Meter:
         if not queues:
             self._miss("waiting for storage", "uproot hands no queue to its source", *WAITED)
         for notifications in queues:
-            notifications.get = _metered_get(notifications, self._reading)  # type: ignore[method-assign]
-        here = self._here
+            got = partial(self._got, notifications.queue, weakref.ref(notifications))
+            notifications.get = got  # type: ignore[method-assign]
+        here = self._place.here
         here.in_chunks = True
         try:
             return self._reading(original, *args, **kwargs)
         finally:
             here.in_chunks = False
 
+    def _got(self, there: Any, notifications: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+        """`get` of a queue, metered where nothing waits in it yet: only then time passes."""
+        if there:
+            return Queue.get(notifications(), *args, **kwargs)
+        return self._reading(Queue.get, notifications(), *args, **kwargs)
+
     def _waited(self, chunk: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
         found = chunk()
-        return self._reading(type(found).wait, found, *args, **kwargs)
+        try:
+            return self._reading(type(found).wait, found, *args, **kwargs)
+        finally:
+            # all of it has come now; each number that is read of it would ask again
+            found.__dict__.pop("wait", None)
 
     def _reading(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         wall, cpu = perf_counter(), thread_time()
@@ -442,8 +473,9 @@ class Meter:
         finally:
             cpu = thread_time() - cpu
             waited = max(perf_counter() - wall - cpu, 0.0)
-            self._here.source_cpu += cpu
-            self._here.waited += waited
+            here = self._place.here
+            here.source_cpu += cpu
+            here.waited += waited
             if get_ident() == self._thread:
                 self.read += waited
 
@@ -510,24 +542,34 @@ def _leaves(tree: Any) -> int:
     return number
 
 
+def _itself(result: Any) -> Any:
+    return result
+
+
 def _trivial_executor() -> Any:
     from uproot.source.futures import TrivialExecutor
 
     return TrivialExecutor()
 
 
-def _metered_get(notifications: Queue[Any], reading: Callable[..., Any]) -> Callable[..., Any]:
-    """`get` of a queue, through the meter where nothing waits in it yet: only then time passes."""
-    waiting, its = notifications.queue, cast("Callable[[], Queue[Any]]", weakref.ref(notifications))
+def _future_of(executor: Any) -> Callable[[Any], Any] | None:
+    """What uproot's own executor that runs a task at once makes of the result: it need not be asked each time."""
+    from uproot.source import futures
 
-    def get(*args: Any, **kwargs: Any) -> Any:
-        return Queue.get(its(), *args, **kwargs) if waiting else reading(Queue.get, its(), *args, **kwargs)
-
-    return get
+    return futures.TrivialFuture if type(executor) is futures.TrivialExecutor else None
 
 
-class _Here(threading.local):
+class _Place(threading.local):
+    """Leads a thread to what is its own."""
+
+    def __init__(self) -> None:
+        self.here = _Here()
+
+
+class _Here:
     """What a thread reads at the moment, and what it did so far."""
+
+    __slots__ = ("branch", "decompressed", "in_chunks", "pages", "source_cpu", "waited")
 
     def __init__(self) -> None:
         self.branch: BranchRead | None = None
@@ -537,18 +579,12 @@ class _Here(threading.local):
         self.waited = self.decompressed = self.source_cpu = 0.0
 
 
-class _Shadow:
+class _Shadow(partial[Any]):
     """A bound method that goes through the meter; a copy or a pickle of it is the method itself."""
 
-    def __init__(self, original: Any, metered: Callable[..., Any]) -> None:
-        self._original = original
-        self._metered = metered
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._metered(self._original, *args, **kwargs)
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self._original.__self__, self._original.__name__)
+        (original,) = self.args
+        return getattr, (original.__self__, original.__name__)
 
 
 class _Metered:
@@ -556,10 +592,10 @@ class _Metered:
 
     def __init__(self, inner: Any, metered: Callable[..., Any]) -> None:
         self._inner = inner
-        self._metered = metered
-
-    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return self._inner.submit(self._metered, task, *args, **kwargs)
+        future = _future_of(inner)
+        self.submit: Callable[..., Any] = (
+            partial(inner.submit, partial(metered, _itself)) if future is None else partial(metered, future)
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

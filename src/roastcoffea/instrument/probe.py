@@ -20,6 +20,9 @@ from roastcoffea.records.wire import TOLD, packed_records
 
 LOST = "a record was lost on a worker"
 
+_classes: dict[str, type] = {}
+"""Classes that were made in this process."""
+
 
 class Probe:
     """Callable in place of coffea's function; its result and its exceptions are those of the function.
@@ -287,18 +290,7 @@ def _watched_processor(processor: Any, attempt: Attempt) -> Any:
     from coffea.processor import ProcessorABC
 
     of_user = processor.process if isinstance(processor, ProcessorABC) else processor
-
-    class WatchedProcessor(ProcessorABC):  # type: ignore[misc]
-        def process(self, events: Any) -> Any:
-            return attempt.process(of_user, events)
-
-        __call__ = process
-        """Until 2026.7 coffea takes what cannot be called for packed."""
-
-        def postprocess(self, accumulator: Any) -> Any:
-            return accumulator
-
-    return WatchedProcessor()
+    return _once(_processor_class)(of_user, attempt)
 
 
 def _watched_checkpointer(checkpointer: Any, processor: Any, attempt: Attempt) -> Any:
@@ -306,12 +298,50 @@ def _watched_checkpointer(checkpointer: Any, processor: Any, attempt: Attempt) -
 
     if not isinstance(checkpointer, CheckpointerABC):
         return checkpointer
+    return _once(_checkpointer_class)(checkpointer, processor, attempt)
+
+
+def _once(made_by: Callable[[], type]) -> type:
+    """A class that derives from one of coffea's: making it is slow, and leaves work for the garbage collector."""
+    name = made_by.__name__
+    if name not in _classes:
+        _classes[name] = made_by()
+    return _classes[name]
+
+
+def _processor_class() -> type:
+    from coffea.processor import ProcessorABC
+
+    class WatchedProcessor(ProcessorABC):  # type: ignore[misc]
+        def __init__(self, of_user: Callable[[Any], Any], attempt: Attempt) -> None:
+            self._of_user = of_user
+            self._attempt = attempt
+
+        def process(self, events: Any) -> Any:
+            return self._attempt.process(self._of_user, events)
+
+        __call__ = process
+        """Until 2026.7 coffea takes what cannot be called for packed."""
+
+        def postprocess(self, accumulator: Any) -> Any:
+            return accumulator
+
+    return WatchedProcessor
+
+
+def _checkpointer_class() -> type:
+    from coffea.processor.checkpointer import CheckpointerABC
 
     class WatchedCheckpointer(CheckpointerABC):  # type: ignore[misc]
+        def __init__(self, inner: Any, processor: Any, attempt: Attempt) -> None:
+            self._inner = inner
+            self._processor = processor
+            self._attempt = attempt
+
         def load(self, metadata: Any, processor_instance: Any) -> Any:
-            return attempt.load(checkpointer, metadata, processor)
+            return self._attempt.load(self._inner, metadata, self._processor)
 
         def save(self, output: Any, metadata: Any, processor_instance: Any) -> None:
-            attempt.save(checkpointer, output, metadata, processor)
+            self._attempt.save(self._inner, output, metadata, self._processor)
 
-    return WatchedCheckpointer()
+    return WatchedCheckpointer

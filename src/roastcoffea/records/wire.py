@@ -151,7 +151,7 @@ def packed_records(records: list[dict[str, Any]]) -> bytes:
         widths, data = _packed_branches(columns) if names else ([], b"")
         heads.append(_rounded(record) | {BRANCHES: [widths, *names]})
         tails.append(data)
-    head = json.dumps(heads, default=_plain, separators=(",", ":")).encode()
+    head = _encoded(heads).encode()
     packer = zlib.compressobj(wbits=WINDOW, memLevel=MEMORY_LEVEL)
     return packer.compress(b"".join([struct.pack("<I", len(head)), head, *tails])) + packer.flush()
 
@@ -240,3 +240,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, numbers.Real):
         return float(value)
     return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else str(value)
+
+
+_encoded: Final = json.JSONEncoder(default=_plain, separators=(",", ":")).encode
