@@ -42,10 +42,61 @@ class Spinning(Sleeping):
     """Computes so many seconds of CPU time a chunk."""
 
     def process(self, events: Any) -> dict[str, int]:
-        end = time.thread_time() + self.seconds
-        while time.thread_time() < end:
-            pass
+        spin(self.seconds)
         return {"events": len(events)}
+
+
+def spin(seconds: float) -> None:
+    """Compute for so many seconds of CPU time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+class Planted(ProcessorABC):
+    """Does what a plan says in each chunk.
+
+    It sleeps and computes for so many seconds, reads so many flat branches, computes longer in the chunk that begins at
+    an entry of one file (`straggler` seconds), and fails the first time after a while in chunks that begin below an
+    entry (`failing`, `until`), of which it keeps marks in a folder.
+    """
+
+    def __init__(self, **plan: Any) -> None:
+        self.plan = plan
+
+    def process(self, events: Any) -> dict[str, int]:
+        plan, metadata = self.plan, events.metadata
+        if plan.get("failing") and metadata["entrystart"] < plan["until"]:
+            marker = Path(plan["folder"]) / f"{Path(metadata['filename']).name}-{metadata['entrystart']}"
+            if not marker.exists():
+                marker.touch()
+                time.sleep(plan["failing"])
+                raise OSError("planted, once")
+        for branch in events.fields[: plan.get("branches", 0)]:
+            ak.materialize(events[branch])
+        time.sleep(plan.get("sleep", 0.0))
+        spin(plan.get("spin", 0.0))
+        if metadata["entrystart"] == plan.get("last") and metadata["filename"].endswith(plan["file"]):
+            spin(plan["straggler"])
+        return {"events": len(events)}
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+class Bulky(ProcessorABC):
+    """Gives a large array, to be added to those of other chunks."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def process(self, events: Any) -> dict[str, Any]:
+        import numpy as np
+
+        return {"sum": np.random.default_rng(events.metadata["entrystart"]).random(self.size // 8)}
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
 
 
 class Noting(Sleeping):
@@ -200,7 +251,6 @@ def runner_for(client: Any, chunksize: int, executor: Any = DaskExecutor, **opti
     }
     return Runner(
         executor=executor(client=client, status=False, **executor_options),
-        schema=NanoAODSchema,
         chunksize=chunksize,
-        **{"savemetrics": True, "metadata_cache": {}, **options},
+        **{"schema": NanoAODSchema, "savemetrics": True, "metadata_cache": {}, **options},
     )

@@ -6,6 +6,7 @@ from math import sqrt
 from typing import Any
 
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
@@ -107,6 +108,16 @@ PREPROCESSINGS = [
     {"id": 3, "dataset": "mc", "file": B, "key": "p2", "run_id": 2, "bytes_requested": 50, "outcome": "ok"},
 ]
 PREPROCESSINGS = [row | {"bytes_transferred": row["bytes_requested"]} for row in PREPROCESSINGS]
+
+ASKED = [
+    {"dataset": "mc", "file": "/data/never.root"},
+    {"dataset": "data", "file": A, "uuid": "ab", "entry_start": 0, "entry_stop": 100},
+    {"dataset": "data", "file": A, "uuid": "ab", "entry_start": 100, "entry_stop": 400},
+    # Skipped: nothing came of it.
+    {"dataset": "mc", "file": A, "uuid": "ab", "entry_start": 0, "entry_stop": 10},
+    {"dataset": "mc", "file": B, "uuid": "ab", "entry_start": 0, "entry_stop": 50},
+]
+ASKED = [row | {"call": "c1", "tree": "Events"} for row in ASKED]
 
 SECTIONS = [
     {"chunk": 12, "name": "jets", "count": 2, "wall_seconds": 1.0, "self_seconds": 0.5, "cpu_seconds": 0.75}
@@ -222,6 +233,7 @@ def handmade_run(**changes: Any) -> Run:
         "backend": "dask",
         "environment": Environment(versions={"coffea": "2026.9"}, client_host="here"),
         "calls": CALLS,
+        "asked": table_of_rows(ASKED_COLUMNS, ASKED),
         "chunks": table_of_rows(CHUNK_COLUMNS, CHUNKS),
         "branch_reads": table_of_rows(BRANCH_READ_COLUMNS, BRANCH_READS),
         "sections": table_of_rows(SECTION_COLUMNS, SECTIONS),
@@ -237,8 +249,8 @@ def handmade_run(**changes: Any) -> Run:
 
 def run_without_tables(**changes: Any) -> Run:
     """Return a run of which nothing was measured but its start and stop."""
-    fields = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes", "span_metrics")
-    nothing: dict[str, Any] = dict.fromkeys(fields) | {
+    fields = ("asked", "chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes")
+    nothing: dict[str, Any] = dict.fromkeys((*fields, "span_metrics")) | {
         "calls": (),
         "outcome": FAILED,
         "error": "ValueError: boom",
@@ -250,6 +262,7 @@ def empty_run(**changes: Any) -> Run:
     """Return a run in which all was measured and nothing happened."""
     nothing: dict[str, Any] = {
         "calls": (),
+        "asked": table_of_rows(ASKED_COLUMNS, []),
         "chunks": table_of_rows(CHUNK_COLUMNS, []),
         "branch_reads": table_of_rows(BRANCH_READ_COLUMNS, []),
         "sections": table_of_rows(SECTION_COLUMNS, []),
@@ -304,6 +317,10 @@ EXPECTED = {
     "time_idle_client_seconds": 361.5,
     "time_residual_seconds": 0.0,
     "busy_percent": 100 * 19.75 / 440,
+    "bound": "client",
+    "imbalance": 3.0,  # 4 s of chunks on the two threads of A, none on those of B and C
+    "num_missing_chunks": 1,
+    "num_missing_files": 1,
     "chunk_open_seconds": 1.125,
     "chunk_build_seconds": 1.125,
     "chunk_read_seconds": 2.25,

@@ -36,6 +36,8 @@ class CountingServer(ThreadingHTTPServer):
 
 class _Ranges(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    # head and body are two packets, and the second would wait 40 ms for the receipt of the first
+    disable_nagle_algorithm = True
     server: CountingServer
 
     def do_GET(self) -> None:

@@ -26,6 +26,7 @@ from roastcoffea import folders, store
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
@@ -68,6 +69,13 @@ def a_run(**changes: Any) -> Run:
         ),
         sampling_interval=0.5,
         calls=(call, replace(call, id="other", report=None, error=None)),
+        asked=table_of_rows(
+            ASKED_COLUMNS,
+            [
+                {"call": "0", "dataset": "tt", "file": "root://x//a.root", "tree": "Events"},
+                {"call": "0", "dataset": "tt", "file": "a.root", "tree": "t", "entry_start": 0, "entry_stop": 2**40},
+            ],
+        ),
         chunks=table_of_rows(
             CHUNK_COLUMNS,
             [
@@ -196,7 +204,7 @@ def test_files_are_standard_json_and_parquet(saved: Path) -> None:
     assert (document["format"], document["schema"]) == ("roastcoffea_run", store.SCHEMA)
     assert document["run"]["environment"]["hosts"][0] == {"name": "node1", "cores": 8, "memory": 2**35}
     rows = {name: table["rows"] for name, table in document["tables"].items()}
-    told = {"chunks": 3, "branch_reads": 3, "sections": 1, "preprocessing": 1}
+    told = {"asked": 2, "chunks": 3, "branch_reads": 3, "sections": 1, "preprocessing": 1}
     assert rows == told | {"tasks": 1000, "samples": 0, "lifetimes": 1}
     assert document["tables"]["chunks"]["columns"]["coffea_columns"] == "list<item: string>"
     assert pq.read_metadata(saved / "tasks.parquet").row_group(0).column(0).compression == "ZSTD"
@@ -637,7 +645,7 @@ def test_a_stored_measurement_of_every_older_schema_loads(schema: int) -> None:
 
 def test_what_schema_1_did_not_record_is_absent() -> None:
     run = load_run(Path(__file__).parent / "data" / "schema1")
-    assert set(run.absent) == {"branch_reads", "sections", "preprocessing", "span_metrics_per_worker"}
+    assert set(run.absent) == {"asked", "branch_reads", "sections", "preprocessing", "span_metrics_per_worker"}
     assert run.chunks is not None
     assert run.chunks["cpu_seconds"].to_pylist() == [1.5, 2.5, 0.5, 5.0, 0.25, 6.0]
     assert run.chunks["id"].null_count == run.chunks["bytes_requested"].null_count == 6

@@ -9,11 +9,13 @@ import socket
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+import pyarrow as pa
 
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
@@ -23,12 +25,11 @@ from roastcoffea.errors import RoastcoffeaError, error_text, noting
 from roastcoffea.instrument.hook import end_open_calls, unwatch, watch
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import arrow_schema
+from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.records.tasks import PROCESSOR
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 VERSIONS_OF = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
 TABLES = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes")
@@ -86,6 +87,7 @@ class MetricsCollector:
         self._backend = _backend(client, backend)
         self._span = RunSpan("roastcoffea", self._backend.name)
         self._calls: list[RunnerCall] = []
+        self._asked: list[pa.Table] = [arrow_schema(ASKED_COLUMNS).empty_table()]
         self._began_calls: list[str] = []
         self._chunks_unseen: str | None = None
         self._report: Any = None
@@ -176,6 +178,20 @@ class MetricsCollector:
         self.note(reason)
         self._chunks_unseen = reason
 
+    def items_asked(self, call: str, items: Sequence[Any]) -> None:
+        """Learn what a Runner call asked for: files for preprocessing, or chunks."""
+        uuids = [getattr(item, "fileuuid", None) for item in items]
+        columns = {
+            "call": [call] * len(items),
+            "dataset": [str(item.dataset) for item in items],
+            "file": [str(item.filename) for item in items],
+            "tree": [str(item.treename) for item in items],
+            "uuid": [None if uuid is None else uuid.hex() for uuid in uuids],
+            "entry_start": [getattr(item, "entrystart", None) for item in items],
+            "entry_stop": [getattr(item, "entrystop", None) for item in items],
+        }
+        self._asked.append(pa.table(columns, schema=arrow_schema(ASKED_COLUMNS)))
+
     def call_ended(self, call: RunnerCall) -> None:
         """Take the record of a Runner call, and bring home what was seen of it."""
         self._calls.append(call)
@@ -194,7 +210,7 @@ class MetricsCollector:
     def _seen(self, stop: float, error: BaseException | None) -> Run:
         if not self._backend.was_open:
             return self._run(stop, error, {}, dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not seen"))
-        tables: dict[str, Any] = {}
+        tables: dict[str, Any] = {"asked": pa.concat_tables(self._asked)}
         absent: dict[str, str] = {}
         for name in TABLES:
             with noting(self.note, f"the records of {name} could not be read"):

@@ -24,13 +24,32 @@ class MissingMetricError(RoastcoffeaError, KeyError):
         return Exception.__str__(self)
 
 
+CAUSED_BY: Final = "; caused by "
+MOST_CAUSES: Final = 3
+
+
 def error_text(error: BaseException) -> str:
-    """Type and text of an error, cut where it is very long; an error that cannot be told as text gives its type."""
+    """Type and text of an error, and of those that caused it, cut where it is very long."""
+    told = [_own_text(error)]
+    while error.__cause__ is not None and len(told) <= MOST_CAUSES:
+        error = error.__cause__
+        told.append(_own_text(error))
+    return CAUSED_BY.join(told)[:LONGEST_ERROR]
+
+
+def root_cause(text: str) -> str:
+    """The first cause that an error's text tells, in one line."""
+    lines = text.rsplit(CAUSED_BY, 1)[-1].splitlines()
+    return lines[0] if lines else ""
+
+
+def _own_text(error: BaseException) -> str:
+    """Type and text of an error alone; one that cannot be told as text gives its type."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  (the class is the user's)
         text = "(it has no text)"
-    return f"{type(error).__name__}: {text}"[:LONGEST_ERROR]
+    return f"{type(error).__name__}: {text}"
 
 
 @contextmanager

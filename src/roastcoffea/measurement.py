@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from numbers import Integral, Real
 from os import PathLike
@@ -13,12 +14,23 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger, evaluate
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Finding, Metrics, TimeLedger, Verdict, evaluate
+from roastcoffea.metrics.balance import BALANCE_COLUMNS
 from roastcoffea.metrics.bytes import BRANCH_COLUMNS, branches_of
-from roastcoffea.metrics.catalogue import RAW
+from roastcoffea.metrics.catalogue import RAW, NotMeasuredError
 from roastcoffea.metrics.facts import reason_of_absence
+from roastcoffea.metrics.failures import (
+    FAILED_COLUMNS,
+    FAILED_FILE_COLUMNS,
+    failed_files,
+    failed_work,
+    files_to_repeat,
+    missing,
+)
 from roastcoffea.metrics.sections import SECTION_TOTALS, sections_of
+from roastcoffea.metrics.stragglers import STRAGGLER_COLUMNS
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
 from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
@@ -106,6 +118,96 @@ class Measurement:
             return ledger
         return TimeLedger.not_measured(self.metrics.missing["time_ledger"])
 
+    @property
+    def bound(self) -> str | None:
+        """What the run spent most of its thread time on, in one word; None where there is no time ledger."""
+        word: str | None = self.metrics.get("bound")
+        return word
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What could be won, the most first; empty where the run is healthy, or with the reason in `.absent`."""
+        if "verdict" in self.metrics:
+            found: Verdict = self.metrics["verdict"]
+            return found
+        return Verdict(absent=self.metrics.missing["verdict"])
+
+    @cached_property
+    def failed(self) -> pd.DataFrame:
+        """Attempts that gave nothing, with their reason."""
+        return self._derived(failed_work, FAILED_COLUMNS)
+
+    @cached_property
+    def failed_files(self) -> pd.DataFrame:
+        """Files in which an attempt failed."""
+        return self._derived(failed_files, FAILED_FILE_COLUMNS)
+
+    @cached_property
+    def missing(self) -> pd.DataFrame:
+        """Chunks, and files without any, that coffea asked for and that gave nothing at all."""
+        return self._derived(missing, ASKED_COLUMNS)
+
+    def missing_fileset(self, fileset: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Fileset of the files of which nothing came, ready to be run again.
+
+        Files that came in parts are not in it, as they would count twice: see `missing_items`.
+
+        Parameters
+        ----------
+        fileset : mapping, optional
+            The fileset of the run: each dataset keeps its own metadata and settings. Without it they are not known.
+
+        Raises
+        ------
+        NotMeasuredError
+            If it is not known what was asked for, or what came.
+        """
+        lacking = files_to_repeat(self.run)
+        if fileset is None:
+            return {dataset: {"files": files} for dataset, files in lacking.items()}
+        return {dataset: _only(fileset[dataset], lacking[dataset]) for dataset in fileset if dataset in lacking}
+
+    def missing_items(self, fileset: Mapping[str, Any] | None = None) -> list[Any]:
+        """Chunks that gave nothing, as work items that a Runner takes in place of a fileset.
+
+        Files that could not be opened have no chunks: see `missing_fileset`.
+
+        Parameters
+        ----------
+        fileset : mapping, optional
+            The fileset of the run, whose metadata the items carry. Without it they carry none.
+
+        Raises
+        ------
+        NotMeasuredError
+            If it is not known what was asked for, or what came.
+        """
+        from coffea.processor.executor import WorkItem
+
+        chunks = [row for row in missing(self.run).to_pylist() if row["entry_start"] is not None]
+        return [
+            WorkItem(
+                row["dataset"],
+                row["file"],
+                row["tree"],
+                row["entry_start"],
+                row["entry_stop"],
+                bytes.fromhex(row["uuid"]),
+                _metadata_of(fileset, row["dataset"]),
+            )
+            for row in chunks
+        ]
+
+    @cached_property
+    def stragglers(self) -> pd.DataFrame:
+        """Chunks that took much longer than their events, bytes and worker predict, the worst first."""
+        return self._fact("stragglers", STRAGGLER_COLUMNS)
+
+    @cached_property
+    def worker_balance(self) -> pd.DataFrame:
+        """Workers side by side: chunks, CPU and waiting, speed, spilling and transfers."""
+        return self._fact("worker_balance", BALANCE_COLUMNS)
+
     @cached_property
     def tasks(self) -> pd.DataFrame:
         """Finished attempts of tasks."""
@@ -152,17 +254,31 @@ class Measurement:
 
         print_summary(self.run, self.metrics, file)
 
+    def _derived(self, derive: Callable[[Run], pa.Table], columns: Sequence[Column]) -> pd.DataFrame:
+        """Frame of what is made of the run; empty, with the reason, where it cannot be made."""
+        try:
+            return self._frame(derive(self.run), "", columns)
+        except NotMeasuredError as reason:
+            return self._frame(None, "", columns, str(reason))
+
+    def _fact(self, name: str, columns: Sequence[Column]) -> pd.DataFrame:
+        """Frame of a table of the metrics; empty, with the reason, where there is none."""
+        found = self.metrics.tables[name]
+        return self._frame(None, "", columns, found) if isinstance(found, str) else self._frame(found, "", columns)
+
     def _recorded(self, field: str, columns: Sequence[Column]) -> pd.DataFrame:
         return self._frame(getattr(self.run, field), field, columns)
 
-    def _frame(self, table: pa.Table | None, field: str, columns: Sequence[Column]) -> pd.DataFrame:
+    def _frame(
+        self, table: pa.Table | None, field: str, columns: Sequence[Column], absent: str | None = None
+    ) -> pd.DataFrame:
         import pandas as pd
 
         filled = table if table is not None else table_of_rows(columns, [])
         frame: pd.DataFrame = filled.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
         frame.attrs["columns"] = {column.name: _documentation(column) for column in columns}
         if table is None:
-            frame.attrs["absent"] = self._absence(field)
+            frame.attrs["absent"] = absent or self._absence(field)
         return frame
 
     def _absence(self, field: str) -> str:
@@ -221,6 +337,21 @@ def metrics_json(run: Run, metrics: Metrics) -> bytes:
     return json.dumps(_standard(document), indent=1, allow_nan=False).encode()
 
 
+def _only(dataset: Any, files: Mapping[str, str]) -> Any:
+    """A dataset of a fileset with none but these files, in its own form."""
+    if not isinstance(dataset, Mapping):
+        return [file for file in dataset if str(file) in files]
+    listed = dataset["files"]
+    if isinstance(listed, Mapping):
+        return {**dataset, "files": {file: tree for file, tree in listed.items() if str(file) in files}}
+    return {**dataset, "files": [file for file in listed if str(file) in files]}
+
+
+def _metadata_of(fileset: Mapping[str, Any] | None, dataset: str) -> Any:
+    given = (fileset or {}).get(dataset)
+    return given.get("metadata") if isinstance(given, Mapping) else None
+
+
 def _documentation(column: Column) -> str:
     return column.meaning if column.unit is None else f"{column.meaning} [{column.unit}]"
 
@@ -229,6 +360,8 @@ def _standard(value: Any) -> Any:
     """Value in the types of standard JSON; what has none becomes text."""
     if value is None or isinstance(value, str | bool):
         return value
+    if isinstance(value, Finding):
+        value = dataclasses.asdict(value)
     if isinstance(value, Mapping):
         return {str(key): _standard(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -19,6 +19,7 @@ from roastcoffea import legacy, tagged_json
 from roastcoffea.errors import MeasurementError
 from roastcoffea.folders import file_name, new_folder, put_in_place, reading, sync_folder, synced_file
 from roastcoffea.records.arrow import arrow_schema
+from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
@@ -29,9 +30,10 @@ from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 
 FORMAT: Final = "roastcoffea_run"
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 RUN_FILE: Final = "run.json"
 TABLES: Final[Mapping[str, Sequence[Column]]] = {
+    "asked": ASKED_COLUMNS,
     "chunks": CHUNK_COLUMNS,
     "branch_reads": BRANCH_READ_COLUMNS,
     "sections": SECTION_COLUMNS,
@@ -67,7 +69,16 @@ def _with_times(body: Body, tables: Tables) -> tuple[Body, Tables]:
     return body | {"absent": {"span_metrics_per_worker": NOT_RECORDED} | dict(body["absent"])}, known
 
 
-UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {1: _with_bytes, 2: _with_times}
+def _with_asked(body: Body, tables: Tables) -> tuple[Body, Tables]:
+    """Run of schema 4: schema 3 did not know what was asked for."""
+    return body | {"absent": {"asked": NOT_RECORDED} | dict(body["absent"])}, tables
+
+
+UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {
+    1: _with_bytes,
+    2: _with_times,
+    3: _with_asked,
+}
 """For each older schema the function that makes the next one of it."""
 
 

@@ -120,7 +120,7 @@ def test_where_a_hook_is_missing_the_chunk_works_and_says_so(
 def test_where_a_handler_cannot_be_given_nothing_is_known_of_bytes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter_module, "_watched_handler", missing)
+    monkeypatch.setattr(meter_module, "_watched_source", missing)
     _, measurement = outcome(folder / "tree.root", total_of_f0)
     (chunk,) = measurement.run.chunks.to_pylist()
     assert any("bytes requested from storage could not be metered" in text for text in measurement.problems)

@@ -6,7 +6,15 @@ from roastcoffea.metrics.workflow import data_rate_gbps
 from roastcoffea.units import COUNT
 
 METRICS = list(CATALOGUE.metrics())
-STRUCTURES = {"byte_ledger", "file_read_metrics", "per_dataset", "sections", "time_ledger", "fine_metrics_per_worker"}
+STRUCTURES = {
+    "byte_ledger",
+    "file_read_metrics",
+    "fine_metrics_per_worker",
+    "per_dataset",
+    "sections",
+    "time_ledger",
+    "verdict",
+}
 
 
 @pytest.mark.parametrize("entry", METRICS, ids=lambda entry: entry.name)

@@ -29,6 +29,9 @@ from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 
 NAMES = [metric.name for metric in CATALOGUE.metrics()]
 STRUCTURES = {metric.name for metric in CATALOGUE.metrics() if str(metric.unit) == "structure"}
+NEED_MORE_CHUNKS = {"num_stragglers", "straggler_seconds"}
+"""Four chunks cannot tell which of them is slow."""
+
 NEEDS_NO_RECORDS = {"elapsed_time_seconds"}
 
 
@@ -45,18 +48,20 @@ def metrics():
     return evaluate(handmade_run())
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in STRUCTURES])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in STRUCTURES | NEED_MORE_CHUNKS])
 def test_value_by_hand(metrics, name):
-    assert metrics[name] == pytest.approx(EXPECTED[name], rel=1e-12)
-    assert type(metrics[name]) in (int, float)
+    expected = EXPECTED[name]
+    assert metrics[name] == (expected if type(expected) is str else pytest.approx(expected, rel=1e-12))
+    assert type(metrics[name]) in (int, float, str)
 
 
 def test_nothing_is_missing_of_a_complete_run(metrics):
-    assert list(metrics) == NAMES
-    assert len(metrics) == len(NAMES)
-    assert dict(metrics.missing) == {}
-    assert set(metrics.source) == set(metrics.unit) == set(NAMES)
-    assert all(metrics.source[name] for name in NAMES)
+    computed = [name for name in NAMES if name not in NEED_MORE_CHUNKS]
+    assert list(metrics) == computed
+    assert len(metrics) == len(computed)
+    assert set(metrics.missing) == NEED_MORE_CHUNKS
+    assert set(metrics.unit) == set(NAMES)
+    assert all(metrics.source[name] for name in computed)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NEEDS_NO_RECORDS])
@@ -82,11 +87,14 @@ def test_reason_of_the_root_cause_is_passed_on():
         "worker_cpu_time_seconds",
         "tracking_data",
         "busy_percent",
+        "imbalance",
+        "bound",
+        "verdict",
         "time_ledger",
         *(name for name in EXPECTED if name.startswith("time_")),
     }
     assert dict(metrics.missing) == dict.fromkeys(dependent, "track_workers was off") | dict(metrics.missing)
-    assert set(metrics.missing) == dependent
+    assert set(metrics.missing) == dependent | NEED_MORE_CHUNKS
 
 
 def test_where_nothing_happened_zero_is_zero_and_a_ratio_is_missing():

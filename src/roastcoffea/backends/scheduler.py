@@ -206,12 +206,12 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     # what the scheduler tells
 
-    def transition(self, key: Any, start: str, finish: str, *args: Any, stimulus_id: str = "", **kwargs: Any) -> None:
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         try:
             if finish == "processing":
                 self._attempt_began(self.scheduler.tasks[key])
             elif start == "processing":
-                self._attempt_ended(key, finish, stimulus_id, kwargs)
+                self._attempt_ended(key, finish, kwargs)
             elif finish in UNASSIGNED:
                 self._runnable.setdefault(key, time.time())
             elif start in UNASSIGNED:
@@ -420,11 +420,11 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         if message[0] == "confirm" and message[1] in self._open:
             self._open[message[1]] = self._open[message[1]]._replace(worker=message[4], time=time.time())
 
-    def _attempt_ended(self, key: Any, finish: str, stimulus: str, told: Mapping[str, Any]) -> None:
+    def _attempt_ended(self, key: Any, finish: str, told: Mapping[str, Any]) -> None:
         task = self.scheduler.tasks[key]
         assignment = self._open.pop(key, NOT_SEEN)
         failed = self._failures_told.pop((key, task.run_id), None)
-        outcome = ERROR if failed else self._outcome(finish, stimulus, told, assignment.worker)
+        outcome = ERROR if failed else self._outcome(finish, told, assignment.worker)
         metadata = told.get("metadata") or {}
         record, times = metadata.get(METADATA_KEY), metadata.get(self.name)
         if times is not None:
@@ -458,10 +458,11 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         if self._mark(task) is None and (task.group.span_id in self._elsewhere or self._in_our_span(task)):
             self.strangers += 1
 
-    def _outcome(self, finish: str, stimulus: str, told: Mapping[str, Any], assigned: str | None) -> str:
+    def _outcome(self, finish: str, told: Mapping[str, Any], assigned: str | None) -> str:
         if finish == "memory":
             return OK
-        if stimulus.startswith("task-erred") or told.get("exception_text"):
+        # what is released because another task failed has the stimulus of that failure
+        if told.get("exception_text"):
             return ERROR
         return LOST if assigned not in self.scheduler.workers else CANCELLED
 

@@ -67,6 +67,9 @@ class Watcher(Protocol):
     def chunks_unseen(self, reason: str) -> None:
         """Learn why the chunks of a Runner call are not recorded."""
 
+    def items_asked(self, call: str, items: Sequence[Any]) -> None:
+        """Learn what a Runner call asked for: files for preprocessing, or chunks."""
+
     def call_ended(self, call: RunnerCall) -> None:
         """Take the record of a Runner call."""
 
@@ -374,6 +377,7 @@ class _OpenCall:
     def saw(self, items: Sequence[Any]) -> None:
         """Learn the chunks that are handed to the executor."""
         self.chunks = len(items)
+        self._tell_asked(items)
         with noting(self._note, "the fileset has no fingerprint"):
             self.fileset = fingerprint(items)
 
@@ -381,6 +385,12 @@ class _OpenCall:
         """Learn the files that are handed to the executor for preprocessing."""
         with noting(self._note, "the files of preprocessing were not counted"):
             self.files = (self.files or 0) + len(items)
+            self._tell_asked(items)
+
+    def _tell_asked(self, items: Sequence[Any]) -> None:
+        with noting(self._note, "what was asked for was not recorded"):
+            for watcher in self.watchers:
+                watcher.items_asked(self.id, items)
 
     def _note(self, problem: str) -> None:
         for watcher in self.watchers:

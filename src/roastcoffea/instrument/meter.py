@@ -20,6 +20,10 @@ from time import perf_counter, thread_time
 from typing import Any, Final
 
 from roastcoffea.errors import error_text
+from roastcoffea.instrument.shared import made_once
+
+OPTION: Final = "roastcoffea"
+"""Option for `uproot.open` that leads to the meter."""
 
 INNER_SIZES: Final = 256
 """So many sizes of baskets that are neither first nor last of their branch travel with a record."""
@@ -98,7 +102,7 @@ class Meter:
         self.unknown: set[str] = set()
         """Columns of a chunk's record that could not be metered."""
         self._parquet: _ParquetReads | None = None
-        self._handler: Any = None
+        self.handler: Any = None
         self._requested_at_end: int | None = None
         self._place = _Place()
         self._in_process = False
@@ -165,9 +169,9 @@ class Meter:
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
         """Options for `uproot.open` that lead through the meter."""
         ours = dict(given)
-        self._handler = given.get("handler")
+        self.handler = given.get("handler")
         with self._noting("bytes requested from storage", *READ):
-            ours["handler"] = _watched_handler(self, self._handler)
+            ours |= {"handler": made_once(_watched_source), OPTION: self}
         with self._noting("what is read ahead of process()"):
             for step, metered in (("decompression", self._decompressing), ("interpretation", self._interpreting)):
                 name = f"{step}_executor"
@@ -245,8 +249,9 @@ class Meter:
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
             with self._noting("a file that can be pickled"):
-                # the class that stands there now cannot
-                tree.file.options["handler"] = self._handler
+                # what stands there now cannot
+                tree.file.options["handler"] = self.handler
+                tree.file.options.pop(OPTION, None)
             ntuple = getattr(tree, "ntuple", None)
             if ntuple is None:
                 self.tree_branches = _leaves(tree)
@@ -604,14 +609,15 @@ class _Metered:
         return getitem, ((self._inner,), 0)
 
 
-def _watched_handler(meter: Meter, given: Any) -> type:
+def _watched_source() -> type:
     """Class for uproot's option `handler`: it makes the source that uproot would make, and shows it to the meter."""
     from uproot._util import file_path_to_source_class
     from uproot.source.chunk import Source
 
     class Watched(Source):  # type: ignore[misc]
         def __new__(cls, file_path: Any, **options: Any) -> Any:
-            options["handler"] = given
+            meter = options.pop(OPTION)
+            options["handler"] = meter.handler
             kind, path = file_path_to_source_class(file_path, options)
             source = kind(path, **options)
             meter.watch_source(source)

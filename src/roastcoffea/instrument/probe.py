@@ -15,13 +15,11 @@ from roastcoffea.errors import error_text, noting
 from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask, WaysHome
 from roastcoffea.instrument.meter import Meter
+from roastcoffea.instrument.shared import made_once
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.records.wire import TOLD, packed_records
 
 LOST = "a record was lost on a worker"
-
-_classes: dict[str, type] = {}
-"""Classes that were made in this process."""
 
 
 class Probe:
@@ -290,7 +288,7 @@ def _watched_processor(processor: Any, attempt: Attempt) -> Any:
     from coffea.processor import ProcessorABC
 
     of_user = processor.process if isinstance(processor, ProcessorABC) else processor
-    return _once(_processor_class)(of_user, attempt)
+    return made_once(_processor_class)(of_user, attempt)
 
 
 def _watched_checkpointer(checkpointer: Any, processor: Any, attempt: Attempt) -> Any:
@@ -298,15 +296,7 @@ def _watched_checkpointer(checkpointer: Any, processor: Any, attempt: Attempt) -
 
     if not isinstance(checkpointer, CheckpointerABC):
         return checkpointer
-    return _once(_checkpointer_class)(checkpointer, processor, attempt)
-
-
-def _once(made_by: Callable[[], type]) -> type:
-    """A class that derives from one of coffea's: making it is slow, and leaves work for the garbage collector."""
-    name = made_by.__name__
-    if name not in _classes:
-        _classes[name] = made_by()
-    return _classes[name]
+    return made_once(_checkpointer_class)(checkpointer, processor, attempt)
 
 
 def _processor_class() -> type:

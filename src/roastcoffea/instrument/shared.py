@@ -9,9 +9,21 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
+
+_classes: dict[str, type] = {}
+"""Classes that were made in this process; those of code that was pickled by value are its own."""
+
+
+def made_once(make: Callable[[], type]) -> type:
+    """A class that derives from one of another library: each that is made is work for the garbage collector."""
+    name = make.__name__
+    if name not in _classes:
+        _classes[name] = make()
+    return _classes[name]
 
 
 def joined(name: str, member: Any, **beginning: Any) -> ModuleType:

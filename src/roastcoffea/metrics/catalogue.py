@@ -45,13 +45,15 @@ class Sourced(NamedTuple):
 class Fact:
     """Something that is computed from a run, for metrics to take as an input.
 
-    Where an input that is in `optional` could not be had, the function gets None in its place.
+    Where an input that is in `optional` could not be had, the function gets None in its place. One that is a `table`
+    is kept, for people to look at.
     """
 
     name: str
     function: Callable[..., Any]
     inputs: tuple[str, ...]
     optional: frozenset[str] = frozenset()
+    table: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +122,12 @@ CATALOGUE: Final = Catalogue()
 def fact(function: AnyFunction) -> AnyFunction:
     """Decorate a function as a fact; it stays an ordinary function."""
     CATALOGUE.add(Fact(name=function.__name__, function=function, **_inputs(function)))
+    return function
+
+
+def table(function: AnyFunction) -> AnyFunction:
+    """Decorate a function as a fact that is a table to look at; it stays an ordinary function."""
+    CATALOGUE.add(Fact(name=function.__name__, function=function, table=True, **_inputs(function)))
     return function
 
 

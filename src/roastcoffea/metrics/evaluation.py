@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
+import pyarrow as pa
+
 from roastcoffea.errors import MissingMetricError
 from roastcoffea.metrics.catalogue import CATALOGUE, RAW, RUN, Fact, Metric, NotMeasuredError, Sourced
 from roastcoffea.records.run import Run
@@ -51,11 +53,14 @@ class Metrics(Mapping[str, Any]):
         source: Mapping[str, str],
         unit: Mapping[str, Unit],
         missing: Mapping[str, str],
+        tables: Mapping[str, pa.Table | str],
     ) -> None:
         self._values = ByMetric(values)
         self.source: Mapping[str, str] = ByMetric(source)
         self.unit: Mapping[str, Unit] = ByMetric(unit)
         self.missing: Mapping[str, str] = ByMetric(missing)
+        self.tables = tables
+        """Tables that were derived from the records, by name; the reason in place of one that could not be had."""
 
     def __getitem__(self, name: str) -> Any:
         if name in self._values:
@@ -96,7 +101,7 @@ class Deferred:
 
 def evaluate(run: Run) -> Metrics:
     """Metrics of a run: computed from its records, or those that another program reported with it."""
-    values, reasons = _computed(run)
+    values, reasons, tables = _computed(run)
     source = {metric.name: metric.source for metric in CATALOGUE.metrics()}
     unit = {metric.name: metric.unit for metric in CATALOGUE.metrics()}
     if run.reported is not None:
@@ -111,11 +116,12 @@ def evaluate(run: Run) -> Metrics:
         source={name: source[name] for name in values},
         unit=dict.fromkeys(values, STRUCTURE) | unit,
         missing=reasons,
+        tables=tables,
     )
 
 
-def _computed(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values and reasons of all metrics, in the catalogue's order."""
+def _computed(run: Run) -> tuple[dict[str, Any], dict[str, str], dict[str, pa.Table | str]]:
+    """Values and reasons of all metrics in the catalogue's order, and tables or their reasons."""
     values: dict[str, Any] = {RUN: run}
     reasons: dict[str, str] = {}
     for name, entry in CATALOGUE.entries.items():
@@ -127,6 +133,7 @@ def _computed(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
     return (
         {name: values[name] for name in names if name in values},
         {name: reasons[name] for name in names if name in reasons},
+        {name: values.get(name, reasons.get(name)) for name, entry in CATALOGUE.entries.items() if entry.table},
     )
 
 

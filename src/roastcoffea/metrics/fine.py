@@ -7,7 +7,7 @@ either.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -209,7 +209,8 @@ def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dic
     """Processor and other tasks, spilling and transfers of each worker: {worker: {name: amount}}.
 
     Also of workers that left. Names are those of the metrics of this group, for the worker alone, and
-    `transfer_seconds`, `transfer_bytes` (results fetched from other workers) and `spill_seconds`, in no task.
+    `transfer_seconds`, `transfer_bytes` (results fetched from other workers) and `spill_seconds` (results moved to disk
+    and back), which are in no task or not in tasks alone.
     """
     recorded(run, "span_metrics")
     counted = recorded(run, "span_metrics_per_worker")
@@ -219,9 +220,11 @@ def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dic
 OUTSIDE_TASKS: Final = {
     "transfer_seconds": ("gather-dep", "seconds"),
     "transfer_bytes": ("gather-dep", "bytes"),
-    "spill_seconds": ("memory-monitor", "seconds"),
 }
 """Context and unit of what workers do outside of tasks."""
+
+SPILLING: Final = ("disk-read", "disk-write")
+MEMORY_MONITOR: Final = "memory-monitor"
 
 
 def _of_worker(metrics: SpanMetrics, prefixes: frozenset[str]) -> dict[str, float]:
@@ -229,7 +232,13 @@ def _of_worker(metrics: SpanMetrics, prefixes: frozenset[str]) -> dict[str, floa
     amounts = {activity.name: _amount_of(activity, in_tasks, prefixes) for activity in ACTIVITIES}
     for name, (context, unit) in OUTSIDE_TASKS.items():
         amounts[name] = sum(value for key, value in metrics.items() if key[0] == context and key[-1] == unit)
+    amounts["spill_seconds"] = sum(value for key, value in metrics.items() if _spills(key))
     return amounts
+
+
+def _spills(key: tuple[Hashable, ...]) -> bool:
+    """Whether Dask counted seconds there in which it moved results to disk or back, wherever that was asked for."""
+    return key[-1] == "seconds" and (key[0] == MEMORY_MONITOR or key[-2] in SPILLING)
 
 
 def _amount_of(activity: Activity, in_tasks: SpanMetrics, prefixes: frozenset[str]) -> float:

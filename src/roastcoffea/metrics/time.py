@@ -98,6 +98,8 @@ class TimeLedger(Ledger[float]):
         """Thread seconds by worker."""
         self.failed = dict(failed or {})
         """Seconds of the class "failed" by reason."""
+        self.tail_of: dict[str, float] = {}
+        self.client_of: dict[str, float] = {}
         self.beyond = beyond
         """Busy seconds beyond a worker's threads, or while it was not there: they are in the residual."""
         sums = {name: float(pc.sum(rows[name], min_count=0).as_py()) for name in CLASSES if name != RESIDUAL}

@@ -75,6 +75,8 @@ class Run:
     environment: Environment
     sampling_interval: float | None = None
     calls: tuple[RunnerCall, ...] = ()
+    asked: pa.Table | None = None
+    """What the Runner calls asked for."""
     chunks: pa.Table | None = None
     branch_reads: pa.Table | None = None
     sections: pa.Table | None = None

@@ -7,19 +7,23 @@ from datetime import datetime
 from itertools import groupby
 from typing import IO, Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger
+from roastcoffea.errors import root_cause
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger, Verdict
 from roastcoffea.metrics import time as time_metrics
 from roastcoffea.metrics.bytes import CLASSES
-from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
+from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
+from roastcoffea.metrics.failures import failed_files
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Certificate
+from roastcoffea.metrics.verdict import LEAST
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, STRUCTURE, Unit, number
+from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, number
 
 WIDEST: Final = 100
 NARROWEST: Final = 80
@@ -63,6 +67,22 @@ BRANCH_COLUMNS: Final = (
 )
 MOST_BRANCHES: Final = 10
 TRANSFERRED: Final = "transferred"
+MOST_FILES: Final = 10
+MOST_WORKERS: Final = 10
+LONGEST_LINE: Final = 200
+
+WORKER_COLUMNS: Final[Sequence[tuple[str, str, Unit]]] = (
+    ("chunks", "chunks", COUNT),
+    ("busy", "busy_share", FRACTION),
+    ("CPU", "cpu_share", FRACTION),
+    ("bound", "bound", WORD),
+    ("slow", "slowness", RATIO),
+    ("spill", "spill_seconds", SECOND),
+    ("fetched", "transfer_bytes", BYTE),
+    ("clock", "clock_offset", SECOND),
+)
+SMALL_OFFSET: Final = 0.01
+"""Seconds below which clocks agree for all that people look at; times are set right all the same."""
 TIME_ROWS: Final = (*time_metrics.CLASSES, TOTAL)
 LEDGER_ROWS: Final = (*CLASSES, TOTAL, TRANSFERRED)
 """Labels of the metrics that the table of the byte ledger shows."""
@@ -76,6 +96,8 @@ def print_summary(run: Run, metrics: Metrics, file: IO[str] | None = None) -> No
     """
     console = console_for(file)
     _print_heading(console, run)
+    _print_verdict(console, run, metrics)
+    _print_failed_files(console, run)
     shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
     for group, members in groupby(shown, key=lambda metric: metric.group):
         if group == BYTES and "byte_ledger" in metrics:
@@ -84,6 +106,7 @@ def print_summary(run: Run, metrics: Metrics, file: IO[str] | None = None) -> No
             _print_time(console, list(members), metrics)
         else:
             _print_group(console, group, list(members), metrics)
+    _print_workers(console, metrics.tables["worker_balance"])
     if metrics.get("per_dataset"):
         _print_datasets(console, metrics["per_dataset"])
     if metrics.get("sections"):
@@ -128,6 +151,64 @@ def _print_heading(console: Console, run: Run) -> None:
         reporter = verbatim(console, f"Numbers as reported by {run.reported_by}; they were not computed anew.")
         reporter.stylize(REASON)
         console.print("\n", reporter, sep="")
+
+
+def _print_verdict(console: Console, run: Run, metrics: Metrics) -> None:
+    """Print what binds the run, and what could be won."""
+    if "verdict" not in metrics:
+        return
+    verdict: Verdict = metrics["verdict"]
+    elapsed = run.stop - run.start
+    _print_title(console, f"verdict: bound by {metrics['bound']}")
+    _print_list(
+        console,
+        [
+            f"{finding.cause}, up to {SECOND.text(finding.seconds)} of {SECOND.text(elapsed)}: {finding.text}."
+            for finding in verdict
+        ]
+        or [f"Healthy: nothing was found that could win {FRACTION.text(LEAST)} of the wall time."],
+    )
+
+
+def _print_failed_files(console: Console, run: Run) -> None:
+    """Print the files in which attempts failed, and what is missing of them."""
+    try:
+        files = failed_files(run)
+    except NotMeasuredError:
+        return
+    if not len(files):
+        return
+    _print_title(console, f"files with failed attempts ({number(len(files))})")
+    for row in files.slice(0, MOST_FILES).to_pylist():
+        lacking = "nothing came of it" if row["missing"] is None else f"{number(row['missing'])} chunks missing"
+        outcome = lacking if row["missing"] != 0 else "nothing missing"
+        error = root_cause(row["error"])[:LONGEST_LINE]
+        _print_list(console, [f"{row['file']}, {row['dataset']}: {row['attempts']} failed, {outcome}; {error}"])
+    if len(files) > MOST_FILES:
+        console.print(Padding(Text(f"and {number(len(files) - MOST_FILES)} more", style=QUIET), INDENT))
+
+
+def _print_workers(console: Console, workers: pa.Table | str) -> None:
+    """Print the workers side by side, those with the least to do first."""
+    if isinstance(workers, str) or not len(workers) or workers["chunks"].null_count:
+        return
+    rows = workers.sort_by("busy_share").to_pylist()
+    shown = {
+        header: [_amount(unit, row[key]) for row in rows]
+        for header, key, unit in WORKER_COLUMNS
+        if any(row[key] for row in rows) and (key != "clock_offset" or _clocks_differ(rows))
+    }
+    _print_title(console, f"workers ({number(len(rows))})")
+    table = _named_table("worker", *shown)
+    for row, *cells in list(zip(rows, *shown.values(), strict=True))[:MOST_WORKERS]:
+        table.add_row(verbatim(console, row["worker"]), *cells)
+    _print_table(console, table)
+    if len(rows) > MOST_WORKERS:
+        console.print(Padding(Text(f"and {number(len(rows) - MOST_WORKERS)} that do more", style=QUIET), INDENT))
+
+
+def _clocks_differ(rows: Sequence[Mapping[str, Any]]) -> bool:
+    return any(abs(row["clock_offset"] or 0.0) >= SMALL_OFFSET for row in rows)
 
 
 def _print_title(console: Console, title: str) -> None:

@@ -1,0 +1,201 @@
+"""Failed and repeated work: which attempts gave nothing and why, which files failed, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
+from roastcoffea.metrics.facts import FAILED, counted_chunks, recorded, with_outcome
+from roastcoffea.records import tasks as task_records
+from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.records.asked import ASKED_COLUMNS
+from roastcoffea.records.chunks import ERROR
+from roastcoffea.records.columns import Column
+from roastcoffea.records.run import Run
+from roastcoffea.units import COUNT
+
+REPEATED: Final = "repeated"
+"""Reason of an attempt whose result came, and was not used."""
+
+FAILED_COLUMNS: Final = (
+    Column("kind", "text", None, '"processor", "merge" or "preprocessing"'),
+    Column("dataset", "text", None, "dataset in the fileset"),
+    Column("file", "text", None, "path or URL of the file"),
+    Column("entry_start", "integer", "events", "first entry of the chunk"),
+    Column("entry_stop", "integer", "events", "entry after the last one of the chunk"),
+    Column("worker", "text", None, "address of the worker"),
+    Column("start", "number", "s", "when the attempt began (Unix time)"),
+    Column("seconds", "number", "s", "how long it kept its thread; none where that was not seen"),
+    Column("bytes", "integer", "B", "requested from storage by it; none where it left no record"),
+    Column(
+        "reason",
+        "text",
+        None,
+        '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"',
+    ),
+    Column("error", "text", None, "text of the error, where there was one"),
+    Column("key", "text", None, "key of the Dask task"),
+    Column("attempt", "integer", None, "which attempt of its task it was, from 1"),
+)
+"""One row for each attempt that gave nothing, in order of time."""
+
+FAILED_FILE_COLUMNS: Final = (
+    Column("dataset", "text", None, "dataset in the fileset"),
+    Column("file", "text", None, "path or URL of the file"),
+    Column("attempts", "integer", None, "attempts that failed"),
+    Column("error", "text", None, "text of the last error"),
+    Column(
+        "missing", "integer", None, "chunks of it that gave nothing at all; none where even their number is unknown"
+    ),
+)
+"""One row for each file in which an attempt failed."""
+
+PLACE: Final = ("dataset", "file", "tree")
+RANGE: Final = ("entry_start", "entry_stop")
+
+
+def failed_work(run: Run) -> pa.Table:
+    """Attempts that gave nothing, with FAILED_COLUMNS.
+
+    Raises
+    ------
+    NotMeasuredError
+        If attempts of chunks were not recorded.
+    """
+    chunks = recorded(run, "chunks")
+    rows = [*_failed_chunks(chunks), *_failed_openings(run)]
+    told = {(row["key"], row["run_id"]) for row in rows if row["key"] is not None}
+    rows += [row for row in _failed_tasks(run, chunks) if (row["key"], row["run_id"]) not in told]
+    rows.sort(key=lambda row: (row["start"] is None, row["start"] or 0.0))
+    return table_of_rows(FAILED_COLUMNS, rows)
+
+
+def _failed_chunks(chunks: pa.Table) -> Iterator[dict[str, Any]]:
+    used = counted_chunks(chunks)["id"].combine_chunks()
+    wasted = chunks.filter(pc.invert(pc.is_in(chunks["id"], value_set=used)))
+    for row in wasted.to_pylist():
+        reason = row["outcome"] if row["outcome"] in FAILED else REPEATED
+        amounts = {"seconds": row["wall_seconds"], "bytes": row["bytes_requested"]}
+        yield row | amounts | {"kind": task_records.PROCESSOR, "reason": reason}
+
+
+def _failed_openings(run: Run) -> Iterator[dict[str, Any]]:
+    if run.preprocessing is None:
+        return
+    for row in with_outcome(run.preprocessing, (ERROR,)).to_pylist():
+        amounts = {"seconds": row["wall_seconds"], "bytes": row["bytes_requested"]}
+        yield row | amounts | {"kind": task_records.PREPROCESSING, "reason": ERROR}
+
+
+def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
+    """Attempts of tasks that ended otherwise; their chunk is known where another attempt of it left a record."""
+    if run.tasks is None:
+        return
+    ours = run.tasks.filter(pc.not_equal(run.tasks["kind"], task_records.OTHER))
+    lost = ours.filter(pc.not_equal(ours["outcome"], task_records.OK)).to_pylist()
+    if not lost:
+        return
+    names = ("dataset", "file", *RANGE)
+    known = {row["key"]: row for row in chunks.select(["key", *names]).to_pylist()}
+    for row in lost:
+        start, stop = row["start"], row["stop"]
+        seconds = None if start is None or stop is None else stop - start
+        place = {name: known[row["key"]][name] for name in names if row["key"] in known}
+        yield row | place | {"seconds": seconds, "reason": row["outcome"]}
+
+
+def failed_files(run: Run) -> pa.Table:
+    """Files in which an attempt failed, with FAILED_FILE_COLUMNS."""
+    lacking: dict[tuple[str, str], int | None] = {}
+    for row in _known_missing(run).to_pylist():
+        place = row["dataset"], row["file"]
+        whole = row["entry_start"] is None
+        lacking[place] = None if whole else (lacking.get(place) or 0) + 1
+    files: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in failed_work(run).to_pylist():
+        place = row["dataset"], row["file"]
+        if row["error"] is None or row["file"] is None:
+            continue
+        file = files.setdefault(place, {"dataset": place[0], "file": place[1], "attempts": 0})
+        file["attempts"] += 1
+        file |= {"error": row["error"], "missing": lacking.get(place, 0)}
+    return table_of_rows(FAILED_FILE_COLUMNS, list(files.values()))
+
+
+def _known_missing(run: Run) -> pa.Table:
+    return missing(run) if run.asked is not None else arrow_schema(ASKED_COLUMNS).empty_table()
+
+
+def missing(run: Run) -> pa.Table:
+    """Chunks, and files without any, that were asked for and gave nothing, with ASKED_COLUMNS.
+
+    Raises
+    ------
+    NotMeasuredError
+        If it is not known what was asked for, or what came.
+    """
+    return missing_work(run, counted_chunks(recorded(run, "chunks")))
+
+
+@fact
+def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
+    """What was asked for, and gave nothing."""
+    asked = recorded(run, "asked")
+    of_files = asked["entry_start"].is_null()
+    wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
+    keys = [*PLACE, *RANGE]
+    came = counted_chunks.select(keys).group_by(keys).aggregate([])
+    first = wanted.group_by(keys, use_threads=False).aggregate([("call", "first"), ("uuid", "first")])
+    first = first.rename_columns([*keys, "call", "uuid"])
+    lacking = first.join(came, keys, join_type="left anti").sort_by([(key, "ascending") for key in keys])
+    names = [column.name for column in ASKED_COLUMNS]
+    return pa.concat_tables([lacking.select(names), _files_without_chunks(run, files, wanted).select(names)])
+
+
+def _files_without_chunks(run: Run, files: pa.Table, wanted: pa.Table) -> pa.Table:
+    """Files that were asked for, could not be opened, and of which no chunk was asked for."""
+    opened = set()
+    if run.preprocessing is not None:
+        good = with_outcome(run.preprocessing, (task_records.OK,))
+        opened = {tuple(row.values()) for row in good.select(PLACE).to_pylist()}
+    opened |= {tuple(row.values()) for row in wanted.select(PLACE).group_by(list(PLACE)).aggregate([]).to_pylist()}
+    rows = {tuple(row[name] for name in PLACE): row for row in files.to_pylist()}
+    return table_of_rows(ASKED_COLUMNS, [row for place, row in rows.items() if place not in opened])
+
+
+def files_to_repeat(run: Run) -> dict[str, dict[str, str]]:
+    """Files of which nothing came, with their trees, by dataset."""
+    some = {tuple(row.values()) for row in counted_chunks(recorded(run, "chunks")).select(PLACE).to_pylist()}
+    found: dict[str, dict[str, str]] = {}
+    for row in missing(run).to_pylist():
+        if tuple(row[name] for name in PLACE) not in some:
+            found.setdefault(row["dataset"], {})[row["file"]] = row["tree"]
+    return found
+
+
+@metric(
+    COUNT,
+    group=CHUNKS,
+    source="chunks that coffea asked for, chunk records",
+    label="missing",
+    formula="chunks asked for of which no attempt gave a result",
+)
+def num_missing_chunks(missing_work: pa.Table) -> int:
+    """Chunks that were asked for and gave nothing at all; files that were never opened are not among them."""
+    return len(missing_work) - int(missing_work["entry_start"].null_count)
+
+
+@metric(
+    COUNT,
+    group=CHUNKS,
+    source="files that coffea asked for, records of preprocessing",
+    label="files not opened",
+    formula="files asked for that preprocessing could not open",
+)
+def num_missing_files(missing_work: pa.Table) -> int:
+    """Files that preprocessing could not open, so that not even their chunks are known."""
+    return int(missing_work["entry_start"].null_count)

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+from handmade import LIFETIMES, T, chunk, handmade_run
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS
+
+WORKERS = ("A", "B", "C", "D")
+
+
+def chunks_by_law(number=80, **changes):
+    """Rows that take 0.1 s, 1 ms an event and 1 us a byte; in "mc" twice that; `changes` are factors by row."""
+    draw = np.random.default_rng(1)
+    for place in range(number):
+        events, size = int(draw.integers(100, 2000)), int(draw.integers(0, 500_000))
+        dataset = ("data", "mc")[place % 2]
+        wall = (0.1 + 1e-3 * events + 1e-6 * size) * (1 + place % 2) * changes.get(f"row{place}", 1.0)
+        wall *= changes.get(WORKERS[place // 2 % 4], 1.0)
+        phases = {"compute_seconds": wall / 2, "read_seconds": wall / 2}
+        if f"row{place}" in changes:
+            phases = {"compute_seconds": 0.1, "read_seconds": wall - 0.1}
+        yield (
+            chunk(dataset, f"k{place}", place, "ok", attempt=1, id=place, worker=WORKERS[place // 2 % 4])
+            | phases
+            | {
+                "events": events,
+                "entry_start": 0,
+                "entry_stop": events,
+                "bytes_payload": size,
+                "wall_seconds": wall,
+                "cpu_seconds": wall / 2,
+                "start": T,
+                "stop": T + wall,
+                "file": f"{place}.root",
+            }
+        )
+
+
+def measurement_of(**changes):
+    lifetimes = [LIFETIMES[0] | {"worker": worker} for worker in WORKERS]
+    return Measurement(
+        handmade_run(
+            chunks=table_of_rows(CHUNK_COLUMNS, chunks_by_law(**changes)),
+            lifetimes=table_of_rows(LIFETIME_COLUMNS, lifetimes),
+        )
+    )
+
+
+def test_chunks_that_differ_by_events_bytes_and_dataset_are_no_stragglers():
+    measurement = measurement_of()
+    assert len(measurement.stragglers) == 0
+    assert measurement.metrics["num_stragglers"] == 0
+    assert measurement.metrics["straggler_seconds"] == 0
+    assert measurement.worker_balance["slowness"].tolist() == pytest.approx([1.0] * 4)
+
+
+def test_a_slow_chunk_is_told_with_its_excess():
+    usual = {row["id"]: row["wall_seconds"] for row in chunks_by_law()}
+    measurement = measurement_of(row7=5.0, row8=4.0)
+    slow = measurement.stragglers
+    assert set(slow["id"]) == {7, 8}
+    for _, row in slow.iterrows():
+        assert row["expected_seconds"] == pytest.approx(usual[row["id"]], rel=0.05)
+        assert row["excess_seconds"] == pytest.approx(row["wall_seconds"] - row["expected_seconds"])
+        assert row["phase"] == "read"
+    assert slow["excess_seconds"].is_monotonic_decreasing
+    assert measurement.metrics["straggler_seconds"] == pytest.approx(slow["excess_seconds"].sum())
+
+
+def test_a_slow_worker_is_told_and_its_chunks_are_no_stragglers():
+    usual = sum(row["wall_seconds"] for row in chunks_by_law() if row["worker"] == "C")
+    measurement = measurement_of(C=3.0)
+    assert len(measurement.stragglers) == 0
+    balance = measurement.worker_balance.set_index("worker")
+    assert balance.loc["C", "slowness"] == pytest.approx(3.0, rel=0.05)
+    assert balance.loc["A", "slowness"] == pytest.approx(1.0, rel=0.05)
+    finding = next(found for found in measurement.verdict if found.cause == "workers")
+    assert finding.rows["slow: C"] == pytest.approx(2 * usual, rel=0.1)
+    assert "C by 3 x" in finding.text
+
+
+def test_few_chunks_tell_nothing():
+    measurement = measurement_of(number=7)
+    assert "too few" in measurement.stragglers.attrs["absent"]
+    assert "too few" in measurement.metrics.missing["num_stragglers"]
+
+
+def test_workers_side_by_side():
+    balance = measurement_of(number=8).worker_balance.set_index("worker")
+    assert balance["chunks"].tolist() == [2, 2, 2, 2]
+    assert balance["cpu_share"].tolist() == pytest.approx([0.5] * 4)
+    assert set(balance["bound"]) == {"both"}
+    rows = list(chunks_by_law(8))
+    of_a = sum(row["wall_seconds"] for row in rows if row["worker"] == "A")
+    assert balance.loc["A", "chunk_seconds"] == pytest.approx(of_a)
+    assert balance.loc["A", "busy_share"] == pytest.approx(of_a / 200)
+    assert balance.loc["A", "transfer_bytes"] == 2000

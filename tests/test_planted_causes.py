@@ -1,0 +1,228 @@
+"""Causes that were planted in real runs are found: in the row of the time ledger, and in the verdict."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+import uproot
+from analyses import Bulky, Planted, runner_for
+from coffea.nanoevents import BaseSchema
+from distributed import Client, LocalCluster
+from storage import served
+
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics import slots
+
+pytestmark = pytest.mark.slow
+
+FLAT = 12
+"""Flat branches of the files that are served."""
+
+CHUNKS = 16
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files of 4000 events with one basket in each flat branch for each 500 events."""
+    folder = tmp_path_factory.mktemp("served")
+    for name in ("a", "b"):
+        with uproot.recreate(folder / f"{name}.root") as file:
+            file.mktree("Events", {f"branch{number}": np.float64 for number in range(FLAT)})
+            for _ in range(CHUNKS // 2):
+                file["Events"].extend({f"branch{number}": np.arange(500.0) for number in range(FLAT)})
+    return folder
+
+
+def local(folder: Path) -> dict[str, Any]:
+    return {"data": {"files": {str(folder / f"{name}.root"): "Events" for name in "ab"}}}
+
+
+def measured(
+    client: Any, fileset: Any, processor: Any, chunksize: int = 500, pause: float = 0.0, **options: Any
+) -> Any:
+    """Measurement of a run, after which the client does nothing for a while."""
+    with MetricsCollector(client) as collector:
+        with suppress(OSError):
+            runner_for(client, chunksize, schema=BaseSchema, **options)(fileset, processor_instance=processor)
+        time.sleep(pause)
+    return collector.measurement
+
+
+def named(measurement: Measurement) -> set[str | None]:
+    """The word for what binds the run, and the first finding."""
+    return {measurement.bound, *(finding.cause for finding in measurement.verdict[:1])}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm(shared_client: Client, folder: Path) -> None:
+    """The first chunk of a process imports what the others find."""
+    for _ in range(2):
+        runner_for(shared_client, 500, schema=BaseSchema)(local(folder), processor_instance=Planted(sleep=0.05))
+
+
+def test_a_healthy_run_has_no_findings(client: Any, folder: Path) -> None:
+    measurement = measured(client, local(folder), Planted(spin=0.6))
+    assert measurement.bound == "compute"
+    assert measurement.verdict == [], measurement.verdict
+    assert measurement.verdict.healthy
+    assert measurement.time_ledger["compute"] == pytest.approx(0.6 * CHUNKS, rel=0.1)
+
+
+def test_sleeping(client: Any, folder: Path) -> None:
+    measurement = measured(client, local(folder), Planted(sleep=0.4))
+    assert measurement.time_ledger["wait"] == pytest.approx(0.4 * CHUNKS, rel=0.1)
+    assert measurement.bound == "wait"
+    assert measurement.verdict[0].cause == "wait"
+    assert measurement.verdict[0].seconds == pytest.approx(0.4 * CHUNKS / 2, rel=0.1)
+
+
+def test_slow_storage(client: Any, folder: Path) -> None:
+    with served(folder, latency=0.08) as server:
+        fileset = {"data": {"files": {server.url(f"{name}.root"): "Events" for name in "ab"}}}
+        measurement = measured(client, fileset, Planted(branches=FLAT))
+    # one request a branch
+    assert measurement.time_ledger["read"] == pytest.approx(0.08 * FLAT * CHUNKS, rel=0.1)
+    assert measurement.bound == "storage"
+    assert measurement.verdict[0].cause == "storage"
+    assert "127.0.0.1" in measurement.verdict[0].text
+
+
+def test_one_long_chunk(client: Any, folder: Path) -> None:
+    plan = {"spin": 0.3, "straggler": 3.0, "last": 3500, "file": "b.root"}
+    measurement = measured(client, local(folder), Planted(**plan))
+    assert measurement.time_ledger["idle: tail"] == pytest.approx(3.0, rel=0.1, abs=0.35)
+    finding = measurement.verdict[0]
+    assert finding.cause == "tail"
+    assert "b.root" in finding.text
+    assert "3500" in finding.text
+    straggler = measurement.stragglers.iloc[0]
+    assert straggler["entry_start"] == 3500
+    assert straggler["excess_seconds"] == pytest.approx(3.0, rel=0.1)
+    assert straggler["phase"] == "compute"
+
+
+def test_short_tasks_by_the_thousand(client: Any) -> None:
+    with MetricsCollector(client) as collector:
+        client.gather(client.map(time.sleep, [0.002] * 2000, pure=False))
+    assert "scheduler" in named(collector.measurement)
+
+
+def test_a_client_that_sleeps(client: Any, folder: Path) -> None:
+    measurement = measured(client, local(folder), Planted(spin=0.1), pause=5.0)
+    assert measurement.time_ledger["idle: client"] == pytest.approx(10.0, rel=0.1)
+    assert measurement.bound == "client"
+    assert measurement.verdict[0].cause == "client"
+    assert "after the last" in measurement.verdict[0].text
+
+
+def test_too_little_memory(folder: Path, tmp_path: Path) -> None:
+    settings = {
+        "distributed.worker.memory.target": 0.5,
+        "distributed.worker.memory.spill": 0.6,
+        "distributed.worker.memory.pause": 0.75,
+        "distributed.worker.memory.terminate": False,
+    }
+    with (
+        dask.config.set(settings),
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            memory_limit="700MB",
+            dashboard_address=":0",
+            silence_logs=50,
+            local_directory=str(tmp_path),
+        ) as cluster,
+        Client(cluster) as own,
+    ):
+        measurement = measured(own, local(folder), Bulky(60_000_000))
+    assert "memory" in named(measurement), measurement.verdict
+
+
+def test_failing_first_attempts(client: Any, folder: Path, tmp_path: Path) -> None:
+    plan = {"spin": 0.1, "failing": 0.8, "until": 1200, "folder": str(tmp_path)}
+    measurement = measured(client, local(folder), Planted(**plan), retries=3)
+    assert measurement.time_ledger["failed"] == pytest.approx(6 * 0.8, rel=0.1)
+    assert "failures" in named(measurement)
+    assert "planted, once" in measurement.verdict[0].text
+    failed = measurement.failed
+    assert len(failed) == 6
+    assert failed["seconds"].sum() == pytest.approx(6 * 0.8, rel=0.1)
+    assert set(failed["reason"]) == {"error"}
+    assert len(measurement.missing) == 0
+
+
+def test_tiny_chunks_of_a_wide_file(client: Any, tmp_path: Path) -> None:
+    names = [f"branch{number}" for number in range(2656)]
+    with uproot.recreate(tmp_path / "wide.root") as file:
+        file.mktree("Events", dict.fromkeys(names, np.int32))
+        file["Events"].extend({name: np.arange(160, dtype=np.int32) for name in names})
+    fileset = {"data": {"files": {str(tmp_path / "wide.root"): "Events"}}}
+    measurement = measured(client, fileset, Planted(branches=1), chunksize=10)
+    chunks = measurement.chunks
+    opened = (chunks["open_seconds"] + chunks["build_seconds"]).sum()
+    assert measurement.time_ledger["open"] == pytest.approx(opened, rel=0.1)
+    assert measurement.bound == "metadata"
+    assert measurement.verdict[0].cause == "metadata"
+    assert "chunksize=" in measurement.verdict[0].text
+
+
+def mixtures() -> Iterator[tuple[int, dict[str, float]]]:
+    """Seconds of wall time that each of two or three causes takes from a run on two threads."""
+    for seed in range(20):
+        drawn = random.Random(seed)
+        causes = drawn.sample(["wait", "tail", "client", "failures", "storage"], drawn.choice([2, 3]))
+        largest = drawn.uniform(2.0, 3.0)
+        yield seed, {cause: largest * 0.7**place for place, cause in enumerate(causes)}
+
+
+def run_mixture(client: Any, folder: Path, marks: Path, planted: dict[str, float]) -> Measurement:
+    failing = 4
+    plan = {
+        "spin": 0.02,
+        "sleep": planted.get("wait", 0.0) * 2 / CHUNKS,
+        "straggler": planted.get("tail", 0.0) * 2,
+        "last": 3500,
+        "file": "b.root",
+        "failing": planted.get("failures", 0.0) * 2 / failing,
+        "until": 1000,
+        "folder": str(marks),
+        "branches": FLAT if "storage" in planted else 0,
+    }
+    pause = planted.get("client", 0.0)
+    if "storage" not in planted:
+        return measured(client, local(folder), Planted(**plan), pause=pause, retries=3)
+    with served(folder, latency=planted["storage"] * 2 / CHUNKS / FLAT) as server:
+        fileset = {"data": {"files": {server.url(f"{name}.root"): "Events" for name in "ab"}}}
+        return measured(client, fileset, Planted(**plan), pause=pause, retries=3)
+
+
+def test_mixtures_of_causes(client: Any, folder: Path, tmp_path: Path) -> None:
+    wrong = []
+    for seed, planted in mixtures():
+        marks = tmp_path / str(seed)
+        marks.mkdir()
+        measurement = run_mixture(client, folder, marks, planted)
+        found = [(finding.cause, round(finding.seconds, 2)) for finding in measurement.verdict]
+        if not found or found[0][0] != next(iter(planted)):
+            wrong.append((planted, found))
+    assert len(wrong) <= 2, wrong
+
+
+def test_a_row_that_is_taken_away_changes_the_certificate(client: Any, folder: Path) -> None:
+    import dataclasses
+
+    run = measured(client, local(folder), Planted(spin=0.01)).run
+    assert Measurement(run).time_ledger.certificate.complete
+    assert run.tasks is not None
+    kept = run.tasks.filter(np.arange(len(run.tasks)) != run.tasks["kind"].to_pylist().index("processor"))
+    assert not Measurement(dataclasses.replace(run, tasks=kept)).time_ledger.certificate.complete
+    assert slots.TAIL in Measurement(run).time_ledger
