@@ -162,7 +162,10 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("script", "workers"), [(SPAWNING, None), (ON_DASK, 1)], ids=["spawn", "dask"])
+@pytest.mark.parametrize(
+    ("script", "workers"),
+    [pytest.param(SPAWNING, None, id="spawn"), pytest.param(ON_DASK, 1, id="dask", marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("by_import", [False, True], ids=["run", "import"])
 def test_processes_of_the_script_work_and_record_nothing(
     folder: Path, script: str, workers: int | None, by_import: bool

@@ -261,6 +261,7 @@ def save_some(folder: str) -> list[str]:
     return [save_run(minimal_run(), folder).name for _ in range(25)]
 
 
+@pytest.mark.slow
 def test_automatic_names_are_unique_between_processes(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         names = [name for names in pool.map(save_some, [str(tmp_path)] * 4) for name in names]
@@ -529,7 +530,12 @@ def test_a_table_that_another_program_wrote_again_is_read(table: str, saved: Pat
     assert getattr(load_run(saved), table).drop_columns(["extra"]) == getattr(a_run(), table)
 
 
-@pytest.mark.parametrize("name", ["run.json", *(f"{table}.parquet" for table in store.TABLES)])
+OTHER_TABLES = (f"{table}.parquet" for table in store.TABLES if table != "chunks")
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "chunks.parquet", *(pytest.param(file, marks=pytest.mark.slow) for file in OTHER_TABLES)]
+)
 def test_a_damaged_file_is_an_error_or_harmless(name: str, saved: Path) -> None:
     file = saved / name
     whole = file.read_bytes()

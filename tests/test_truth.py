@@ -117,6 +117,7 @@ def test_a_killed_worker_does_not_raise_the_cores() -> None:
     assert collector.metrics["peak_workers"] == 2
 
 
+@pytest.mark.slow
 def test_each_of_many_short_tasks_is_recorded(client: Any) -> None:
     count = 10_000
     with MetricsCollector(client) as collector:
