@@ -50,10 +50,12 @@ from roastcoffea.records.wire import (
     PROCESS_CPU_FIELDS,
     SAMPLE,
     SAMPLE_FIELDS,
+    STATE,
     STRING,
     TASK,
     TASK_ERROR,
     TASK_FIELDS,
+    VIEWS,
     packing,
 )
 
@@ -76,7 +78,14 @@ MOST_PROBLEMS = 20
 """Different problems that are told; the rest is counted among the failures."""
 
 # what else the log has is small, and rows need it
-TABLE_OF = {TASK: "tasks", TASK_ERROR: "errors of tasks", CHUNK: "chunks", SAMPLE: "samples"}
+TABLE_OF = {
+    TASK: "tasks",
+    TASK_ERROR: "errors of tasks",
+    CHUNK: "chunks",
+    SAMPLE: "samples",
+    STATE: "states of tasks",
+    VIEWS: "batches of workers' views of tasks",
+}
 
 
 UNASSIGNED = ("queued", "no-worker")
@@ -302,9 +311,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._counted |= answer.pop("counted")
         await self._last_words(min(timeout, LAST_WORD))
         for address in sorted(self._left):
-            self._problem(
-                f"{address} was lost: its fine metrics lack what it did in its last {PUSH_SECONDS:g} s at most"
-            )
+            self._note_lost(address)
         spans = answer.pop("spans")
         answer["counted"] = [(address, list(of_spans(told, spans).items())) for address, told in self._counted.items()]
         self.sample()
@@ -329,6 +336,9 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             await asyncio.wait([removal], timeout=wait)
 
     # how it does that
+
+    def _note_lost(self, address: str) -> None:
+        self._problem(f"{address} was lost: its fine metrics lack what it did in its last {PUSH_SECONDS:g} s at most")
 
     async def _last_words(self, timeout: float) -> None:
         """Wait for workers that were retired: the scheduler removes them before they say what they have counted."""

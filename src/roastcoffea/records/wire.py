@@ -36,6 +36,8 @@ ARRIVAL: Final = b"+"
 DEPARTURE: Final = b"-"
 PROCESS_CPU: Final = b"F"
 PROBLEM: Final = b"P"
+STATE: Final = b"Z"
+VIEWS: Final = b"V"
 
 NO_STRING: Final = 0xFFFFFFFF
 NO_SIZE: Final = -1
@@ -65,6 +67,20 @@ TASK_FIELDS: Final = (
 
 Start and stop are on the worker's clock with Dask's shift, the last three are seconds from the start; NaN is not known.
 """
+
+STATES: Final = ("released", "waiting", "no-worker", "queued", "processing", "memory", "erred", "forgotten")
+"""States of a task at the scheduler, by their number."""
+
+STATE_FIELDS: Final = (
+    ("task", "Q"),
+    ("state", "B"),
+    ("suspicious", "B"),
+    ("worker", "I"),
+    ("type", "I"),
+    ("nbytes", "q"),
+    ("time", "d"),
+)
+"""A state that a task came to. Tasks are numbered from 0; the first entry of each ends with its key as text."""
 
 ARRIVAL_FIELDS: Final = (
     ("worker", "I"),
