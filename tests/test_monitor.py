@@ -24,6 +24,9 @@ from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.monitor import MONITOR_COLUMNS
 
 README = Path(__file__).parent.parent / "README.md"
+CLOCK = 0.02
+"""Seconds by which the clock of the scheduler may be mistaken: half of the shortest answer on a busy machine."""
+
 EXAMPLE = re.compile(r"<!-- tests/test_monitor.py runs this -->\n```python\n(.*?)```", re.DOTALL)
 
 
@@ -79,9 +82,9 @@ def check_against_the_tasks(monitor: TaskMonitor, results: list[dict[str, Any]])
         task = seen[result["key"]]
         assert (task["state"], task["outcome"], task["type"]) == ("memory", "ok", "dict")
         assert (task["worker"], task["thread"]) == (result["worker"], result["thread"])
-        assert task["start"] <= result["start"] + 0.001
-        assert result["stop"] <= task["stop"] + 0.001
-        assert task["duration"] <= result["stop"] - result["start"] + 0.1
+        assert result["start"] - 0.1 < task["start"] <= result["start"] + CLOCK
+        assert result["stop"] - CLOCK <= task["stop"] < result["stop"] + 0.1
+        assert task["duration"] >= result["stop"] - result["start"] - 1e-4
         assert task["nbytes"] > 0
 
 
@@ -93,7 +96,7 @@ def test_no_finished_task_is_missed(client: Client) -> None:
     per_worker = monitor.per_worker().set_index("worker")
     assert per_worker["tasks"].to_dict() == Counter(result["worker"] for result in results)
     assert per_worker["nbytes"].sum() == sum(task["nbytes"] for task in monitor.get_all_tasks())
-    assert per_worker["mean_nbytes"].mean() == pytest.approx(per_worker["nbytes"].sum() / 300)
+    assert (per_worker["mean_nbytes"] * per_worker["tasks"]).sum() == pytest.approx(per_worker["nbytes"].sum())
 
 
 def scheduler_states(client: Client) -> dict[str, str]:
@@ -314,11 +317,11 @@ def test_the_view_of_what_failed_and_of_what_went_on(viewed: Any) -> None:
 
 def test_views_are_complete(client: Client) -> None:
     with TaskMonitor(client, worker_view=True) as monitor:
-        results = told_and_released(client, 1200)
+        results = told_and_released(client, 600)
     assert monitor.problems == []
     computed = [view for view in monitor.worker_tasks if view["start"] is not None]  # others were stolen
     assert {(view["key"], view["worker"]) for view in computed} == {(told["key"], told["worker"]) for told in results}
-    assert len(computed) == 1200
+    assert len(computed) == 600
     assert all(view["start"] <= view["stop"] and view["nbytes"] > 0 for view in computed)
 
 
@@ -332,8 +335,10 @@ def test_what_is_dropped_is_told(client: Client) -> None:
         client.run_on_scheduler(without_room)
         futures = client.map(abs, range(10), pure=False)
         client.gather(futures)
+        keys = [future.key for future in futures]
+        transitions = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.story(*keys)))
     dropped = [int(problem.split()[0]) for problem in monitor.problems if "states of tasks were dropped" in problem]
-    assert dropped == [30]  # waiting, processing, memory
+    assert dropped == [transitions]
 
 
 def test_the_plugin_goes_with_its_client(client: Client) -> None:
@@ -368,7 +373,7 @@ def test_tasks_joined_with_their_chunks(analysed: Any) -> None:
         for name in ("dataset", "file", "entry_start", "entry_stop", "events", "worker"):
             assert getattr(row, name) == chunk[name]
         assert row.bytes == chunk["coffea_bytes_read"] > 0
-        assert row.start <= chunk["start"] + 0.001
+        assert row.start <= chunk["start"] + CLOCK
 
 
 def test_comparison_with_the_report(analysed: Any) -> None:
