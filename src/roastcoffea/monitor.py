@@ -72,7 +72,7 @@ MONITOR_COLUMNS: Final[tuple[Column, ...]] = (
     Column("created", "number", "s", "when it was first seen at the scheduler (Unix time, the client's clock)"),
     *(OF_ATTEMPT[name] for name in TOLD_BY_ATTEMPTS[9:]),
     Column("attempts", "integer", "attempts", "attempts that ended, of any outcome"),
-    Column("suspicious", "integer", None, "times that a worker died while it had the task (at most 255 are counted)"),
+    Column("suspicious", "integer", None, "times that a worker died while it had the task"),
 )
 """What is known of a task; the times and the result are those of its last attempt that worked, if one did."""
 

@@ -19,9 +19,8 @@ from roastcoffea.backends.dask import WORKERS_TIMEOUT, DaskMetricsBackend
 from roastcoffea.backends.log import ClusterLog
 from roastcoffea.backends.task_events import TaskEventsPlugin, WorkerView, send_views
 from roastcoffea.backends.worker import WorkerHalf
-from roastcoffea.records.wire import NO_SIZE, NO_STRING, STATE, STATE_FIELDS, STATES, VIEWS, packing
+from roastcoffea.records.wire import NO_SIZE, NO_STRING, STATE, STATE_FIELDS, STATES, VIEWS
 
-STATE_SIZE: Final = struct.calcsize(packing(STATE_FIELDS))
 STATE_ROW: Final = np.dtype([(name, "<" + code) for name, code in STATE_FIELDS])
 FORGOTTEN: Final = STATES.index("forgotten")
 
@@ -88,9 +87,9 @@ class StateLog(ClusterLog):
 
     def _take(self, kind: bytes, payload: bytes) -> None:
         if kind == STATE:
-            self._states += payload[:STATE_SIZE]
-            if len(payload) > STATE_SIZE:
-                self._names.append(payload[STATE_SIZE:].decode("utf-8", "replace"))
+            end = 4 + struct.unpack_from("<I", payload)[0]
+            self._states += payload[4:end]
+            self._names += json.loads(payload[end:])
         elif kind == VIEWS:
             self._take_views(*json.loads(zlib.decompress(payload)))
         else:

@@ -127,13 +127,17 @@ class Log:
         """Append an entry; False where it had to be dropped."""
         if kind in TABLE_OF and not self.has_room(kind):
             return False
+        self.append(kind, payload)
+        return True
+
+    def append(self, kind: bytes, payload: bytes) -> None:
+        """Append an entry for which there was room."""
         self._block += self._header(kind, len(payload))
         self._block += payload
         self.size += HEADER_SIZE + len(payload)
         if len(self._block) >= BLOCK:
             self._blocks.append(bytes(self._block))
             self._block = bytearray()
-        return True
 
     def number(self, text: str | None) -> int:
         """Number that stands for a text that recurs."""

@@ -20,6 +20,7 @@ from roastcoffea.backends.worker import LEAVING, WorkerHalf
 from roastcoffea.records.wire import (
     METADATA_KEY,
     NO_SIZE,
+    NO_STRING,
     STATE,
     STATE_FIELDS,
     STATES,
@@ -30,7 +31,11 @@ from roastcoffea.records.wire import (
 CENSUS_SLICE = 1000
 """Tasks that are written in one go when a monitor begins: they hold the scheduler for a few milliseconds."""
 
-MOST_SUSPICIOUS = 255
+ENTRY = 100_000
+"""Bytes of states in one entry of the log; what is written one by one costs the scheduler more."""
+
+PLACED = ("processing", "memory", "erred")
+"""States in which a task is with a worker."""
 
 SEND_SECONDS = 1.0
 """Between two messages of a worker's views: so much is missing at most of a worker that is killed."""
@@ -71,7 +76,9 @@ class TaskEventsPlugin(CollectorPlugin):
         self._state = struct.Struct(packing(STATE_FIELDS)).pack
         self._states = {state: code for code, state in enumerate(STATES)}
         self._numbers: dict[Any, int] = {}
-        self._named = 0
+        self._known = 0
+        self._names: list[str] = []
+        self._rows = bytearray()
         self._batches: dict[str, int] = {}
         self._present = dict.fromkeys(scheduler.tasks)
         self._census = asyncio.ensure_future(self._count_present())
@@ -82,6 +89,11 @@ class TaskEventsPlugin(CollectorPlugin):
         except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
             self._failed(problem)
         super().transition(key, start, finish, *args, stimulus_id=stimulus_id, **kwargs)
+
+    def drain(self, limit: int, received: int) -> dict[str, Any]:
+        """As that of a collector's plugin."""
+        self._write_entry()
+        return super().drain(limit, received)
 
     async def finish(self, flush: bytes, timeout: float, limit: int, received: int) -> dict[str, Any]:
         """As that of a collector's plugin, with what the workers have still to tell of their tasks."""
@@ -109,22 +121,33 @@ class TaskEventsPlugin(CollectorPlugin):
             self._numbers.pop(key, None)
 
     def _write_state(self, task: Any, state: str, moment: float) -> None:
-        known = self._numbers.get(task.key)
-        number = self.log.number
-        row = self._state(
-            self._named if known is None else known,
-            self._states[state],
-            min(task.suspicious, MOST_SUSPICIOUS),
-            number(place(task)),
-            number(task.type),
-            task.nbytes if task.nbytes >= 0 else NO_SIZE,
-            moment,
-        )
-        if known is not None:
-            self.log.write(STATE, row)
-        elif self.log.write(STATE, row + str(task.key).encode("utf-8", "surrogatepass")):
-            self._numbers[task.key] = self._named
-            self._named += 1
+        if not self.log.has_room(STATE):
+            return
+        number = self._numbers.get(task.key)
+        if number is None:
+            number = self._named(task.key)
+        told: tuple[int, ...] = NOWHERE
+        if state in PLACED:
+            text = self.log.number
+            told = (task.suspicious, text(place(task)), text(task.type), task.nbytes)
+        self._rows += self._state(number, self._states[state], *told, moment)
+        if len(self._rows) >= ENTRY:
+            self._write_entry()
+
+    def _named(self, key: Any) -> int:
+        """Number of a task that is new here."""
+        number = self._numbers[key] = self._known
+        self._known += 1
+        self._names.append(str(key))
+        return number
+
+    def _write_entry(self) -> None:
+        """Put states and names into the log; what they mean by numbers is there already."""
+        names, rows = json.dumps(self._names).encode(), bytes(self._rows)
+        self._names.clear()
+        self._rows.clear()
+        if rows:
+            self.log.append(STATE, struct.pack("<I", len(rows)) + rows + names)
 
     def _worker_told(self, message: Mapping[str, Any]) -> None:
         super()._worker_told(message)
@@ -154,6 +177,10 @@ class TaskEventsPlugin(CollectorPlugin):
     def _end(self) -> None:
         super()._end()
         self._census.cancel()
+
+
+NOWHERE = (0, NO_STRING, NO_STRING, NO_SIZE)
+"""What is told of a task that is with no worker."""
 
 
 def place(task: Any) -> str | None:

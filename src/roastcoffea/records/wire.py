@@ -74,13 +74,16 @@ STATES: Final = ("released", "waiting", "no-worker", "queued", "processing", "me
 STATE_FIELDS: Final = (
     ("task", "Q"),
     ("state", "B"),
-    ("suspicious", "B"),
+    ("suspicious", "I"),
     ("worker", "I"),
     ("type", "I"),
     ("nbytes", "q"),
     ("time", "d"),
 )
-"""A state that a task came to. Tasks are numbered from 0; the first entry of each ends with its key as text."""
+"""A state that a task came to; tasks are numbered from 0, in the order of appearance.
+
+An entry has the length of its rows, the rows, and as JSON the keys of the tasks that appear in it first.
+"""
 
 ARRIVAL_FIELDS: Final = (
     ("worker", "I"),
