@@ -220,6 +220,7 @@ class Watch:
     def __init__(self, client: Any, worker_view: bool) -> None:
         self.backend = MonitorBackend(client, worker_view)
         self.stop: float | None = None
+        self._drawn: list[Snapshot] | None = None
         self.backend.open(None)
         self.start = time.time()
 
@@ -234,13 +235,21 @@ class Watch:
         return time.time() if self.stop is None else self.stop
 
     def snapshots(self, interval: float) -> list[Snapshot]:
-        """Snapshots at each interval."""
+        """Snapshots at each interval; once the period has ended they are kept."""
+        if self._drawn is not None:
+            return self._drawn
+        drawn = self._draw(interval)
+        if self.stop is not None:
+            self._drawn = drawn
+        return drawn
+
+    def _draw(self, interval: float) -> list[Snapshot]:
         history, end = self.backend.history(), self.end
         moments = self.start + interval * np.arange(1 + math.floor((end - self.start) / interval))
         rows = np.searchsorted(history.rows["time"], moments, side="right")
         tasks = np.concatenate([[0], history.count_after_each()])[rows]
-        drawn = zip(moments.tolist(), tasks.tolist(), self._workers_at(moments, end), rows.tolist(), strict=True)
-        return [Snapshot(moment, count, workers, history, row) for moment, count, workers, row in drawn]
+        parts = zip(moments.tolist(), tasks.tolist(), self._workers_at(moments, end), rows.tolist(), strict=True)
+        return [Snapshot(moment, count, workers, history, row) for moment, count, workers, row in parts]
 
     def _workers_at(self, moments: np.ndarray[Any, Any], end: float) -> list[int]:
         lifetimes = self.backend.lifetimes(self.start, end)
@@ -324,10 +333,12 @@ class TaskMonitor:
         if self._watch is not None:
             return
         self._refuse_the_thread_of_the_loop()
-        with noting(self._note, "the cluster is not seen"):
-            self._watch = Watch(self._client(), self.worker_view)
-        if self._watch is None:
-            self._close_own_client()
+        try:
+            with noting(self._note, "the cluster is not seen"):
+                self._watch = Watch(self._client(), self.worker_view)
+        finally:
+            if self._watch is None:
+                self._close_own_client()
 
     def stop(self) -> None:
         """Bring home what was seen, and leave the cluster as it was. It does nothing where nothing runs."""
@@ -335,8 +346,10 @@ class TaskMonitor:
             return
         watch, self._watch = self._watch, None
         self._past.append(watch)
-        watch.close()
-        self._close_own_client()
+        try:
+            watch.close()
+        finally:
+            self._close_own_client()
 
     def reset(self) -> None:
         """Forget what was seen; a monitor that runs goes on from now."""
