@@ -82,8 +82,8 @@ def check_against_the_tasks(monitor: TaskMonitor, results: list[dict[str, Any]])
         task = seen[result["key"]]
         assert (task["state"], task["outcome"], task["type"]) == ("memory", "ok", "dict")
         assert (task["worker"], task["thread"]) == (result["worker"], result["thread"])
-        assert result["start"] - 0.1 < task["start"] <= result["start"] + CLOCK
-        assert result["stop"] - CLOCK <= task["stop"] < result["stop"] + 0.1
+        assert result["start"] - 1 < task["start"] <= result["start"] + CLOCK  # a busy machine begins late
+        assert result["stop"] - CLOCK <= task["stop"] < result["stop"] + 1
         assert task["duration"] >= result["stop"] - result["start"] - 1e-4
         assert task["nbytes"] > 0
 
@@ -425,13 +425,13 @@ def test_a_worker_that_is_killed(tmp_path: Path, worker_view: bool) -> None:
         Client(cluster) as client,
     ):
         with TaskMonitor(client, worker_view=worker_view) as monitor:
-            key = client.submit(kill_once, str(tmp_path / "marker")).key
+            killing = client.submit(kill_once, str(tmp_path / "marker"))
             client.gather(client.map(told, range(20), pure=False))
-            assert wait_until(lambda: scheduler_states(client).get(key, "memory") == "memory", 10)
+            assert killing.result() == 1
             client.wait_for_workers(2, timeout=20)
-        (task,) = [task for task in monitor.get_all_tasks() if task["key"] == key]
+        (task,) = [task for task in monitor.get_all_tasks() if task["key"] == killing.key]
         lost = [problem for problem in monitor.problems if "was lost: its view of tasks lacks" in problem]
         assert len(lost) == worker_view
-        assert task["suspicious"] == 1
+        assert (task["suspicious"], task["attempts"], task["outcome"]) == (1, 2, "ok")
         assert {snapshot.num_workers for snapshot in monitor.snapshots} >= {1, 2}
         assert what_stays(client) == []
