@@ -150,18 +150,18 @@ VIEW_NAMES: Final = (
 """What a worker tells of a task."""
 
 
-EMPTY: Final[Mapping[str, Any]] = {
-    "num_dependencies": 0,
-    "num_dependents": 0,
-    "dependencies": [],
-    "dependents": [],
-    "waiting_for_data": [],
-    "who_has": [],
-    "resource_restrictions": {},
-    "annotations": {},
-    "metadata": {},
+EMPTY: Final[Mapping[str, type]] = {
+    "num_dependencies": int,
+    "num_dependents": int,
+    "dependencies": list,
+    "dependents": list,
+    "waiting_for_data": list,
+    "who_has": list,
+    "resource_restrictions": dict,
+    "annotations": dict,
+    "metadata": dict,
 }
-"""What a worker did know to be empty, as it does not send it."""
+"""What a worker knew to be empty: it does not send that."""
 
 
 class ReportComparison(NamedTuple):
@@ -387,8 +387,8 @@ class TaskMonitor:
         Names, units and meanings are those of `to_dataframe`; None is not known. A task that was computed more than
         once is there as its last attempt that worked, or as the last one where none did.
         """
-        attempts = self._best_attempts()
-        return [complete_task(task, attempts.get(key, {})) for key, task in self._states().items()]
+        states, attempts = self._states(), self._best_attempts()
+        return [complete_task(task, attempts.get(key, {})) for key, task in states.items()]
 
     def to_dataframe(self) -> pd.DataFrame:
         """What `get_all_tasks` tells, a row per task; meaning and unit of columns are in `attrs["columns"]`."""
@@ -396,17 +396,19 @@ class TaskMonitor:
 
     def per_worker(self) -> pd.DataFrame:
         """Number and size of the results that each worker computed, a row per worker."""
-        finished = [task for task in self.get_all_tasks() if task["outcome"] == OK]
-        addresses = sorted({task["worker"] for task in finished if task["worker"] is not None})
-        rows = [worker_row(worker, [task for task in finished if task["worker"] == worker]) for worker in addresses]
+        finished: dict[str, list[dict[str, Any]]] = {}
+        for task in self.get_all_tasks():
+            if task["outcome"] == OK:
+                finished.setdefault(task["worker"], []).append(task)
+        rows = [worker_row(worker, tasks) for worker, tasks in sorted(finished.items())]
         return frame_of(table_of_rows(WORKER_COLUMNS, rows), WORKER_COLUMNS)
 
     @property
     def worker_tasks(self) -> list[dict[str, Any]]:
-        """How the workers held the tasks: one dict per task and worker (`worker_view=True`).
+        """How the workers held the tasks: one dict per task and worker; empty without `worker_view=True`.
 
         A worker that fetched a result for another task holds it as well, without having computed it. A key that
-        came to a worker anew after that had forgotten it is there anew. Times are Unix seconds on the client's clock.
+        came to a worker anew after it was forgotten there is listed anew. Times are Unix seconds on the client's clock.
 
         - `key`, `worker`, `run_id`, `span`, `thread`, `annotations`, `metadata` (its plain values), `priority`,
           `resource_restrictions`;
@@ -559,7 +561,8 @@ def complete_task(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> dict[s
 def complete_view(view: Mapping[str, Any], suspicious: int | None) -> dict[str, Any]:
     """A worker's view of a task with all names, and what the scheduler counts."""
     held = [state for state, _ in view["transitions"] if state not in GONE]
-    known = {**(EMPTY if "told" in view else {}), **view}
+    empty = {name: kind() for name, kind in EMPTY.items()} if "told" in view else {}
+    known = {**empty, **view}
     known |= {"state": held[-1] if held else None, "suspicious": suspicious}
     known["duration"] = distance(known["start"], known["stop"])
     return {name: known.get(name) for name in VIEW_NAMES}
@@ -572,12 +575,12 @@ def distance(start: float | None, stop: float | None) -> float | None:
 
 def worker_row(worker: str, tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sums over the tasks of a worker."""
-    sizes = [task["nbytes"] for task in tasks if task["nbytes"] is not None]
+    nbytes = known_total(task["nbytes"] for task in tasks)
     return {
         "worker": worker,
         "tasks": len(tasks),
-        "nbytes": sum(sizes),
-        "mean_nbytes": sum(sizes) / len(sizes) if sizes else None,
+        "nbytes": nbytes,
+        "mean_nbytes": quotient(nbytes, len(tasks)),
         "seconds": known_total(task["duration"] for task in tasks),
     }
 
