@@ -50,6 +50,7 @@ TRAVELLING = (
     "roastcoffea.instrument.track",
     "roastcoffea.backends.scheduler",
     "roastcoffea.backends.worker",
+    "roastcoffea.backends.task_events",
 )
 """Modules that run on workers or on the scheduler."""
 

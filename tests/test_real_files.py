@@ -15,6 +15,7 @@ from analyses import Jets, runner_for
 from distributed import Client, LocalCluster
 
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.monitor import TaskMonitor
 
 FILES = ("ttbar", "dy", "dimuon", "all")
 TESTS = Path(__file__).parent
@@ -116,4 +117,17 @@ def test_sample_on_a_cluster_without_the_package(without_package: Client, sample
     collector = check(without_package, sample, 1000)
     assert collector.metrics["worker_cpu_time_seconds"] > 0
     assert collector.span_metrics["execute", "Jets", "memory-read", "count"] == 16
+    assert wait_until(lambda: what_stays(without_package) == [])
+
+
+def test_a_monitor_on_a_cluster_without_the_package(without_package: Client) -> None:
+    from conftest import wait_until, what_stays
+
+    with TaskMonitor(without_package, worker_view=True) as monitor:
+        futures = without_package.map(abs, range(20), pure=False)
+        without_package.gather(futures)
+    assert monitor.problems == []
+    finished = {task["key"]: task["worker"] for task in monitor.get_all_tasks() if task["stop"] is not None}
+    assert finished.keys() == {future.key for future in futures}
+    assert finished == {view["key"]: view["worker"] for view in monitor.worker_tasks if view["stop"] is not None}
     assert wait_until(lambda: what_stays(without_package) == [])

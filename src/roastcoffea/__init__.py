@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from roastcoffea.measurement import Measurement as Measurement
     from roastcoffea.measurement import load as load
     from roastcoffea.measurement import load_measurement as load_measurement
+    from roastcoffea.monitor import TaskMonitor as TaskMonitor
 
 __version__ = "1.0.0.dev0"
 
@@ -28,6 +29,7 @@ _MODULES: Final = {
     "MetricsCollector": "roastcoffea.collector",
     "MissingMetricError": "roastcoffea.errors",
     "RoastcoffeaError": "roastcoffea.errors",
+    "TaskMonitor": "roastcoffea.monitor",
     "load": "roastcoffea.measurement",
     "load_measurement": "roastcoffea.measurement",
     "measurement_from_report": "roastcoffea.importers",

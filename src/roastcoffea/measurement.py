@@ -272,11 +272,7 @@ class Measurement:
     def _frame(
         self, table: pa.Table | None, field: str, columns: Sequence[Column], absent: str | None = None
     ) -> pd.DataFrame:
-        import pandas as pd
-
-        filled = table if table is not None else table_of_rows(columns, [])
-        frame: pd.DataFrame = filled.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
-        frame.attrs["columns"] = {column.name: _documentation(column) for column in columns}
+        frame = frame_of(table if table is not None else table_of_rows(columns, []), columns)
         if table is None:
             frame.attrs["absent"] = absent or self._absence(field)
         return frame
@@ -285,6 +281,15 @@ class Measurement:
         """Why a table is not there: what it is joined to may be missing, too."""
         missing = "chunks" if field in JOINED and self.run.chunks is None else field
         return reason_of_absence(self.run, missing)
+
+
+def frame_of(table: pa.Table, columns: Sequence[Column]) -> pd.DataFrame:
+    """DataFrame of records, with the meaning and unit of its columns in `attrs["columns"]`."""
+    import pandas as pd
+
+    frame: pd.DataFrame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    frame.attrs["columns"] = {column.name: _documentation(column) for column in columns}
+    return frame
 
 
 def load(path: str | PathLike[str]) -> Measurement:

@@ -107,7 +107,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         answer = self._on_scheduler(survey, flush=_pickled(flush), timeout=WORKERS_TIMEOUT)
         self._scheduler_package = answer["package"]
         self._learn_environment(answer)
-        plugin = CollectorPlugin(self.name, self.client.id, interval, span)
+        plugin = self._scheduler_half(interval, span)
         try:
             self._on_scheduler(
                 register,
@@ -215,13 +215,19 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             raise ConnectionError(text)
         return dict(answer)
 
+    def _scheduler_half(self, interval: float | None, span: str | None) -> CollectorPlugin:
+        return CollectorPlugin(self.name, self.client.id, interval, span)
+
+    def _worker_half(self, carried: bytes | None) -> WorkerHalf:
+        return WorkerHalf(self.name, carried)
+
     def _worker_plugin(self, answer: Mapping[str, Any]) -> bytes:
         """The workers' plugin: by value, as workers without the package may come later.
 
         In this process it goes as it is: unpickling a class by value changes the class of which it was made.
         """
         carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
-        plugin = WorkerHalf(self.name, carried)
+        plugin = self._worker_half(carried)
         here = (socket.gethostname(), os.getpid())
         if any((worker["host"], worker["process"]) == here for worker in answer["workers"].values()):
             return bytes(dumps(plugin))

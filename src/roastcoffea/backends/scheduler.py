@@ -50,10 +50,12 @@ from roastcoffea.records.wire import (
     PROCESS_CPU_FIELDS,
     SAMPLE,
     SAMPLE_FIELDS,
+    STATE,
     STRING,
     TASK,
     TASK_ERROR,
     TASK_FIELDS,
+    VIEWS,
     packing,
 )
 
@@ -76,7 +78,14 @@ MOST_PROBLEMS = 20
 """Different problems that are told; the rest is counted among the failures."""
 
 # what else the log has is small, and rows need it
-TABLE_OF = {TASK: "tasks", TASK_ERROR: "errors of tasks", CHUNK: "chunks", SAMPLE: "samples"}
+TABLE_OF = {
+    TASK: "tasks",
+    TASK_ERROR: "errors of tasks",
+    CHUNK: "chunks",
+    SAMPLE: "samples",
+    STATE: "states of tasks",
+    VIEWS: "batches of workers' views of tasks",
+}
 
 
 UNASSIGNED = ("queued", "no-worker")
@@ -118,13 +127,17 @@ class Log:
         """Append an entry; False where it had to be dropped."""
         if kind in TABLE_OF and not self.has_room(kind):
             return False
+        self.append(kind, payload)
+        return True
+
+    def append(self, kind: bytes, payload: bytes) -> None:
+        """Append an entry for which there was room."""
         self._block += self._header(kind, len(payload))
         self._block += payload
         self.size += HEADER_SIZE + len(payload)
         if len(self._block) >= BLOCK:
             self._blocks.append(bytes(self._block))
             self._block = bytearray()
-        return True
 
     def number(self, text: str | None) -> int:
         """Number that stands for a text that recurs."""
@@ -302,9 +315,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._counted |= answer.pop("counted")
         await self._last_words(min(timeout, LAST_WORD))
         for address in sorted(self._left):
-            self._problem(
-                f"{address} was lost: its fine metrics lack what it did in its last {PUSH_SECONDS:g} s at most"
-            )
+            self._note_lost(address)
         spans = answer.pop("spans")
         answer["counted"] = [(address, list(of_spans(told, spans).items())) for address, told in self._counted.items()]
         self.sample()
@@ -329,6 +340,9 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             await asyncio.wait([removal], timeout=wait)
 
     # how it does that
+
+    def _note_lost(self, address: str) -> None:
+        self._problem(f"{address} was lost: its fine metrics lack what it did in its last {PUSH_SECONDS:g} s at most")
 
     async def _last_words(self, timeout: float) -> None:
         """Wait for workers that were retired: the scheduler removes them before they say what they have counted."""

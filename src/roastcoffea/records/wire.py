@@ -36,6 +36,8 @@ ARRIVAL: Final = b"+"
 DEPARTURE: Final = b"-"
 PROCESS_CPU: Final = b"F"
 PROBLEM: Final = b"P"
+STATE: Final = b"Z"
+VIEWS: Final = b"V"
 
 NO_STRING: Final = 0xFFFFFFFF
 NO_SIZE: Final = -1
@@ -64,6 +66,23 @@ TASK_FIELDS: Final = (
 """Fixed part of a task's entry; the key follows as text.
 
 Start and stop are on the worker's clock with Dask's shift, the last three are seconds from the start; NaN is not known.
+"""
+
+STATES: Final = ("released", "waiting", "no-worker", "queued", "processing", "memory", "erred", "forgotten")
+"""States of a task at the scheduler, by their number."""
+
+STATE_FIELDS: Final = (
+    ("task", "Q"),
+    ("state", "B"),
+    ("suspicious", "I"),
+    ("worker", "I"),
+    ("type", "I"),
+    ("nbytes", "q"),
+    ("time", "d"),
+)
+"""A state that a task came to; tasks are numbered from 0, in the order of appearance.
+
+An entry has the length of its rows, the rows, and as JSON the keys of the tasks that appear in it first.
 """
 
 ARRIVAL_FIELDS: Final = (
