@@ -206,6 +206,10 @@ def test_errors_and_attempts(client: Client, tmp_path: Path) -> None:
     assert sorted(monitor.attempts["outcome"]) == ["error", "error", "ok"]
 
 
+def tasks_there(dask_scheduler: Any) -> int:
+    return len(dask_scheduler.tasks)
+
+
 def test_start_stop_and_reset(client: Client) -> None:
     monitor = TaskMonitor(client)
     assert (monitor.snapshots, monitor.get_all_tasks(), monitor.worker_tasks) == ([], [], [])
@@ -217,6 +221,8 @@ def test_start_stop_and_reset(client: Client) -> None:
         monitor.stop()
         monitor.stop()
         client.submit(abs, 7).result()
+        # a task that is still there would be seen by the next start
+        assert wait_until(lambda: client.run_on_scheduler(tasks_there) == 0)
     assert len(monitor.get_all_tasks()) == 3
     with monitor:
         client.submit(abs, 5, pure=False).result()
