@@ -26,10 +26,10 @@ from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Environment, Host, Run, RunnerCall
 from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 
 FORMAT: Final = "roastcoffea_run"
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 RUN_FILE: Final = "run.json"
 TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "chunks": CHUNK_COLUMNS,
@@ -39,6 +39,7 @@ TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "tasks": TASK_COLUMNS,
     "samples": SAMPLE_COLUMNS,
     "lifetimes": LIFETIME_COLUMNS,
+    "pauses": PAUSE_COLUMNS,
 }
 
 NOT_RECORDED: Final = "this measurement was saved by a version that did not record them"
@@ -67,7 +68,16 @@ def _with_times(body: Body, tables: Tables) -> tuple[Body, Tables]:
     return body | {"absent": {"span_metrics_per_worker": NOT_RECORDED} | dict(body["absent"])}, known
 
 
-UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {1: _with_bytes, 2: _with_times}
+def _with_pauses(body: Body, tables: Tables) -> tuple[Body, Tables]:
+    """Run of schema 4: schema 3 did not know when workers were paused."""
+    return body | {"absent": {"pauses": NOT_RECORDED} | dict(body["absent"])}, tables
+
+
+UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {
+    1: _with_bytes,
+    2: _with_times,
+    3: _with_pauses,
+}
 """For each older schema the function that makes the next one of it."""
 
 

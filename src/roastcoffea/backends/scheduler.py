@@ -45,6 +45,8 @@ from roastcoffea.records.wire import (
     NO_SIZE,
     NO_STRING,
     NO_TIME,
+    PAUSE,
+    PAUSE_FIELDS,
     PROBLEM,
     PROCESS_CPU,
     PROCESS_CPU_FIELDS,
@@ -78,6 +80,9 @@ MOST_PROBLEMS = 20
 # what else the log has is small, and rows need it
 TABLE_OF = {TASK: "tasks", TASK_ERROR: "errors of tasks", CHUNK: "chunks", SAMPLE: "samples"}
 
+
+PAUSED = "paused"
+"""Status of a worker that has too little memory left to begin tasks, or to fetch their inputs."""
 
 UNASSIGNED = ("queued", "no-worker")
 """States of a task that could run, and has no worker."""
@@ -191,6 +196,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._left: set[str] = set()
         self._retired: set[str] = set()
         self._gone: set[str] = set()
+        self._paused: set[str] = set()
         self._failures_told: dict[tuple[Any, int], Mapping[str, Any]] = {}
         self._workers: dict[str, Any] = {}
         self._sampled: dict[str, float] = {}
@@ -240,6 +246,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
                 self._worker_told(msg)
             elif topic == "stealing":
                 self._stolen(msg)
+            elif topic in self._workers:
+                self._worker_changed(topic, msg)
             elif topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker" and msg["expected"]:
                 self._retired.add(msg["worker"])
         except Exception as problem:  # noqa: BLE001  (as above)
@@ -389,13 +397,25 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             ARRIVAL_FIELDS,
             (worker, name, host, time.time(), state.nthreads, state.memory_limit or 0, state.pid),
         )
+        self._note_pause(address, state.status.name)
 
     def _departure(self, address: str) -> None:
         self._sample_worker(address, self._workers.pop(address))
         self._sampled.pop(address, None)
+        self._paused.discard(address)
         if address not in self._gone:
             self._left.add(address)
         self._pack(DEPARTURE, DEPARTURE_FIELDS, (self.log.number(address), time.time()))
+
+    def _worker_changed(self, address: str, message: Any) -> None:
+        if isinstance(message, dict) and message.get("action") == "worker-status-change":
+            self._note_pause(address, message["status"])
+
+    def _note_pause(self, address: str, status: str) -> None:
+        paused = status == PAUSED
+        if paused != (address in self._paused):
+            (self._paused.add if paused else self._paused.discard)(address)
+            self._pack(PAUSE, PAUSE_FIELDS, (self.log.number(address), time.time(), paused))
 
     def _pack(self, kind: bytes, fields: tuple[tuple[str, str], ...], values: tuple[Any, ...]) -> None:
         self.log.write(kind, struct.pack(packing(fields), *values))

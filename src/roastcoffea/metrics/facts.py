@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -127,12 +128,33 @@ def counted_chunks(chunks: pa.Table) -> pa.Table:
     A result that was lost with its worker and computed again counts once. An attempt without a task counts by
     itself, and so does the same task in another Runner call.
     """
-    gave = with_outcome(chunks, GAVE_A_RESULT)
+    gave = (
+        with_outcome(chunks, GAVE_A_RESULT)
+        if set(chunks["outcome"].unique().to_pylist()) - {*GAVE_A_RESULT}
+        else chunks
+    )
+    last = _last_attempts(gave)
+    return gave if len(last) == len(gave) else gave.take(pa.array(last))
+
+
+def _last_attempts(gave: pa.Table) -> npt.NDArray[np.int64]:
+    """Rows of the last attempt of each task, and of attempts without one, in their order."""
+    key, call = (pc.dictionary_encode(gave[name].combine_chunks()) for name in ("key", "call"))
+    calls = len(call.dictionary) + 1
+    tasks = len(key.dictionary)
+    if tasks == len(gave):
+        return np.arange(tasks)
+    of_key, of_call = (pc.fill_null(column.indices, -1).to_numpy().astype(np.int64) for column in (key, call))
+    alone = of_key < 0
+    task = np.where(alone, tasks + np.cumsum(alone), of_key) * calls + of_call + 1
+    _, first, number = np.unique(task, return_index=True, return_inverse=True)
+    if len(first) == len(task):
+        return np.arange(len(task))
     attempt, run_id = (pc.fill_null(gave[column], -1).to_numpy() for column in ("attempt", "run_id"))
-    gave = gave.take(pa.array(np.lexsort((attempt, run_id))))
-    tasks = enumerate(zip(gave["call"].to_pylist(), gave["key"].to_pylist(), strict=True))
-    last = {row if key is None else (call, key): row for row, (call, key) in tasks}
-    return gave.take(pa.array(sorted(last.values()), pa.int64()))
+    order = np.lexsort((attempt, run_id))
+    last = np.empty(len(first), np.int64)
+    last[number[order]] = order
+    return np.sort(last)
 
 
 @fact
