@@ -200,6 +200,12 @@ class ClusterLog:
             columns[name] = _measured(rows[name], code)
         return _table(SAMPLE_COLUMNS, columns)
 
+    def _error_texts(self) -> pa.Array:
+        texts = np.full(len(self._keys), None, dtype=object)
+        for row, text in self._errors.items():
+            texts[row] = text
+        return pa.array(texts, pa.string())
+
     def _task_rows(self) -> np.ndarray[Any, Any]:
         return np.frombuffer(self._tasks, _dtype(TASK_FIELDS))
 
@@ -236,15 +242,16 @@ class ClusterLog:
             times[name] = pa.array(rows[name] - offset, mask=rows[name] == NO_TIME)
         for name in ("arrived", "ready", "seceded"):
             times[name] = pa.array(began + rows[name], mask=unknown | np.isnan(rows[name]))
+        keys = pa.array(self._keys, pa.string())
         columns = {
-            "key": pa.array(self._keys, pa.string()),
+            "key": keys,
             "kind": pa.array(KINDS, pa.string()).take(pa.array(rows["kind"])),
             "outcome": pa.array(OUTCOMES, pa.string()).take(pa.array(rows["outcome"])),
             "nbytes": pa.array(rows["nbytes"], mask=rows["nbytes"] == NO_SIZE),
             "run_id": pa.array(rows["run_id"]),
             "thread": pa.array(rows["thread"].astype(np.int64), mask=rows["thread"] == 0),
-            "attempt": pa.array(attempt_numbers(self._keys), pa.int64()),
-            "error": pa.array([self._errors.get(row) for row in range(len(self._keys))], pa.string()),
+            "attempt": pa.array(attempt_numbers(keys)),
+            "error": self._error_texts(),
             **{name: self._texts(rows[name]) for name in ("worker", "prefix", "type", "span")},
             **times,
         }

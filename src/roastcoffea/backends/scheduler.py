@@ -449,13 +449,15 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         record, times = metadata.get(METADATA_KEY), metadata.get(self.name)
         if times is not None:
             task.metadata.pop(self.name, None)
-        self._count_stranger(task)
+        mark = self._mark(task)
+        if mark is None and (task.group.span_id in self._elsewhere or self._in_our_span(task)):
+            self.strangers += 1
         written = self.log.has_room(TASK)
         if written:
             self._write_task(task, told, assignment, outcome, _attempt_times(told, times, failed))
         if written and told.get("exception_text"):
             self.log.write(TASK_ERROR, told["exception_text"][:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
-        if record is not None and self._mark(task) is not None:
+        if record is not None and mark is not None:
             self.log.write(CHUNK, record)
             task.metadata.pop(METADATA_KEY, None)
 
@@ -473,10 +475,6 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         Dask keeps all tasks of one name in one span as long as any of them is alive, whoever submitted them.
         """
         return self.span in ((task.annotations or {}).get("span") or {}).get("ids", ())
-
-    def _count_stranger(self, task: Any) -> None:
-        if self._mark(task) is None and (task.group.span_id in self._elsewhere or self._in_our_span(task)):
-            self.strangers += 1
 
     def _outcome(self, finish: str, stimulus: str, told: Mapping[str, Any], assigned: str | None) -> str:
         if finish == "memory":
