@@ -242,7 +242,7 @@ PHASES_OF_CHUNKS: Final = (
 
 
 def _phase(column: str, chunks: pa.Table) -> float:
-    unknown = with_outcome(chunks, (OK,))[column].null_count
+    unknown = with_outcome(chunks.select(["outcome", column]), (OK,))[column].null_count
     if unknown:
         raise NotMeasuredError(f"not known for {unknown} of {len(chunks)} attempts of chunks")
     return float(known_sum(chunks[column]))

@@ -51,7 +51,8 @@ def known_sum(column: pa.ChunkedArray) -> Any:
 
 def with_outcome(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
     """Rows that ended in one of these ways."""
-    return table.filter(pc.is_in(table["outcome"], value_set=pa.array(outcomes, pa.string())))
+    ended = pc.is_in(table["outcome"], value_set=pa.array(outcomes, pa.string()))
+    return table if pc.all(ended, min_count=0).as_py() else table.filter(ended)
 
 
 def measured_values(column: pa.ChunkedArray) -> Numbers:
@@ -107,7 +108,7 @@ def task_metrics(cumulative_metrics: SpanMetrics) -> SpanMetrics:
 @fact
 def processor_prefixes(tasks: pa.Table) -> frozenset[str]:
     """Prefixes of the tasks that ran the processor."""
-    kinds = tasks.filter(pc.equal(tasks["kind"], task_records.PROCESSOR))
+    kinds = tasks.select(["prefix"]).filter(pc.equal(tasks["kind"], task_records.PROCESSOR))
     prefixes = frozenset(filter(None, kinds["prefix"].unique().to_pylist()))
     if not prefixes:
         raise NotMeasuredError("no task of a processor was seen")
@@ -128,11 +129,7 @@ def counted_chunks(chunks: pa.Table) -> pa.Table:
     A result that was lost with its worker and computed again counts once. An attempt without a task counts by
     itself, and so does the same task in another Runner call.
     """
-    gave = (
-        with_outcome(chunks, GAVE_A_RESULT)
-        if set(chunks["outcome"].unique().to_pylist()) - {*GAVE_A_RESULT}
-        else chunks
-    )
+    gave = with_outcome(chunks, GAVE_A_RESULT)
     last = _last_attempts(gave)
     return gave if len(last) == len(gave) else gave.take(pa.array(last))
 

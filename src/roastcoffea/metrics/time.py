@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.metrics.attempts import among, identities, places
+from roastcoffea.metrics.baskets import Flags
 from roastcoffea.metrics.catalogue import CATALOGUE, TIME, Metric, NotMeasuredError, Sourced, metric
 from roastcoffea.metrics.facts import GAVE_A_RESULT, measured_values, reason_of_absence
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Attempts, Certificate, Ledger
@@ -91,7 +92,6 @@ REPEATED: Final = "repeated"
 LEDGER: Final = "time ledger"
 
 Breakdown = Literal["dataset", "worker"]
-Flags = npt.NDArray[np.bool_]
 
 
 class Timelines(NamedTuple):
@@ -266,11 +266,11 @@ class _Seen(NamedTuple):
 def _seen(run: Run, lifetimes: pa.Table, chunks: pa.Table, counted: pa.Table) -> _Seen:
     names = lifetimes["worker"].unique().to_pylist()
     threads = np.asarray(lifetimes["threads"].to_numpy(), dtype=np.int64)
-    presence = Presence(_numbers(lifetimes["worker"], names), *_times_within(run, lifetimes), threads)
+    presence = Presence(places(lifetimes["worker"], names), *_times_within(run, lifetimes), threads)
     pauses = table_of_rows(PAUSE_COLUMNS, []) if run.pauses is None else run.pauses
     pauses = pauses.filter(pc.is_in(pauses["worker"], value_set=pa.array(names, pa.string())))
     one = np.ones(len(pauses), np.int64)
-    paused = Presence(_numbers(pauses["worker"], names), *_times_within(run, pauses), one)
+    paused = Presence(places(pauses["worker"], names), *_times_within(run, pauses), one)
     if run.tasks is None:
         busy = _busy_chunks(run, chunks, counted, names)
     else:
@@ -326,13 +326,6 @@ def _all_rows(busy: _Busy, slots: Slots, names: list[str]) -> pa.Table:
     return pa.concat_tables([_rows(addresses, of, seconds), idle])
 
 
-def _numbers(column: pa.ChunkedArray, names: Sequence[str] | pa.Array) -> Counts:
-    """Place of each value among the names; -1 for one that is not among them."""
-    known = names if isinstance(names, pa.Array) else pa.array(names, pa.string())
-    found = pc.fill_null(pc.index_in(column, value_set=known, skip_nulls=True), -1)
-    return np.asarray(found.to_numpy(), dtype=np.int64)
-
-
 # Where chunks are all that is known
 
 
@@ -345,7 +338,7 @@ def _busy_chunks(run: Run, chunks: pa.Table, counted: pa.Table, names: list[str]
     else:
         parts.append(_classes_of_openings(run.preprocessing))
     table = pa.concat_tables(parts)
-    worker = _numbers(table["worker"], names)
+    worker = places(table["worker"], names)
     known = worker >= 0
     if not known.all():
         reasons.append(f"{np.count_nonzero(~known)} attempts ran on workers that were not seen")
@@ -372,7 +365,7 @@ def _busy_chunks(run: Run, chunks: pa.Table, counted: pa.Table, names: list[str]
 
 def _classes_of_chunks(chunks: pa.Table, counted: pa.Table) -> pa.Table:
     """Attempts of chunks with their seconds by class; what is in no phase is overhead."""
-    used, wall = _used(chunks, counted), _phase(chunks, ("wall_seconds",))
+    used, wall = among(chunks, counted), _phase(chunks, ("wall_seconds",))
     seconds = {name: np.where(used, _phase(chunks, columns), 0.0) for name, columns in PHASES.items()}
     seconds[WASTED] = np.where(used, 0.0, wall)
     seconds[OVERHEAD] = wall - sum(seconds.values())
@@ -424,7 +417,7 @@ def _busy_tasks(  # noqa: PLR0917
     """Attempts of tasks as what kept the threads, with what the records of their chunks tell of them."""
     reasons = [f"{run.dropped[name]} rows of {name} were lost" for name in ("tasks", "chunks") if run.dropped.get(name)]
     tasks = tasks.select(OF_TASKS)
-    worker = _numbers(tasks["worker"], names)
+    worker = places(tasks["worker"], names)
     start, stop = _intervals(tasks, worker, presence, run)
     known = (worker >= 0) & ~np.isnan(start) & ~np.isnan(stop)
     untimed = np.count_nonzero(~known & _never_ran(tasks))
@@ -451,12 +444,12 @@ def _never_ran(tasks: pa.Table) -> Flags:
 
 def _outcomes(tasks: pa.Table) -> Counts:
     """Outcome of each attempt: its place in OUTCOMES."""
-    return _numbers(tasks["outcome"], OUTCOMES)
+    return places(tasks["outcome"], OUTCOMES)
 
 
 def _kinds(tasks: pa.Table) -> Counts:
     """Kind of each attempt: its place in KINDS."""
-    return _numbers(tasks["kind"], KINDS)
+    return places(tasks["kind"], KINDS)
 
 
 def _intervals(tasks: pa.Table, worker: Counts, presence: Presence, run: Run) -> tuple[Numbers, Numbers]:
@@ -557,44 +550,13 @@ class _Link(NamedTuple):
 
 
 def _linked(tasks: pa.Table, chunks: pa.Table) -> _Link:
-    of_chunks, of_tasks = _identities(tasks, chunks)
+    of_chunks, of_tasks = identities(tasks, chunks)
     known, number = np.unique(of_chunks, return_inverse=True)
     known, number = (known[1:], number - 1) if len(known) and known[0] < 0 else (known, number)
     place = np.searchsorted(known, of_tasks)
     place = np.where((of_tasks >= 0) & (np.append(known, -1)[place] == of_tasks), place, -1)
     seen = np.bincount(place[place >= 0], minlength=len(known)) > 0
     return _Link(place, number, len(known), int(np.count_nonzero(~seen[number[number >= 0]])))
-
-
-def _identities(tasks: pa.Table, chunks: pa.Table) -> tuple[Counts, Counts]:
-    """A number for each key and run id of chunks, and those of tasks; -1 for none, and for what chunks do not have.
-
-    As a scheduler gives a run id once, it will do for the key as well; that is compared, which is much quicker than
-    looking a million keys up.
-    """
-    of_chunks, of_tasks = (np.asarray(pc.fill_null(table["run_id"], -1).to_numpy()) for table in (chunks, tasks))
-    if of_chunks.min(initial=0) >= -1 and not chunks["key"].null_count:
-        known, first, number = np.unique(of_chunks, return_index=True, return_inverse=True)
-        place = np.minimum(np.searchsorted(known, of_tasks), len(known) - 1)
-        found = (of_tasks >= 0) & (known[place] == of_tasks) if len(known) else np.zeros(len(tasks), np.bool_)
-        same_chunks = len(known) == len(chunks) or _same(chunks["key"], chunks["key"], first[number]).all()
-        if same_chunks:
-            found[found] = _same(tasks["key"].filter(pa.array(found)), chunks["key"], first[place[found]])
-            return of_chunks, np.where(found, of_tasks, -1)
-    return _pairs(chunks, chunks), _pairs(tasks, chunks)
-
-
-def _same(keys: pa.ChunkedArray, others: pa.ChunkedArray, rows: Counts) -> Flags:
-    """Whether keys are those of these rows."""
-    equal = pc.equal(keys, others.take(pa.array(rows)))
-    return np.asarray(pc.fill_null(equal, False).to_numpy(), dtype=np.bool_)
-
-
-def _pairs(table: pa.Table, chunks: pa.Table) -> Counts:
-    """A number for each key and run id that chunks have; -1 for others."""
-    keys, runs = (chunks[name].unique().drop_null() for name in ("key", "run_id"))
-    key, run = (_numbers(table[name], known) for name, known in (("key", keys), ("run_id", runs)))
-    return np.where((key >= 0) & (run >= 0), key * len(runs) + run, -1)
 
 
 class _Inside(NamedTuple):
@@ -612,7 +574,7 @@ class _Inside(NamedTuple):
 def _inside(link: _Link, chunks: pa.Table, counted: pa.Table) -> _Inside:
     some = link.chunk >= 0
     number = link.chunk[some]
-    used = _used(chunks, counted)
+    used = among(chunks, counted)
 
     def sums(amounts: Numbers) -> Numbers:
         found = np.bincount(number, amounts[some], link.number + 1)
@@ -626,13 +588,6 @@ def _inside(link: _Link, chunks: pa.Table, counted: pa.Table) -> _Inside:
     row = last[link.task]
     dataset = chunks["dataset"].combine_chunks().take(pa.array(row, mask=row < 0))
     return _Inside(seconds, sums(used.astype(np.float64)) > 0, link.task >= 0, dataset)
-
-
-def _used(chunks: pa.Table, counted: pa.Table) -> Flags:
-    """Attempts of chunks that counted."""
-    if chunks is counted:
-        return np.ones(len(chunks), np.bool_)
-    return np.asarray(pc.is_in(chunks["id"], value_set=counted["id"].combine_chunks()).to_numpy(), dtype=np.bool_)
 
 
 def _dataset_of_openings(tasks: pa.Table, run: Run) -> pa.Array:
