@@ -210,7 +210,7 @@ class _Chunks:
             WASTED: np.where(counted, 0, total),
         }
         kept = {name: amounts[self.known] for name, amounts in classes.items()}
-        return _requests_of(self.table.select(PLACES).filter(pa.array(self.known)), total[self.known], kept)
+        return _requests_of(_rows(self.table.select(PLACES), self.known), total[self.known], kept)
 
     def of_reads(self, amounts: Integers) -> Integers:
         """Sums over the reads of each attempt."""
@@ -223,6 +223,11 @@ class _Chunks:
         told = self.table["bytes_payload"]
         differs = integers(told) != self.of_reads(given)
         return int(np.count_nonzero(differs & self.counted & told.is_valid().to_numpy()))
+
+
+def _rows(table: pa.Table, wanted: Flags) -> pa.Table:
+    """These rows; the table itself where they are all."""
+    return table if wanted.all() else table.filter(pa.array(wanted))
 
 
 def _known(table: pa.Table) -> Flags:
@@ -262,7 +267,7 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
         transferred=transferred,
         transferred_absent=reason,
         advice=savings(
-            chunks.table.select(ADVISED).filter(pa.array(chunks.counted)),
+            _rows(chunks.table.select(ADVISED), chunks.counted),
             run.calls,
             {cause: int(amounts.sum()) for cause, amounts in chunks.reads.reread.items()},
             _sum(requests[TOTAL]),
@@ -422,7 +427,8 @@ def _missing_preprocessing(run: Run) -> list[str]:
     unknown = run.preprocessing["bytes_requested"].null_count
     reasons = [f"{unknown} preprocessing tasks do not tell what they requested"] if unknown else []
     if run.tasks is not None:
-        openings = run.tasks.filter(pc.fill_null(pc.not_equal(run.tasks["prefix"], MERGE_PREFIX), True))
+        openings = run.tasks.filter(pc.equal(run.tasks["kind"], PREPROCESSING))
+        openings = openings.filter(pc.fill_null(pc.not_equal(openings["prefix"], MERGE_PREFIX), True))
         tasks, missing = _without_record(openings, PREPROCESSING, run.preprocessing)
         told = _told(missing, "preprocessing tasks")
         return [*reasons, *told, *_doubled(tasks, run.preprocessing, "preprocessing tasks")]
@@ -442,9 +448,10 @@ def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> li
 
 def _without_record(tasks: pa.Table, kind: str, records: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Tasks of a kind, and those of them that left no record."""
-    ours = tasks.select(["key", "run_id", "outcome"]).filter(pc.equal(tasks["kind"], kind))
-    known, wanted = identities(ours, records)
-    return ours, ours.filter(pa.array((wanted < 0) | ~np.isin(wanted, known)))
+    wanted = pc.fill_null(pc.equal(tasks["kind"], kind), False)
+    ours = _rows(tasks.select(["key", "run_id", "outcome"]), np.asarray(wanted.to_numpy(), dtype=np.bool_))
+    known, attempts = identities(ours, records)
+    return ours, ours.filter(pa.array((attempts < 0) | ~np.isin(attempts, known)))
 
 
 def _doubled(tasks: pa.Table, records: pa.Table, what: str) -> list[str]:

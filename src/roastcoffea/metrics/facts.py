@@ -136,11 +136,11 @@ def counted_chunks(chunks: pa.Table) -> pa.Table:
 
 def _last_attempts(gave: pa.Table) -> npt.NDArray[np.int64]:
     """Rows of the last attempt of each task, and of attempts without one, in their order."""
+    if pc.all(pc.equal(gave["attempt"], 1), skip_nulls=False, min_count=0).as_py():
+        return np.arange(len(gave))
     key, call = (pc.dictionary_encode(gave[name].combine_chunks()) for name in ("key", "call"))
     calls = len(call.dictionary) + 1
     tasks = len(key.dictionary)
-    if tasks == len(gave):
-        return np.arange(tasks)
     of_key, of_call = (pc.fill_null(column.indices, -1).to_numpy().astype(np.int64) for column in (key, call))
     alone = of_key < 0
     task = np.where(alone, tasks + np.cumsum(alone), of_key) * calls + of_call + 1

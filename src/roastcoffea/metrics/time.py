@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics.attempts import among, identities, places
 from roastcoffea.metrics.baskets import Flags
 from roastcoffea.metrics.catalogue import CATALOGUE, TIME, Metric, NotMeasuredError, Sourced, metric
-from roastcoffea.metrics.facts import GAVE_A_RESULT, measured_values, reason_of_absence
+from roastcoffea.metrics.facts import GAVE_A_RESULT, measured_values, reason_of_absence, with_outcome
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Attempts, Certificate, Ledger
 from roastcoffea.metrics.slots import (
     CAUSES,
@@ -391,8 +391,8 @@ def _attempts(table: pa.Table, step: Any, kind: str, seconds: Mapping[str, Numbe
 
 def _untold_phases(counted: pa.Table) -> list[str]:
     """How many chunks lack a phase: its time is in none of the classes of phases."""
-    computed = counted.filter(pc.equal(counted["outcome"], task_records.OK))
     names = [column for columns in PHASES.values() for column in columns]
+    computed = with_outcome(counted.select(["outcome", *names]), (task_records.OK,))
     lacking = np.zeros(len(computed), np.bool_)
     for name in names:
         lacking |= np.asarray(computed[name].is_null().to_numpy(), dtype=np.bool_)
