@@ -13,7 +13,7 @@ from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 
 T = 1_700_000_000.0
 MIB = 2**20
@@ -168,6 +168,9 @@ LIFETIMES = [
     {"worker": "C", "threads": 4, "start": T + 60, "stop": T + 80, "cpu_seconds": 10.0},
 ]
 
+# After B did its last task.
+PAUSES = [{"worker": "B", "start": T + 50, "stop": T + 58}]
+
 SPAN = {
     ("execute", "Dijet", "thread-cpu", "seconds"): 12.0,
     ("execute", "Dijet", "thread-noncpu", "seconds"): 4.0,
@@ -241,6 +244,7 @@ def handmade_run(**changes: Any) -> Run:
         "tasks": table_of_rows(TASK_COLUMNS, TASKS),
         "samples": table_of_rows(SAMPLE_COLUMNS, SAMPLES),
         "lifetimes": table_of_rows(LIFETIME_COLUMNS, LIFETIMES),
+        "pauses": table_of_rows(PAUSE_COLUMNS, PAUSES),
         "span_metrics": SPAN,
         "span_metrics_per_worker": SPAN_PER_WORKER,
     }
@@ -249,7 +253,7 @@ def handmade_run(**changes: Any) -> Run:
 
 def run_without_tables(**changes: Any) -> Run:
     """Return a run of which nothing was measured but its start and stop."""
-    fields = ("asked", "chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes")
+    fields = ("asked", "chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes", "pauses")
     nothing: dict[str, Any] = dict.fromkeys((*fields, "span_metrics")) | {
         "calls": (),
         "outcome": FAILED,
@@ -270,6 +274,7 @@ def empty_run(**changes: Any) -> Run:
         "tasks": table_of_rows(TASK_COLUMNS, []),
         "samples": table_of_rows(SAMPLE_COLUMNS, []),
         "lifetimes": table_of_rows(LIFETIME_COLUMNS, []),
+        "pauses": table_of_rows(PAUSE_COLUMNS, []),
         "span_metrics": {},
     }
     return handmade_run(**nothing | changes)
@@ -311,10 +316,11 @@ EXPECTED = {
     "time_transfer_seconds": 0.0,
     "time_worker_seconds": 0.0,
     "time_on_the_way_seconds": 0.0,
+    "time_paused_seconds": 32.0,
     "time_idle_queued_seconds": 0.0,
     "time_idle_placement_seconds": 0.0,
     "time_idle_tail_seconds": 58.75,  # free slots while a task ran
-    "time_idle_client_seconds": 361.5,
+    "time_idle_client_seconds": 329.5,
     "time_residual_seconds": 0.0,
     "busy_percent": 100 * 19.75 / 440,
     "bound": "client",

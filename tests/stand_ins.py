@@ -38,6 +38,7 @@ class Worker:
     last_seen: float = 0.0
     nbytes: int = 0
     occupancy: float = 0.0
+    status: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(name="running"))
     metrics: dict[str, Any] = field(default_factory=dict)
     processing: dict[Any, Any] = field(default_factory=dict)
     executing: dict[Any, Any] = field(default_factory=dict)

@@ -20,11 +20,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from handmade import handmade_run
+from handmade import EXPECTED, handmade_run
 
 from roastcoffea import folders, store
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.slots import CLIENT, PAUSED
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
@@ -33,7 +34,7 @@ from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, Run, RunnerCall
 from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.store import list_runs, load_run, save_run
 
 START = datetime(2026, 3, 1, 23, 59, 58, 250_000, tzinfo=UTC).timestamp()
@@ -99,6 +100,7 @@ def a_run(**changes: Any) -> Run:
         tasks=table_of_rows(TASK_COLUMNS, [{"key": f"k-{n}", "run_id": n, "thread": 2**62 + n} for n in range(1000)]),
         samples=table_of_rows(SAMPLE_COLUMNS, []),
         lifetimes=table_of_rows(LIFETIME_COLUMNS, [{"worker": "tcp://1", "threads": 4, "start": START}]),
+        pauses=table_of_rows(PAUSE_COLUMNS, [{"worker": "tcp://1", "start": START, "stop": START + 1}]),
         span_metrics={("execute", "Dijets", "thread-cpu", "seconds"): 1.5, ("gather-dep", 3, None): math.inf},
         span_metrics_per_worker={"tcp://1": {("execute", "Dijets", "thread-cpu", "seconds"): 0.5}},
         coffea_report={
@@ -205,7 +207,7 @@ def test_files_are_standard_json_and_parquet(saved: Path) -> None:
     assert document["run"]["environment"]["hosts"][0] == {"name": "node1", "cores": 8, "memory": 2**35}
     rows = {name: table["rows"] for name, table in document["tables"].items()}
     told = {"asked": 2, "chunks": 3, "branch_reads": 3, "sections": 1, "preprocessing": 1}
-    assert rows == told | {"tasks": 1000, "samples": 0, "lifetimes": 1}
+    assert rows == told | {"tasks": 1000, "samples": 0, "lifetimes": 1, "pauses": 1}
     assert document["tables"]["chunks"]["columns"]["coffea_columns"] == "list<item: string>"
     assert pq.read_metadata(saved / "tasks.parquet").row_group(0).column(0).compression == "ZSTD"
 
@@ -651,7 +653,8 @@ def test_a_stored_measurement_of_every_older_schema_loads(schema: int) -> None:
 
 def test_what_schema_1_did_not_record_is_absent() -> None:
     run = load_run(Path(__file__).parent / "data" / "schema1")
-    assert set(run.absent) == {"asked", "branch_reads", "sections", "preprocessing", "span_metrics_per_worker"}
+    unknown = {"asked", "branch_reads", "sections", "preprocessing", "span_metrics_per_worker", "pauses"}
+    assert set(run.absent) == unknown
     assert run.chunks is not None
     assert run.chunks["cpu_seconds"].to_pylist() == [1.5, 2.5, 0.5, 5.0, 0.25, 6.0]
     assert run.chunks["id"].null_count == run.chunks["bytes_requested"].null_count == 6
@@ -660,6 +663,16 @@ def test_what_schema_1_did_not_record_is_absent() -> None:
     assert "did not record" in str(measurement.byte_ledger.absent)
     assert (dict(measurement.byte_ledger), measurement.byte_ledger.total) == ({}, None)
     assert len(measurement.branches) == len(measurement.sections) == 0
+
+
+def test_what_schema_3_did_not_record_is_no_part_of_the_ledger() -> None:
+    measurement = Measurement(load_run(Path(__file__).parent / "data" / "schema3"))
+    ledger = measurement.time_ledger
+    assert PAUSED not in ledger
+    assert ledger.unknown[PAUSED] == measurement.metrics.missing["time_paused_seconds"] == store.NOT_RECORDED
+    assert PAUSED not in ledger.by("worker")
+    assert PAUSED not in ledger.timeline(5)
+    assert ledger[CLIENT] == EXPECTED["time_idle_client_seconds"] + EXPECTED["time_paused_seconds"]
 
 
 def test_temporary_folders_are_hidden(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from distributed import Client, LocalCluster
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.ledger import RESIDUAL
-from roastcoffea.metrics.slots import CLIENT
-from roastcoffea.metrics.time import BUSY
+from roastcoffea.metrics.slots import CLIENT, PAUSED, TAIL
+from roastcoffea.metrics.time import BUSY, TimeLedger
 
 EVENTS = 16_000
 """Events of the sample."""
@@ -52,10 +53,32 @@ def check_closes(measurement: Measurement, overlap: float = 0.001) -> None:
         for name in ledger:
             if name in frame:
                 assert frame[name].sum() == pytest.approx(ledger[name], abs=1e-6)
+    check_timelines(ledger)
     tasks = measurement.tasks.dropna(subset=["start", "stop", "thread"])
     for _, rows in tasks.groupby(["worker", "thread"]):
         ordered = rows.sort_values("start")
         assert (ordered["stop"].to_numpy()[:-1] - ordered["start"].to_numpy()[1:]).max(initial=0.0) <= overlap
+
+
+def check_timelines(ledger: TimeLedger, bins: int = 40) -> None:
+    """Classes over time sum to the ledger's rows, and never exceed the threads."""
+    assert sum(ledger.tail_of.values()) == pytest.approx(ledger[TAIL], abs=1e-3)
+    assert sum(ledger.client_of.values()) == pytest.approx(ledger[CLIENT], abs=1e-3)
+    lines, rows = ledger.timelines(bins), ledger.by("worker")
+    assert set(lines.workers) == set(rows.index)
+    widths = np.diff(lines.edges)
+    for name, threads in lines.threads.items():
+        assert threads @ widths == pytest.approx(rows[name].reindex(lines.workers).to_numpy(), abs=1e-4), name
+    assert lines.offered @ widths == pytest.approx([ledger.capacity[worker] for worker in lines.workers], abs=1e-4)
+    total = np.sum(list(lines.threads.values()), axis=0)
+    beyond = np.maximum(total - lines.offered, 0) @ widths
+    assert beyond.sum() <= ledger.beyond + 1e-3
+    frame = ledger.timeline(bins)
+    for name, threads in lines.threads.items():
+        assert frame[name].to_numpy() == pytest.approx(threads.sum(axis=0), abs=1e-4)
+    one = ledger.timeline(bins, lines.workers[0])
+    assert one["wait"].to_numpy() == pytest.approx(lines.threads["wait"][0], abs=1e-6)
+    assert one[CLIENT].to_numpy() == pytest.approx(lines.threads[CLIENT][0], abs=1e-6)
 
 
 @pytest.mark.parametrize(("chunks", "seconds"), [(40, 0.1), (400, 0.005)])
@@ -83,7 +106,45 @@ def test_cpu_is_computing(client: Any, sample: Any) -> None:
 def test_a_client_that_does_nothing_is_the_client_s(client: Any, sample: Any) -> None:
     ledger = measured(client, sample, Sleeping(0.02), 16, pause=2.0).time_ledger
     assert ledger[CLIENT] == pytest.approx(4.0, rel=0.1, abs=0.3)
+    assert ledger.client_of["after"] == pytest.approx(4.0, rel=0.1)
     assert set(ledger.by("worker").index) == set(client.scheduler_info()["workers"])
+
+
+async def paused_for(seconds: float, dask_worker: Any) -> tuple[float, float]:
+    """Have Dask pause this worker for want of memory; give from when to when it was."""
+    import asyncio
+
+    manager = dask_worker.memory_manager
+    usual, manager.memory_pause_fraction = manager.memory_pause_fraction, 1e-9
+    while dask_worker.status.name != "paused":
+        await asyncio.sleep(0.001)
+    start = time.time()
+    await asyncio.sleep(seconds)
+    manager.memory_pause_fraction = usual
+    while dask_worker.status.name == "paused":
+        await asyncio.sleep(0.001)
+    return start, time.time()
+
+
+def test_a_worker_that_dask_pauses_is_paused(client: Any, sample: Any) -> None:
+    address = min(client.scheduler_info()["workers"])
+    with MetricsCollector(client) as collector, ThreadPoolExecutor(1) as pool:
+        runner = pool.submit(runner_for(client, 500), sample, processor_instance=Sleeping(0.1))
+        assert wait_until(lambda: any(client.processing().values()))
+        (told,) = client.run(paused_for, 1.0, workers=[address]).values()
+        runner.result()
+    measurement = collector.measurement
+    check_closes(measurement)
+    (pause,) = measurement.pauses.to_dict("records")
+    assert pause["worker"] == address
+    assert (pause["start"], pause["stop"]) == pytest.approx(told, abs=0.05)
+    ran = measurement.tasks[measurement.tasks["worker"] == address]
+    within = (ran["stop"].clip(*told) - ran["start"].clip(*told)).sum()
+    ledger = measurement.time_ledger
+    assert ledger[PAUSED] == pytest.approx(told[1] - told[0] - within, abs=0.05)
+    assert ledger[PAUSED] > 0.5
+    assert ledger.by("worker")[PAUSED].idxmax() == address
+    assert measurement.metrics["time_paused_seconds"] == ledger[PAUSED]
 
 
 def test_failed_attempts_are_failed(client: Any, sample: Any, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCa
 from roastcoffea.records.tasks import PROCESSOR
 
 VERSIONS_OF = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
-TABLES = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes")
+TABLES = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes", "pauses")
 FROM_CHUNKS = ("branch_reads", "sections")
 """Tables that hold parts of the records of chunks."""
 
@@ -239,8 +239,8 @@ class MetricsCollector:
             return backend.received.preprocessing()
         if name == "tasks":
             return backend.tasks()
-        if name == "lifetimes":
-            return backend.lifetimes(self._start, stop)
+        if name in ("lifetimes", "pauses"):
+            return getattr(backend, name)(self._start, stop)
         return backend.samples() if self._interval is not None else None
 
     def _reasons_against_chunks(self, chunks: pa.Table) -> dict[str, str]:

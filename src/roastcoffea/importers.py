@@ -25,6 +25,7 @@ ABSENT: Final = (
     "coffea_report",
     "hosts",
     "lifetimes",
+    "pauses",
     "preprocessing",
     "samples",
     "sampling_interval",

@@ -36,7 +36,7 @@ from roastcoffea.records.columns import Column
 from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.store import load_run, save_run
 
 if TYPE_CHECKING:
@@ -222,6 +222,11 @@ class Measurement:
     def lifetimes(self) -> pd.DataFrame:
         """Workers, with their arrival and departure."""
         return self._recorded("lifetimes", LIFETIME_COLUMNS)
+
+    @cached_property
+    def pauses(self) -> pd.DataFrame:
+        """Times in which Dask had paused workers for memory."""
+        return self._recorded("pauses", PAUSE_COLUMNS)
 
     @property
     def fine_metrics(self) -> dict[tuple[Any, ...], float]:

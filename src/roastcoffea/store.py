@@ -27,7 +27,7 @@ from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Environment, Host, Run, RunnerCall
 from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 
 FORMAT: Final = "roastcoffea_run"
 SCHEMA: Final = 4
@@ -41,6 +41,7 @@ TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "tasks": TASK_COLUMNS,
     "samples": SAMPLE_COLUMNS,
     "lifetimes": LIFETIME_COLUMNS,
+    "pauses": PAUSE_COLUMNS,
 }
 
 NOT_RECORDED: Final = "this measurement was saved by a version that did not record them"
@@ -69,15 +70,15 @@ def _with_times(body: Body, tables: Tables) -> tuple[Body, Tables]:
     return body | {"absent": {"span_metrics_per_worker": NOT_RECORDED} | dict(body["absent"])}, known
 
 
-def _with_asked(body: Body, tables: Tables) -> tuple[Body, Tables]:
-    """Run of schema 4: schema 3 did not know what was asked for."""
-    return body | {"absent": {"asked": NOT_RECORDED} | dict(body["absent"])}, tables
+def _with_asked_and_pauses(body: Body, tables: Tables) -> tuple[Body, Tables]:
+    """Run of schema 4: schema 3 did not know what was asked for, and when workers were paused."""
+    return body | {"absent": dict.fromkeys(("asked", "pauses"), NOT_RECORDED) | dict(body["absent"])}, tables
 
 
 UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {
     1: _with_bytes,
     2: _with_times,
-    3: _with_asked,
+    3: _with_asked_and_pauses,
 }
 """For each older schema the function that makes the next one of it."""
 

@@ -328,6 +328,33 @@ def test_a_task_that_was_stolen_belongs_to_the_thief() -> None:
     assert drained(plugin).tasks(0.0)["worker"].to_pylist() == [thief.address]
 
 
+def test_pauses_are_told_from_when_to_when(clock: Clock) -> None:
+    scheduler = Scheduler(3)
+    first, second, third = scheduler.workers.values()
+    third.status.name = "paused"
+    plugin = started_plugin(scheduler)
+    known = clock.now
+    changes = ((first, "paused"), (second, "paused"), (first, "running"), (first, "closing_gracefully"))
+    for worker, status in changes:
+        plugin.log_event(worker.address, {"action": "worker-status-change", "status": status})
+    plugin.log_event("tcp://unknown:1", {"action": "worker-status-change", "status": "paused"})
+    plugin.log_event(first.address, "a word of the user's own")
+    del scheduler.workers[second.address]
+    plugin.remove_worker(scheduler, second.address)
+    log = drained(plugin)
+    assert log.pauses(0.0, T, T + 10_000).to_pylist() == [
+        {"worker": third.address, "start": known, "stop": T + 10_000},
+        {"worker": first.address, "start": known + 1, "stop": known + 3},
+        {"worker": second.address, "start": known + 2, "stop": known + 4},
+    ]
+    assert log.pauses(1.0, known + 1.5, known + 2).to_pylist() == [
+        {"worker": third.address, "start": known + 1.5, "stop": known + 2},
+        {"worker": first.address, "start": known + 1.5, "stop": known + 2},
+        {"worker": second.address, "start": known + 1.5, "stop": known + 2},
+    ]
+    assert plugin.failures == 0
+
+
 def test_errors_of_the_plugin_are_counted_and_told_once() -> None:
     plugin = started_plugin(Scheduler(1))
     for _ in range(3):

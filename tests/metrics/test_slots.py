@@ -5,20 +5,50 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.metrics.slots import CAUSES, CLIENT, PLACEMENT, QUEUED, TAIL, Moments, Presence, Slots, idle_slots
+from roastcoffea.metrics import slots as slots_module
+from roastcoffea.metrics.slots import (
+    CAUSES,
+    CLIENT,
+    CLIENT_OF,
+    PAUSED,
+    PLACEMENT,
+    QUEUED,
+    TAIL,
+    TAIL_OF,
+    Moments,
+    Presence,
+    Slots,
+    axes,
+    idle_slots,
+    spread,
+)
+from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
-FIELDS = Moments._fields
+FIELDS = Moments._fields[:-1]
 
 
 def slots(
-    attempts: list[tuple[float, ...]], workers: list[tuple[float, float, int]], stop: float, start: float = 0.0
+    attempts: list[tuple[float, ...]],
+    workers: list[tuple[float, float, int]],
+    stop: float,
+    kinds: list[str] | None = None,
+    pauses: list[tuple[float, ...]] | None = None,
+    bins: int = 1,
+    together: bool = False,
 ) -> Slots:
-    """Attempts are (worker, runnable, assigned, arrived, ready, start, stop, seen), workers (start, stop, threads)."""
+    """Attempts are (worker, runnable, assigned, arrived, ready, start, stop, seen), workers (start, stop, threads).
+
+    Pauses are (worker, start, stop).
+    """
     columns = np.array(attempts, dtype=float).reshape(-1, len(FIELDS)).T
-    moments = Moments(columns[0].astype(np.int64), *columns[1:])
+    kind = np.array([KINDS.index(kind) for kind in kinds or [PROCESSOR] * len(attempts)], np.int64)
+    moments = Moments(columns[0].astype(np.int64), *columns[1:], kind)
     begin, end, threads = np.array(workers, dtype=float).T
     presence = Presence(np.arange(len(workers)), begin, end, threads.astype(np.int64))
-    return idle_slots(moments, presence, start, stop)
+    paused, *times = np.array(pauses or [], dtype=float).reshape(-1, 3).T
+    pausing = Presence(paused.astype(np.int64), *times, np.ones(len(paused), np.int64))
+    row = np.zeros(len(workers), np.int64) if together else np.arange(len(workers))
+    return idle_slots(moments, presence, pausing, axes(0.0, stop, row, int(row.max()) + 1, bins))
 
 
 def totals(found: Slots) -> dict[str, float]:
@@ -46,13 +76,13 @@ def test_ready_tasks_on_another_worker_are_placement() -> None:
     here = [(0, 0.0, 0.0, 0.0, 0.0, begin, begin + 1.0, begin + 1.0) for begin in (0.0, 1.0, 2.0)]
     found = slots(here, [(0, 3, 1), (0, 3, 1)], 3)
     assert totals(found) == {PLACEMENT: 2.0, TAIL: 1.0}
-    assert found.seconds[PLACEMENT].tolist() == [0.0, 2.0]
+    assert found.seconds[PLACEMENT].tolist() == [[0.0], [2.0]]
 
 
 def test_a_cause_is_shared_in_proportion_to_free_slots() -> None:
     queued = (0, 0.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0)
     found = slots([queued], [(0, 2, 1), (0, 2, 3)], 2)
-    assert found.seconds[QUEUED].tolist() == pytest.approx([0.5, 1.5])
+    assert found.seconds[QUEUED].ravel().tolist() == pytest.approx([0.5, 1.5])
 
 
 def test_more_tasks_than_threads_are_told() -> None:
@@ -64,11 +94,65 @@ def test_a_run_without_tasks_is_the_client_s() -> None:
     assert totals(slots([], [(0, 4, 2), (1, 3, 1)], 4)) == {CLIENT: 10.0}
 
 
+def test_a_paused_worker_begins_nothing_and_its_ready_tasks_are_there_for_others() -> None:
+    waiting = (0, 0.0, 0.0, 0.0, 1.0, 4.0, 5.0, 5.0)
+    found = slots([waiting], [(0, 5, 2), (0, 5, 1)], 5, pauses=[(0, 0.5, 3.0)])
+    assert totals(found) == {
+        "transfer": 0.5,
+        PAUSED: 5.0,
+        "worker": 1.0,
+        # of the other slots: while the task is ready on the worker that is paused, and the rest
+        PLACEMENT: 2.0,
+        TAIL: 6.5 - 2.0 + 1.0,
+    }
+    assert found.seconds[PLACEMENT].ravel().tolist() == [0.0, 2.0]
+
+
+def test_a_busy_thread_of_a_paused_worker_is_busy() -> None:
+    begun = (0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0, 3.0)
+    assert totals(slots([begun], [(0, 4, 1)], 4, pauses=[(0, 1.0, 3.5)])) == {PAUSED: 0.5, CLIENT: 0.5}
+
+
+def at_once(worker: int, begin: float, end: float) -> tuple[float, ...]:
+    """An attempt that waits for nothing."""
+    return (worker, begin, begin, begin, begin, begin, end, end)
+
+
+def test_what_the_tail_and_the_client_wait_for() -> None:
+    spans = {PREPROCESSING: (1, 2), PROCESSOR: (3, 6), MERGE: (5, 8), OTHER: (7, 8.5)}
+    attempts = [at_once(0, *span) for span in spans.values()]
+    found = slots(attempts, [(0, 10, 4), (0, 10, 1)], 10, kinds=list(spans))
+    assert found.tail_of == pytest.approx({PROCESSOR: 3 * 5 - 4, PREPROCESSING: 4, MERGE: 2 * 5 - 3, OTHER: 2})
+    assert found.client_of == pytest.approx({"before": 5, "between": 5, "after": 7.5})
+    assert totals(found) == {TAIL: sum(found.tail_of.values()), CLIENT: sum(found.client_of.values())}
+
+
+def test_bins_have_what_lies_in_them() -> None:
+    attempts = [(0, 0.0, 1.0, 1.0, 1.0, 1.0, 4.0, 4.0)]
+    found = slots(attempts, [(0, 8, 1), (0, 8, 3)], 8, pauses=[(1, 5.0, 7.0)], bins=4)
+    assert found.seconds[QUEUED].tolist() == [[0.25, 0, 0, 0], [0.75, 0, 0, 0]]
+    assert found.seconds[TAIL].tolist() == [[0, 0, 0, 0], [3, 6, 0, 0]]
+    assert found.seconds[PAUSED].tolist() == [[0, 0, 0, 0], [0, 0, 3, 3]]
+    assert found.seconds[CLIENT].tolist() == [[0.75, 0, 2, 2], [2.25, 0, 3, 3]]
+
+
+def test_seconds_are_spread_over_their_time() -> None:
+    begin, end, seconds = (np.array(values, float) for values in ([0.5, 1.0, 3.0], [2.5, 1.0, 9.0], [4.0, 7.0, 1.0]))
+    where = axes(0.0, 4.0, np.zeros(1, np.int64), 1, 4)
+    # the last one ends beyond the bins
+    assert spread(np.zeros(3, np.int64), begin, end, seconds, where).tolist() == [[1.0, 2.0 + 7.0, 1.0, 1.0]]
+
+
 def counted(
-    attempts: list[tuple[float, ...]], workers: list[tuple[float, float, int]], stop: float
+    attempts: list[tuple[float, ...]],
+    workers: list[tuple[float, float, int]],
+    stop: float,
+    kinds: list[str],
+    pauses: list[tuple[float, ...]],
 ) -> dict[str, float]:
     """The same from the definition, moment by moment."""
-    sums = dict.fromkeys(CAUSES, 0.0)
+    sums = dict.fromkeys((*CAUSES, *TAIL_OF, *CLIENT_OF), 0.0)
+    first, last = min(row[2] for row in attempts), max(row[7] for row in attempts)
     for moment in np.arange(0.5, stop * 1000) / 1000:
         free_of, surplus, active = {}, 0, 0
         for worker, (begin, end, threads) in enumerate(workers):
@@ -80,6 +164,9 @@ def counted(
             busy, ready, arriving, assigned, reported = between
             active += sum(between)
             free = max((threads if begin <= moment < end else 0) - busy, 0)
+            if any(pause[0] == worker and pause[1] <= moment < pause[2] for pause in pauses):
+                sums[PAUSED] += free / 1000
+                free = 0
             surplus += max(ready - free, 0)
             for cause, number in (("worker", ready), ("transfer", arriving), ("on the way", assigned + reported)):
                 filled = min(free, number)
@@ -92,11 +179,15 @@ def counted(
             sums[cause] += filled / 1000
             left -= filled
         sums[TAIL if active else CLIENT] += left / 1000
+        alive = {kind for kind, row in zip(kinds, attempts, strict=True) if row[2] <= moment < row[7]}
+        when = "before" if moment < first else "between" if moment < last else "after"
+        sums[next((kind for kind in TAIL_OF if kind in alive), when)] += left / 1000
     return sums
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_drawn_runs_are_counted_as_by_definition(seed: int) -> None:
+def test_drawn_runs_are_counted_as_by_definition(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots_module, "BLOCK", 7)
     random = np.random.default_rng(seed)
     stop = 3.0
     workers = [(float(random.integers(0, 800)) / 1000, float(random.integers(1500, 3001)) / 1000, 2) for _ in range(3)]
@@ -113,11 +204,19 @@ def test_drawn_runs_are_counted_as_by_definition(seed: int) -> None:
                 attempts.append((worker, *np.maximum(moments[:4] - 0.3, 0.0), *moments[3:]))
                 at = moments[4]
     attempts = [(row[0], *np.maximum.accumulate(row[1:])) for row in attempts]
-    found = slots(attempts, workers, stop)
+    kinds = random.choice(KINDS, len(attempts)).tolist()
+    pauses = [(worker, *np.sort(random.integers(0, 3000, 2)) / 1000) for worker in (0, 2)]
+    found = slots(attempts, workers, stop, kinds, pauses)
     offered = sum((end - begin) * threads for begin, end, threads in workers)
     busy = sum(row[6] - row[5] for row in attempts)
     assert found.beyond == 0
     assert sum(float(seconds.sum()) for seconds in found.seconds.values()) == pytest.approx(offered - busy, abs=1e-5)
-    expected = counted(attempts, workers, stop)
-    for cause, seconds in found.seconds.items():
-        assert float(seconds.sum()) == pytest.approx(expected[cause], abs=2e-3), cause
+    expected = counted(attempts, workers, stop, kinds, pauses)
+    sums = {cause: float(seconds.sum()) for cause, seconds in found.seconds.items()} | found.tail_of | found.client_of
+    assert sums == pytest.approx(expected, abs=2e-3)
+    for together in (True, False):
+        fine = slots(attempts, workers, stop, kinds, pauses, bins=13, together=together)
+        for cause, seconds in fine.seconds.items():
+            rows = seconds.sum(axis=1)
+            assert (seconds >= -1e-9).all()
+            assert rows == pytest.approx(found.seconds[cause].sum(axis=1 - together, keepdims=together).ravel())

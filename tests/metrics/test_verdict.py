@@ -14,9 +14,10 @@ def test_findings_by_hand():
     measurement = Measurement(handmade_run())
     ledger = measurement.time_ledger
     assert measurement.bound == "client"
-    assert [finding.cause for finding in measurement.verdict] == ["client", "tail"]
-    client, tail = measurement.verdict
-    assert client.seconds == pytest.approx(361.5 / 4.4)
+    assert [finding.cause for finding in measurement.verdict] == ["client", "tail", "memory"]
+    client, tail, memory = measurement.verdict
+    assert client.seconds == pytest.approx(329.5 / 4.4)
+    assert memory.seconds == pytest.approx((ledger["paused"] + 0.25) / 4.4)
     assert tail.seconds == pytest.approx(58.75 / 4.4)
     for finding in measurement.verdict:
         assert finding.text
@@ -41,5 +42,5 @@ def test_findings_are_plain_for_other_programs(tmp_path):
     path = Measurement(dataclasses.replace(handmade_run(), name="x")).save(tmp_path)
     told = json.loads((path / "metrics.json").read_text())["metrics"]
     assert told["bound"]["value"] == "client"
-    assert [finding["cause"] for finding in told["verdict"]["value"]] == ["client", "tail"]
+    assert [finding["cause"] for finding in told["verdict"]["value"]] == ["client", "tail", "memory"]
     assert CATALOGUE.entries["verdict"]

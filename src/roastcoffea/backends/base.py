@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roastcoffea.backends.received import ReceivedRecords
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Host
 from roastcoffea.records.tracking import tracking_data
+from roastcoffea.records.workers import PAUSE_COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,6 +78,10 @@ class AbstractMetricsBackend(ABC):
     @abstractmethod
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers that were there between start and stop."""
+
+    def pauses(self, start: float, stop: float) -> pa.Table:  # noqa: ARG002  (for those that have a scheduler)
+        """When workers were paused between start and stop; never where no scheduler pauses them."""
+        return table_of_rows(PAUSE_COLUMNS, [])
 
     @abstractmethod
     def samples(self) -> pa.Table:

@@ -167,8 +167,14 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers that were there between start and stop, or until the cluster was last heard of."""
-        heard = min(stop, max(start, self._heard)) if "lifetimes" in self.absent else stop
-        return self.log.lifetimes(self.clock_offset, start, heard)
+        return self.log.lifetimes(self.clock_offset, start, self._last_heard(start, stop))
+
+    def pauses(self, start: float, stop: float) -> pa.Table:
+        """When Dask had paused workers between start and stop, or until the cluster was last heard of."""
+        return self.log.pauses(self.clock_offset, start, self._last_heard(start, stop))
+
+    def _last_heard(self, start: float, stop: float) -> float:
+        return min(stop, max(start, self._heard)) if "lifetimes" in self.absent else stop
 
     def samples(self) -> pa.Table:
         """Samples of the workers."""

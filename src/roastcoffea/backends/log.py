@@ -25,6 +25,8 @@ from roastcoffea.records.wire import (
     NO_SIZE,
     NO_STRING,
     NO_TIME,
+    PAUSE,
+    PAUSE_FIELDS,
     PROBLEM,
     PROCESS_CPU,
     PROCESS_CPU_FIELDS,
@@ -36,7 +38,7 @@ from roastcoffea.records.wire import (
     TASK_FIELDS,
     packing,
 )
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 
 _TASK_SIZE = struct.calcsize(packing(TASK_FIELDS))
 
@@ -58,6 +60,8 @@ class ClusterLog:
         self._samples = bytearray()
         self._lifetimes: list[dict[str, Any]] = []
         self._present: dict[int, dict[str, Any]] = {}
+        self._pauses: list[dict[str, Any]] = []
+        self._pausing: dict[int, dict[str, Any]] = {}
 
     def feed(self, data: bytes) -> None:
         """Take a piece of the log: whole entries, in order."""
@@ -85,6 +89,9 @@ class ClusterLog:
         elif kind == DEPARTURE:
             left = _unpacked(DEPARTURE_FIELDS, payload)
             self._present.pop(left["worker"])["stop"] = left["time"]
+            self._paused(left | {"paused": False})
+        elif kind == PAUSE:
+            self._paused(_unpacked(PAUSE_FIELDS, payload))
         elif kind == PROCESS_CPU:
             self._final_cpu(_unpacked(PROCESS_CPU_FIELDS, payload))
         elif kind == PROBLEM:
@@ -104,6 +111,16 @@ class ClusterLog:
         }
         self._present[values["worker"]] = lifetime
         self._lifetimes.append(lifetime)
+
+    def _paused(self, values: dict[str, Any]) -> None:
+        """A pause ends with the worker at the latest."""
+        pausing = self._pausing.pop(values["worker"], None)
+        if pausing is not None:
+            pausing["stop"] = values["time"]
+        if values["paused"]:
+            pause = {"worker": self._string(values["worker"]), "start": values["time"], "stop": None}
+            self._pauses.append(pause)
+            self._pausing[values["worker"]] = pause
 
     def _final_cpu(self, values: dict[str, Any]) -> None:
         """The last word of a worker that leaves comes before or after its departure."""
@@ -139,6 +156,16 @@ class ClusterLog:
             )
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
+    def pauses(self, offset: float, start: float, stop: float) -> pa.Table:
+        """When workers were paused between start and stop, on the client's clock."""
+        rows = []
+        for pause in self._pauses:
+            begin = max(pause["start"] - offset, start)
+            end = stop if pause["stop"] is None else min(pause["stop"] - offset, stop)
+            if begin < end:
+                rows.append(pause | {"start": begin, "stop": end})
+        return table_of_rows(PAUSE_COLUMNS, rows)
+
     def _last_cpu(self) -> dict[tuple[str, float], float]:
         """The last CPU time that each worker reported, by its address and arrival."""
         samples = self._sampled()
@@ -172,6 +199,12 @@ class ClusterLog:
         for name, code in SAMPLE_FIELDS[1:]:
             columns[name] = _measured(rows[name], code)
         return _table(SAMPLE_COLUMNS, columns)
+
+    def _error_texts(self) -> pa.Array:
+        texts = np.full(len(self._keys), None, dtype=object)
+        for row, text in self._errors.items():
+            texts[row] = text
+        return pa.array(texts, pa.string())
 
     def _task_rows(self) -> np.ndarray[Any, Any]:
         return np.frombuffer(self._tasks, _dtype(TASK_FIELDS))
@@ -209,15 +242,16 @@ class ClusterLog:
             times[name] = pa.array(rows[name] - offset, mask=rows[name] == NO_TIME)
         for name in ("arrived", "ready", "seceded"):
             times[name] = pa.array(began + rows[name], mask=unknown | np.isnan(rows[name]))
+        keys = pa.array(self._keys, pa.string())
         columns = {
-            "key": pa.array(self._keys, pa.string()),
+            "key": keys,
             "kind": pa.array(KINDS, pa.string()).take(pa.array(rows["kind"])),
             "outcome": pa.array(OUTCOMES, pa.string()).take(pa.array(rows["outcome"])),
             "nbytes": pa.array(rows["nbytes"], mask=rows["nbytes"] == NO_SIZE),
             "run_id": pa.array(rows["run_id"]),
             "thread": pa.array(rows["thread"].astype(np.int64), mask=rows["thread"] == 0),
-            "attempt": pa.array(attempt_numbers(self._keys), pa.int64()),
-            "error": pa.array([self._errors.get(row) for row in range(len(self._keys))], pa.string()),
+            "attempt": pa.array(attempt_numbers(keys)),
+            "error": self._error_texts(),
             **{name: self._texts(rows[name]) for name in ("worker", "prefix", "type", "span")},
             **times,
         }

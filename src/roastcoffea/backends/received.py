@@ -71,7 +71,8 @@ class Growing(Generic[Item]):
     def table(self) -> pa.Table:
         """All items so far."""
         self._settle()
-        return pa.concat_tables(self._tables).combine_chunks()
+        self._tables = [pa.concat_tables(self._tables).combine_chunks()]
+        return self._tables[0]
 
     def problems(self) -> list[str]:
         """What was left out, of the items that became columns."""
@@ -144,10 +145,12 @@ class ReceivedRecords:
 
     def chunks(self, calls: set[str]) -> pa.Table:
         """Attempts of chunks of these Runner calls in the order of their beginning; those of one task are numbered."""
-        seen = self._chunks.table()
-        ours = seen.filter(pc.is_in(seen["call"], pa.array(sorted(calls), pa.string()))).sort_by("start")
+        ours = self._chunks.table()
+        if set(ours["call"].unique().to_pylist()) - calls:
+            ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
+        ours = ours.sort_by("start")
         at = ours.column_names.index("attempt")
-        return ours.set_column(at, ours.schema.field(at), pa.array(_attempts(ours), pa.int64()))
+        return ours.set_column(at, ours.schema.field(at), pa.array(_attempts(ours)))
 
     def branch_reads(self, chunks: pa.Table) -> pa.Table:
         """Branches that these attempts read."""
@@ -162,21 +165,29 @@ class ReceivedRecords:
         return self._preprocessing.table().sort_by("start")
 
 
-def attempt_numbers(keys: Sequence[Any]) -> list[int]:
-    """For each row: which one of its key it is, from 1."""
-    seen: dict[Any, int] = {}
-    numbers = []
-    for key in keys:
-        seen[key] = seen.get(key, 0) + 1
-        numbers.append(seen[key])
+def attempt_numbers(keys: pa.Array) -> npt.NDArray[np.int64]:
+    """For each row: which one of its key it is, from 1; a row without a key is one of its own."""
+    found = pc.dictionary_encode(keys)
+    numbers = np.ones(len(keys), np.int64)
+    if len(found.dictionary) + keys.null_count < len(keys):
+        rows = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+        places = found.indices.drop_null().to_numpy()
+        order = np.argsort(places, kind="stable")
+        first = np.append(0, np.flatnonzero(np.diff(places[order])) + 1)
+        lengths = np.diff(np.append(first, len(order)))
+        numbers[rows[order]] += np.arange(len(order)) - np.repeat(first, lengths)
     return numbers
 
 
-def _attempts(chunks: pa.Table) -> list[int]:
+def _attempts(chunks: pa.Table) -> npt.NDArray[np.int64]:
     """Numbers of attempts: at a Dask task, elsewhere at a chunk of a Runner call."""
-    names = ("key", "call", "dataset", "file", "tree", "entry_start", "entry_stop")
-    rows = zip(*(chunks[name].to_pylist() for name in names), strict=True)
-    return attempt_numbers([tuple(chunk) if key is None else key for key, *chunk in rows])
+    key = chunks["key"].combine_chunks()
+    numbers = attempt_numbers(key)
+    alone = np.flatnonzero(key.is_null().to_numpy(zero_copy_only=False))
+    place = chunks.select(["call", "dataset", "file", "tree", "entry_start", "entry_stop"]).take(pa.array(alone))
+    texts = pa.array(map(repr, zip(*(column.to_pylist() for column in place.columns), strict=True)), pa.string())
+    numbers[alone] = attempt_numbers(texts)
+    return numbers
 
 
 def _of(table: pa.Table, chunks: pa.Table) -> pa.Table:

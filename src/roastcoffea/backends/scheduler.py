@@ -45,6 +45,8 @@ from roastcoffea.records.wire import (
     NO_SIZE,
     NO_STRING,
     NO_TIME,
+    PAUSE,
+    PAUSE_FIELDS,
     PROBLEM,
     PROCESS_CPU,
     PROCESS_CPU_FIELDS,
@@ -87,6 +89,9 @@ TABLE_OF = {
     VIEWS: "batches of workers' views of tasks",
 }
 
+
+PAUSED = "paused"
+"""Status of a worker that has too little memory left to begin tasks, or to fetch their inputs."""
 
 UNASSIGNED = ("queued", "no-worker")
 """States of a task that could run, and has no worker."""
@@ -204,6 +209,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._left: set[str] = set()
         self._retired: set[str] = set()
         self._gone: set[str] = set()
+        self._paused: set[str] = set()
         self._failures_told: dict[tuple[Any, int], Mapping[str, Any]] = {}
         self._workers: dict[str, Any] = {}
         self._sampled: dict[str, float] = {}
@@ -253,6 +259,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
                 self._worker_told(msg)
             elif topic == "stealing":
                 self._stolen(msg)
+            elif topic in self._workers:
+                self._worker_changed(topic, msg)
             elif topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker" and msg["expected"]:
                 self._retired.add(msg["worker"])
         except Exception as problem:  # noqa: BLE001  (as above)
@@ -403,13 +411,25 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             ARRIVAL_FIELDS,
             (worker, name, host, time.time(), state.nthreads, state.memory_limit or 0, state.pid),
         )
+        self._note_pause(address, state.status.name)
 
     def _departure(self, address: str) -> None:
         self._sample_worker(address, self._workers.pop(address))
         self._sampled.pop(address, None)
+        self._paused.discard(address)
         if address not in self._gone:
             self._left.add(address)
         self._pack(DEPARTURE, DEPARTURE_FIELDS, (self.log.number(address), time.time()))
+
+    def _worker_changed(self, address: str, message: Any) -> None:
+        if isinstance(message, dict) and message.get("action") == "worker-status-change":
+            self._note_pause(address, message["status"])
+
+    def _note_pause(self, address: str, status: str) -> None:
+        paused = status == PAUSED
+        if paused != (address in self._paused):
+            (self._paused.add if paused else self._paused.discard)(address)
+            self._pack(PAUSE, PAUSE_FIELDS, (self.log.number(address), time.time(), paused))
 
     def _pack(self, kind: bytes, fields: tuple[tuple[str, str], ...], values: tuple[Any, ...]) -> None:
         self.log.write(kind, struct.pack(packing(fields), *values))
@@ -443,13 +463,15 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         record, times = metadata.get(METADATA_KEY), metadata.get(self.name)
         if times is not None:
             task.metadata.pop(self.name, None)
-        self._count_stranger(task)
+        mark = self._mark(task)
+        if mark is None and (task.group.span_id in self._elsewhere or self._in_our_span(task)):
+            self.strangers += 1
         written = self.log.has_room(TASK)
         if written:
             self._write_task(task, told, assignment, outcome, _attempt_times(told, times, failed))
         if written and told.get("exception_text"):
             self.log.write(TASK_ERROR, told["exception_text"][:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
-        if record is not None and self._mark(task) is not None:
+        if record is not None and mark is not None:
             self.log.write(CHUNK, record)
             task.metadata.pop(METADATA_KEY, None)
 
@@ -467,10 +489,6 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         Dask keeps all tasks of one name in one span as long as any of them is alive, whoever submitted them.
         """
         return self.span in ((task.annotations or {}).get("span") or {}).get("ids", ())
-
-    def _count_stranger(self, task: Any) -> None:
-        if self._mark(task) is None and (task.group.span_id in self._elsewhere or self._in_our_span(task)):
-            self.strangers += 1
 
     def _outcome(self, finish: str, told: Mapping[str, Any], assigned: str | None) -> str:
         if finish == "memory":

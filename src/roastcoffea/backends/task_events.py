@@ -173,9 +173,6 @@ class TaskEventsPlugin(CollectorPlugin):
     def _mark(self, task: Any) -> None:
         """No task is a monitor's own: the records of chunks are for their collectors."""
 
-    def _count_stranger(self, task: Any) -> None:
-        """No task is a stranger's, either."""
-
     def _note_lost(self, address: str) -> None:
         if self.views is not None:
             self._problem(f"{address} was lost: its view of tasks lacks the last {SEND_SECONDS:g} s at most")

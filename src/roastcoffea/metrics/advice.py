@@ -30,6 +30,10 @@ class Saving:
     text: str
 
 
+ADVISED: Final = ("call", "dataset", "file", "tree", "entry_stop", "source", "bytes_metadata")
+"""Columns of attempts that advice is made of."""
+
+
 def savings(
     counted: pa.Table, calls: tuple[RunnerCall, ...], reread: Mapping[str, int], total: int
 ) -> tuple[Saving, ...]:

@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.advice import Saving, savings
+from roastcoffea.metrics.advice import ADVISED, Saving, savings
+from roastcoffea.metrics.attempts import among, identities
 from roastcoffea.metrics.baskets import Flags, Integers, Reads, came_with_tree, integers, split_reads
 from roastcoffea.metrics.catalogue import BYTES, CATALOGUE, Metric, NotMeasuredError, Sourced, metric
-from roastcoffea.metrics.facts import complete_sum, counted_chunks, reason_of_absence, with_outcome
+from roastcoffea.metrics.facts import complete_sum, reason_of_absence, with_outcome
+from roastcoffea.metrics.facts import counted_chunks as last_attempts
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Attempts, Certificate, Ledger
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
@@ -170,8 +172,12 @@ def _sum(column: pa.ChunkedArray) -> int:
     return int(pc.sum(column, min_count=0).as_py())
 
 
+PLACES: Final = ("dataset", "file")
+"""What a request belongs to."""
+
+
 def _requests(parts: list[pa.Table]) -> pa.Table:
-    texts = [(name, pa.string()) for name in ("dataset", "file")]
+    texts = [(name, pa.string()) for name in PLACES]
     schema = pa.schema([*texts, *((name, pa.int64()) for name in (*CLASSES, TOTAL))])
     return pa.concat_tables([schema.empty_table(), *parts])
 
@@ -204,7 +210,7 @@ class _Chunks:
             WASTED: np.where(counted, 0, total),
         }
         kept = {name: amounts[self.known] for name, amounts in classes.items()}
-        return _requests_of(self.table.filter(pa.array(self.known)), total[self.known], kept)
+        return _requests_of(_rows(self.table.select(PLACES), self.known), total[self.known], kept)
 
     def of_reads(self, amounts: Integers) -> Integers:
         """Sums over the reads of each attempt."""
@@ -219,9 +225,9 @@ class _Chunks:
         return int(np.count_nonzero(differs & self.counted & told.is_valid().to_numpy()))
 
 
-def _counted(chunks: pa.Table) -> Flags:
-    ids = counted_chunks(chunks)["id"]
-    return np.asarray(pc.is_in(chunks["id"], value_set=ids.combine_chunks()).to_numpy(), dtype=np.bool_)
+def _rows(table: pa.Table, wanted: Flags) -> pa.Table:
+    """These rows; the table itself where they are all."""
+    return table if wanted.all() else table.filter(pa.array(wanted))
 
 
 def _known(table: pa.Table) -> Flags:
@@ -235,7 +241,7 @@ def _known(table: pa.Table) -> Flags:
     source=LEDGER_RECORDS,
     formula="classes of bytes_requested, summed over all attempts and preprocessing",
 )
-def byte_ledger(run: Run) -> ByteLedger:
+def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
     """Bytes requested from storage by class: {class: bytes}, with `.total`, `.certificate`, `.by(...)`, `.advice`.
 
     Classes are "payload" (baskets read for the first time), "re-read", "metadata" (all three of attempts that
@@ -244,7 +250,7 @@ def byte_ledger(run: Run) -> ByteLedger:
     for name in ("chunks", "branch_reads"):
         if getattr(run, name) is None or name in run.absent:
             raise NotMeasuredError(reason_of_absence(run, name))
-    chunks = _metered(run)
+    chunks = _metered(run, counted_chunks)
     preprocessing = run.preprocessing
     parts = [chunks.requests()]
     openings = [chunks.table]
@@ -261,7 +267,7 @@ def byte_ledger(run: Run) -> ByteLedger:
         transferred=transferred,
         transferred_absent=reason,
         advice=savings(
-            chunks.table.filter(pa.array(chunks.counted)),
+            _rows(chunks.table.select(ADVISED), chunks.counted),
             run.calls,
             {cause: int(amounts.sum()) for cause, amounts in chunks.reads.reread.items()},
             _sum(requests[TOTAL]),
@@ -269,7 +275,7 @@ def byte_ledger(run: Run) -> ByteLedger:
     )
 
 
-def _metered(run: Run) -> _Chunks:
+def _metered(run: Run, counted: pa.Table | None) -> _Chunks:
     table = _with_checkpoints(run.chunks)
     known = _known(table)
     untold = int(np.count_nonzero(~known))
@@ -277,7 +283,7 @@ def _metered(run: Run) -> _Chunks:
         raise NotMeasuredError(f"bytes requested are not known for {untold} of {len(table)} attempts of chunks")
     if table["id"].null_count:
         raise NotMeasuredError(f"{table['id'].null_count} of {len(table)} attempts of chunks have no identity")
-    chunks = _Chunks(table, known, _counted(table) & known)
+    chunks = _Chunks(table, known, among(table, last_attempts(table) if counted is None else counted) & known)
     chunks.reads = split_reads(table, chunks.counted, run.branch_reads)
     return chunks
 
@@ -359,7 +365,9 @@ def branches_of(run: Run) -> pa.Table | None:
     """Branches of files by dataset, with BRANCH_COLUMNS; None where they were not measured."""
     if run.chunks is None or run.branch_reads is None or run.chunks["id"].null_count:
         return None
-    return branch_table(run.chunks, split_reads(run.chunks, _counted(run.chunks), run.branch_reads))
+    return branch_table(
+        run.chunks, split_reads(run.chunks, among(run.chunks, last_attempts(run.chunks)), run.branch_reads)
+    )
 
 
 # The certificate
@@ -402,7 +410,7 @@ def _missing_attempts(run: Run, chunks: pa.Table) -> tuple[Attempts, list[str]]:
     if not finished or len(finished) < len(run.calls) or any(call.chunks is None for call in finished):
         return Attempts(len(chunks), None), ["nobody counted the attempts of chunks that began"]
     assigned = sum(call.chunks or 0 for call in finished)
-    ended = len(counted_chunks(chunks)) + len(with_outcome(chunks, (SKIPPED,)))
+    ended = len(last_attempts(chunks)) + len(with_outcome(chunks, (SKIPPED,)))
     return Attempts(ended, assigned), _compared(assigned, ended, ended, "chunks")
 
 
@@ -419,7 +427,8 @@ def _missing_preprocessing(run: Run) -> list[str]:
     unknown = run.preprocessing["bytes_requested"].null_count
     reasons = [f"{unknown} preprocessing tasks do not tell what they requested"] if unknown else []
     if run.tasks is not None:
-        openings = run.tasks.filter(pc.fill_null(pc.not_equal(run.tasks["prefix"], MERGE_PREFIX), True))
+        openings = run.tasks.filter(pc.equal(run.tasks["kind"], PREPROCESSING))
+        openings = openings.filter(pc.fill_null(pc.not_equal(openings["prefix"], MERGE_PREFIX), True))
         tasks, missing = _without_record(openings, PREPROCESSING, run.preprocessing)
         told = _told(missing, "preprocessing tasks")
         return [*reasons, *told, *_doubled(tasks, run.preprocessing, "preprocessing tasks")]
@@ -439,20 +448,17 @@ def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> li
 
 def _without_record(tasks: pa.Table, kind: str, records: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Tasks of a kind, and those of them that left no record."""
-    ours = tasks.filter(pc.equal(tasks["kind"], kind))
-    known = set(_attempts_of_tasks(records))
-    return ours, ours.filter(pa.array([attempt not in known for attempt in _attempts_of_tasks(ours)], pa.bool_()))
-
-
-def _attempts_of_tasks(table: pa.Table) -> list[tuple[Any, Any]]:
-    return list(zip(table["key"].to_pylist(), table["run_id"].to_pylist(), strict=True))
+    wanted = pc.fill_null(pc.equal(tasks["kind"], kind), False)
+    ours = _rows(tasks.select(["key", "run_id", "outcome"]), np.asarray(wanted.to_numpy(), dtype=np.bool_))
+    known, attempts = identities(ours, records)
+    return ours, ours.filter(pa.array((attempts < 0) | ~np.isin(attempts, known)))
 
 
 def _doubled(tasks: pa.Table, records: pa.Table, what: str) -> list[str]:
     """How many records there are beyond one for each attempt of a task."""
-    assigned = set(_attempts_of_tasks(tasks))
-    found = [attempt for attempt in _attempts_of_tasks(records) if attempt in assigned]
-    more = len(found) - len(set(found))
+    known, assigned = identities(tasks, records)
+    found = known[(known >= 0) & np.isin(known, assigned)]
+    more = int(np.count_nonzero(np.diff(np.sort(found)) == 0))
     return [f"{more} {what} are recorded once more"] if more else []
 
 

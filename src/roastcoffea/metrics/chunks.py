@@ -171,10 +171,15 @@ def per_dataset(
     adds up to `total_cpu_time`. `bytes_requested` and the classes of the byte ledger are there as in the
     metrics of these names. An amount that is not known for all of them is None.
     """
+    attempts, counted = (table.select(BROKEN_DOWN) for table in (chunks, counted_chunks))
     return {
-        dataset: _breakdown(_of(chunks, dataset), _of(counted_chunks, dataset)) | _bytes_of(dataset, byte_ledger)
+        dataset: _breakdown(_of(attempts, dataset), _of(counted, dataset)) | _bytes_of(dataset, byte_ledger)
         for dataset in chunks["dataset"].unique().drop_null().to_pylist()
     }
+
+
+BROKEN_DOWN: Final = ("dataset", "outcome", "events", "wall_seconds", "cpu_seconds", "helper_cpu_seconds")
+"""Columns that a breakdown sums: rows of these are copied, not whole ones."""
 
 
 def _of(table: pa.Table, dataset: str) -> pa.Table:
@@ -237,7 +242,7 @@ PHASES_OF_CHUNKS: Final = (
 
 
 def _phase(column: str, chunks: pa.Table) -> float:
-    unknown = with_outcome(chunks, (OK,))[column].null_count
+    unknown = with_outcome(chunks.select(["outcome", column]), (OK,))[column].null_count
     if unknown:
         raise NotMeasuredError(f"not known for {unknown} of {len(chunks)} attempts of chunks")
     return float(known_sum(chunks[column]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -50,7 +51,8 @@ def known_sum(column: pa.ChunkedArray) -> Any:
 
 def with_outcome(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
     """Rows that ended in one of these ways."""
-    return table.filter(pc.is_in(table["outcome"], value_set=pa.array(outcomes, pa.string())))
+    ended = pc.is_in(table["outcome"], value_set=pa.array(outcomes, pa.string()))
+    return table if pc.all(ended, min_count=0).as_py() else table.filter(ended)
 
 
 def measured_values(column: pa.ChunkedArray) -> Numbers:
@@ -106,7 +108,7 @@ def task_metrics(cumulative_metrics: SpanMetrics) -> SpanMetrics:
 @fact
 def processor_prefixes(tasks: pa.Table) -> frozenset[str]:
     """Prefixes of the tasks that ran the processor."""
-    kinds = tasks.filter(pc.equal(tasks["kind"], task_records.PROCESSOR))
+    kinds = tasks.select(["prefix"]).filter(pc.equal(tasks["kind"], task_records.PROCESSOR))
     prefixes = frozenset(filter(None, kinds["prefix"].unique().to_pylist()))
     if not prefixes:
         raise NotMeasuredError("no task of a processor was seen")
@@ -128,11 +130,28 @@ def counted_chunks(chunks: pa.Table) -> pa.Table:
     itself, and so does the same task in another Runner call.
     """
     gave = with_outcome(chunks, GAVE_A_RESULT)
+    last = _last_attempts(gave)
+    return gave if len(last) == len(gave) else gave.take(pa.array(last))
+
+
+def _last_attempts(gave: pa.Table) -> npt.NDArray[np.int64]:
+    """Rows of the last attempt of each task, and of attempts without one, in their order."""
+    if pc.all(pc.equal(gave["attempt"], 1), skip_nulls=False, min_count=0).as_py():
+        return np.arange(len(gave))
+    key, call = (pc.dictionary_encode(gave[name].combine_chunks()) for name in ("key", "call"))
+    calls = len(call.dictionary) + 1
+    tasks = len(key.dictionary)
+    of_key, of_call = (pc.fill_null(column.indices, -1).to_numpy().astype(np.int64) for column in (key, call))
+    alone = of_key < 0
+    task = np.where(alone, tasks + np.cumsum(alone), of_key) * calls + of_call + 1
+    _, first, number = np.unique(task, return_index=True, return_inverse=True)
+    if len(first) == len(task):
+        return np.arange(len(task))
     attempt, run_id = (pc.fill_null(gave[column], -1).to_numpy() for column in ("attempt", "run_id"))
-    gave = gave.take(pa.array(np.lexsort((attempt, run_id))))
-    tasks = enumerate(zip(gave["call"].to_pylist(), gave["key"].to_pylist(), strict=True))
-    last = {row if key is None else (call, key): row for row, (call, key) in tasks}
-    return gave.take(pa.array(sorted(last.values()), pa.int64()))
+    order = np.lexsort((attempt, run_id))
+    last = np.empty(len(first), np.int64)
+    last[number[order]] = order
+    return np.sort(last)
 
 
 @fact

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -9,39 +10,57 @@ import numpy as np
 import numpy.typing as npt
 
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 Counts = npt.NDArray[np.int64]
 
 TRANSFER: Final = "transfer"
 WORKER: Final = "worker"
 ON_THE_WAY: Final = "on the way"
+PAUSED: Final = "paused"
 QUEUED: Final = "idle: queued"
 PLACEMENT: Final = "idle: placement"
 TAIL: Final = "idle: tail"
 CLIENT: Final = "idle: client"
-CAUSES: Final = (TRANSFER, WORKER, ON_THE_WAY, QUEUED, PLACEMENT, TAIL, CLIENT)
+CAUSES: Final = (TRANSFER, WORKER, ON_THE_WAY, PAUSED, QUEUED, PLACEMENT, TAIL, CLIENT)
 """Why a slot is free."""
+
+SHARED: Final = (QUEUED, PLACEMENT, TAIL, CLIENT)
+"""Those that are counted over all workers, and shared out among them."""
+
+TAIL_OF: Final = (PROCESSOR, MERGE, PREPROCESSING, OTHER)
+"""What a tail waits for: the first of these kinds of which a task is on a worker or on its way."""
+
+CLIENT_OF: Final = ("before", "between", "after")
+"""When nothing is anywhere: before the first task, between tasks, after the last one."""
 
 MICROSECONDS: Final = 1_000_000
 TIME_BITS: Final = 44
-"""Microseconds that fit beside the number of a worker: half a year."""
+"""Microseconds that fit into a number beside a worker and a kind of edge: half a year."""
 
-LEVELS: Final = ("busy", "ready", "arriving", "way", "threads")
+KIND_BITS: Final = 3
+MOST_WORKERS: Final = 1 << 63 - TIME_BITS - KIND_BITS
+BLOCK: Final = 100_000
+"""Attempts, and moments, that are looked at in one go: it bounds the memory."""
+
+LEVELS: Final = ("busy", "ready", "arriving", "way")
 EDGES: Final = {
-    "assigned": (0, 0, 0, 1, 0),
-    "arrived": (0, 0, 1, -1, 0),
-    "ready": (0, 1, -1, 0, 0),
-    "start": (1, -1, 0, 0, 0),
-    "stop": (-1, 0, 0, 1, 0),
-    "seen": (0, 0, 0, -1, 0),
+    "assigned": (0, 0, 0, 1),
+    "arrived": (0, 0, 1, -1),
+    "ready": (0, 1, -1, 0),
+    "start": (1, -1, 0, 0),
+    "stop": (-1, 0, 0, 1),
+    "seen": (0, 0, 0, -1),
+    "presence": (0, 0, 0, 0),
 }
-"""How the levels of a worker change at each moment of an attempt."""
+"""How the levels of a worker change at each moment of an attempt; at the last of them its threads or pauses do."""
 
 
 class Moments(NamedTuple):
     """Moments of attempts of tasks in seconds (one clock), each array as long as there are attempts.
 
-    `worker` is a number from 0. None of the moments comes before the one that precedes it here.
+    `worker` is a number from 0, `kind` one of the places in `records.tasks.KINDS`. None of the moments comes before the
+    one that precedes it here.
     """
 
     worker: Counts
@@ -52,10 +71,14 @@ class Moments(NamedTuple):
     start: Numbers
     stop: Numbers
     seen: Numbers
+    kind: Counts
 
 
 class Presence(NamedTuple):
-    """Workers: `worker` is the number that attempts use; from start to stop it offers so many threads."""
+    """Workers: `worker` is the number that attempts use; from start to stop it offers so many threads.
+
+    For pauses it is the times in which workers begin nothing; there `threads` is 1.
+    """
 
     worker: Counts
     start: Numbers
@@ -67,138 +90,339 @@ class Presence(NamedTuple):
 class Slots:
     """What free slots waited for.
 
-    `seconds` has for each cause the thread seconds by worker; `beyond` are busy seconds beyond the worker's threads, or
-    while it was not there.
+    `seconds` has for each cause the thread seconds by row and bin. `tail_of` splits those of the tail by `TAIL_OF`,
+    `client_of` those of the client by `CLIENT_OF`. `beyond` are busy seconds beyond the worker's threads, or while it
+    was not there.
     """
 
     seconds: dict[str, Numbers]
+    tail_of: dict[str, float]
+    client_of: dict[str, float]
     beyond: float
 
 
-def idle_slots(attempts: Moments, presence: Presence, start: float, stop: float) -> Slots:
-    """Causes of idleness between start and stop of the run.
+class Axes(NamedTuple):
+    """Where thread seconds are counted: bins of time, and the row of each worker.
+
+    `edges` are microseconds from `start` (Unix seconds), one more than there are bins.
+    """
+
+    start: float
+    edges: Counts
+    row: Counts
+    rows: int
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return len(self.edges) - 1
+
+    def microseconds(self, moments: Numbers) -> Counts:
+        """Time since the start, within the bins."""
+        since = np.clip(moments - self.start, 0, self.edges[-1] / MICROSECONDS)
+        return np.rint(since * MICROSECONDS).astype(np.int64)
+
+    def bin(self, times: Counts) -> Counts:
+        """Bin of each time; the end belongs to the last one."""
+        return np.minimum(np.searchsorted(self.edges, times, side="right") - 1, self.bins - 1)
+
+    def sums(self, places: Counts, amounts: npt.NDArray[np.generic]) -> Numbers:
+        """Sums of amounts by row and bin; a place is row x bins + bin."""
+        sums: Numbers = np.bincount(places, amounts, self.rows * self.bins).astype(np.float64, copy=False)
+        return sums.reshape(self.rows, self.bins)
+
+
+def axes(start: float, stop: float, row: Counts, rows: int, bins: int = 1) -> Axes:
+    """Bins of about equal width from start to stop: their edges are whole microseconds."""
+    length = round((stop - start) * MICROSECONDS)
+    return Axes(start, np.rint(np.linspace(0, length, bins + 1)).astype(np.int64), row, rows)
+
+
+def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Axes) -> Slots:
+    """Causes of idleness.
 
     At each moment the free slots of a worker are filled with its tasks that are ready, then those that wait for their
-    inputs, then assignments and reports on their way. What is left over all workers is counted against the tasks that
-    wait at the scheduler, then against ready tasks on other workers; the rest is the tail while any task is on a worker
-    or on its way, and the client's otherwise. Workers share each cause in proportion to their free slots.
+    inputs, then assignments and reports on their way. A worker that is paused begins nothing and fetches nothing,
+    whatever it has: all its free slots are paused, and its ready tasks are there for others. What is left over all
+    workers is counted against the tasks that wait at the scheduler, then against ready tasks on other workers; the
+    rest is the tail while any task is on a worker or on its way, and the client's otherwise. Workers share each cause
+    in proportion to their free slots.
     """
-    steps = _steps(attempts, presence, start, stop)
-    free = np.maximum(steps.threads - steps.busy, 0)
-    seconds: dict[str, Numbers] = {}
-    workers = int(presence.worker.max(initial=-1)) + 1
-    left = free
-    for cause, waiting in ((WORKER, steps.ready), (TRANSFER, steps.arriving), (ON_THE_WAY, steps.way)):
-        filled = np.minimum(left, waiting)
-        seconds[cause] = _per_worker(steps, filled * steps.lasting, workers)
-        left = left - filled
-    surplus = steps.ready - np.minimum(free, steps.ready)
-    queue = _microseconds(attempts.runnable, start, stop), _microseconds(attempts.assigned, start, stop)
-    seconds |= _shared_causes(steps, left, surplus, queue, workers)
-    beyond = int((np.maximum(steps.busy - steps.threads, 0) * steps.lasting).sum()) / MICROSECONDS
-    return Slots({cause: seconds[cause] for cause in CAUSES}, beyond)
+    seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in CAUSES}
+    beyond = 0
+    left, surplus = [], []
+    for block in _blocks(attempts, presence):
+        steps = _steps(attempts, presence, pauses, block, axes)
+        free, ready = _fill(steps, axes, seconds)
+        left.append(_changes(steps, free))
+        surplus.append(_changes(steps, ready))
+        beyond += int((np.maximum(steps.busy - steps.threads, 0) * np.diff(steps.time, append=0)).sum())
+    waits = _share(attempts, _joined(left), _joined(surplus), axes, seconds)
+    return Slots(
+        {cause: amounts / MICROSECONDS for cause, amounts in seconds.items()},
+        dict(zip(TAIL_OF, waits[: len(TAIL_OF)], strict=True)),
+        dict(zip(CLIENT_OF, waits[len(TAIL_OF) :], strict=True)),
+        beyond / MICROSECONDS,
+    )
+
+
+def spread(worker: Counts, start: Numbers, stop: Numbers, seconds: Numbers, axes: Axes) -> Numbers:
+    """Seconds by row and bin: each amount evenly over its time; all in one bin where that has no length."""
+    begin, end = axes.microseconds(start), axes.microseconds(stop)
+    lasting = end > begin
+    rate = np.divide(seconds, end - begin, out=np.zeros(len(seconds)), where=lasting)
+    found = np.zeros((axes.rows, axes.bins))
+    change = np.zeros_like(found)
+    for sign, times in ((1, begin), (-1, end)):
+        bins = axes.bin(times)
+        places = axes.row[worker] * axes.bins + bins
+        found += sign * axes.sums(places, rate * (axes.edges[bins + 1] - times))
+        change += sign * axes.sums(places, rate)
+    moments = np.where(lasting, 0.0, seconds)
+    return (
+        found
+        + _before(change) * np.diff(axes.edges)
+        + axes.sums(axes.row[worker] * axes.bins + axes.bin(begin), moments)
+    )
+
+
+# Worker by worker
+
+
+class _Block(NamedTuple):
+    """Workers from the first to before the last, and where their attempts are."""
+
+    first: int
+    last: int
+    attempts: Counts
 
 
 class _Steps(NamedTuple):
-    """Levels of workers, worker by worker, from each moment at which one changes to the next."""
+    """Levels of workers, worker by worker, from each moment of a change to the next; at their end all are 0."""
 
     worker: Counts
     time: Counts
-    lasting: Counts
     busy: Counts
     ready: Counts
     arriving: Counts
     way: Counts
     threads: Counts
+    paused: npt.NDArray[np.bool_]
 
 
-def _steps(attempts: Moments, presence: Presence, start: float, stop: float) -> _Steps:
-    edges = len(EDGES) * len(attempts.worker) + 2 * len(presence.worker)
-    keys, kinds = np.empty(edges, np.int64), np.empty(edges, np.int8)
-    at = 0
-    for kind, name in enumerate(EDGES):
-        place = slice(at, at := at + len(attempts.worker))
-        keys[place] = attempts.worker << TIME_BITS | _microseconds(getattr(attempts, name), start, stop)
-        kinds[place] = kind
-    changes = np.array([*EDGES.values(), *(np.zeros((2, len(LEVELS)), int).tolist())])
-    threads = np.zeros(edges, np.int64)
-    for sign, moments in ((1, presence.start), (-1, presence.stop)):
-        place = slice(at, at := at + len(presence.worker))
-        keys[place] = presence.worker << TIME_BITS | _microseconds(moments, start, stop)
-        kinds[place] = len(EDGES)
-        threads[place] = sign * presence.threads
-    order = np.argsort(keys)
-    keys, kinds = keys[order], kinds[order]
-    last = np.append(keys[1:] != keys[:-1], True) if edges else np.zeros(0, np.bool_)
-    levels = [np.cumsum(changes[:, level][kinds])[last] for level in range(len(LEVELS) - 1)]
-    levels.append(np.cumsum(threads[order])[last])
-    keys = keys[last]
-    worker, time = keys >> TIME_BITS, keys & ((1 << TIME_BITS) - 1)
-    lasting = np.zeros(len(keys), np.int64)
-    lasting[:-1] = np.where(worker[1:] == worker[:-1], np.diff(time), 0)
-    return _Steps(worker, time, lasting, *levels)
+class _Changes(NamedTuple):
+    """By how much an amount of a worker changes, and when."""
+
+    worker: Counts
+    time: Counts
+    change: Counts
 
 
-def _shared_causes(
-    steps: _Steps, free: Counts, surplus: Counts, queue: tuple[Counts, Counts], workers: int
-) -> dict[str, Numbers]:
-    """Causes that are counted over all workers."""
-    moments = np.concatenate([steps.time, *queue])
-    order = np.argsort(moments, kind="stable")
-    moments = moments[order]
-    last = np.append(moments[1:] != moments[:-1], True) if len(moments) else np.zeros(0, np.bool_)
-    places = np.empty(len(order), np.int64)
-    places[order] = np.cumsum(last) - last
-    nothing = np.zeros(len(queue[0]), np.int64)
-    waiting = np.concatenate([np.zeros(len(steps.time), np.int64), nothing + 1, nothing - 1])
-
-    def level(changes: Counts) -> Counts:
-        return np.asarray(np.cumsum(changes[order])[last])
-
-    def over_workers(amounts: Counts) -> Counts:
-        return level(np.concatenate([_changes(steps, amounts), nothing, nothing]))
-
-    total, ready, queued = over_workers(free), over_workers(surplus), level(waiting)
-    active = over_workers(steps.busy + steps.ready + steps.arriving + steps.way)
-    times = moments[last]
-    counts = {QUEUED: np.minimum(total, queued)}
-    counts[PLACEMENT] = np.minimum(total - counts[QUEUED], ready)
-    rest = total - counts[QUEUED] - counts[PLACEMENT]
-    counts[TAIL] = np.where(active > 0, rest, 0)
-    counts[CLIENT] = rest - counts[TAIL]
-    step_places = places[: len(steps.time)]
-    return {
-        cause: _shared(steps, free, times, count / np.maximum(total, 1), step_places, workers)
-        for cause, count in counts.items()
-    }
+def _blocks(attempts: Moments, presence: Presence) -> Iterator[_Block]:
+    """Workers with about as many attempts as are looked at in one go."""
+    workers = int(presence.worker.max(initial=-1)) + 1
+    small = attempts.worker.astype(np.uint16) if workers <= 1 << 16 else attempts.worker
+    order = np.argsort(small, kind="stable")
+    ends = np.cumsum(np.bincount(attempts.worker, minlength=workers))
+    block = ends // BLOCK + np.arange(workers) // MOST_WORKERS
+    first = begin = 0
+    for last in (np.flatnonzero(np.diff(block, append=-1)) + 1).tolist():
+        yield _Block(first, last, order[begin : int(ends[last - 1])])
+        first, begin = last, int(ends[last - 1])
 
 
-def _changes(steps: _Steps, amounts: Counts) -> Counts:
-    """Change of an amount at each step of its worker."""
-    changes = amounts.copy()
-    changes[1:] -= np.where(steps.worker[1:] == steps.worker[:-1], amounts[:-1], 0)
-    return changes
+def _steps(attempts: Moments, presence: Presence, pauses: Presence, block: _Block, axes: Axes) -> _Steps:
+    worker = attempts.worker[block.attempts] - block.first
+    presence, pauses = _of_block(presence, block), _of_block(pauses, block)
+    edges = [_places(worker, getattr(attempts, name)[block.attempts], axes) for name in list(EDGES)[:-1]]
+    edges += [_places(spans.worker, times, axes) for spans in (presence, pauses) for times in (spans.start, spans.stop)]
+    kinds = [*range(len(EDGES) - 1), *[len(EDGES) - 1] * 4]
+    keys = np.concatenate([places << KIND_BITS | kind for places, kind in zip(edges, kinds, strict=True)])
+    keys.sort()
+    kind, places = keys & ((1 << KIND_BITS) - 1), keys >> KIND_BITS
+    last = np.append(places[1:] != places[:-1], True) if len(places) else np.zeros(0, np.bool_)
+    changes = np.array(list(EDGES.values()), np.int8)
+    busy, ready, arriving, way = (np.cumsum(change[kind], dtype=np.int64)[last] for change in changes.T)
+    places = places[last]
+    threads, paused = (_level(spans, places, axes) for spans in (presence, pauses))
+    worker, time = (places >> TIME_BITS) + block.first, places & ((1 << TIME_BITS) - 1)
+    return _Steps(worker, time, busy, ready, arriving, way, threads, paused > 0)
 
 
-def _shared(  # noqa: PLR0917
-    steps: _Steps, free: Counts, times: Counts, share: Numbers, places: Counts, workers: int
-) -> Numbers:
-    """Thread seconds of each worker, of whose free slots a share counts from each of these times to the next.
+def _of_block(spans: Presence, block: _Block) -> Presence:
+    inside = (spans.worker >= block.first) & (spans.worker < block.last)
+    return Presence(spans.worker[inside] - block.first, spans.start[inside], spans.stop[inside], spans.threads[inside])
 
-    `places` has for each step which of the times is its own; a step lasts until the next one of its worker.
+
+def _places(worker: Counts, moments: Numbers, axes: Axes) -> Counts:
+    return worker << TIME_BITS | axes.microseconds(moments)
+
+
+def _level(spans: Presence, places: Counts, axes: Axes) -> Counts:
+    """Sum of the spans that cover each place."""
+    changes = np.zeros(len(places), np.int64)
+    for sign, moments in ((1, spans.start), (-1, spans.stop)):
+        at = np.searchsorted(places, _places(spans.worker, moments, axes))
+        np.add.at(changes, at, sign * spans.threads)
+    return np.cumsum(changes)
+
+
+def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[Counts, Counts]:
+    """Count the causes that lie in the worker itself; give free slots that are left, and ready tasks beyond its own."""
+    free = np.maximum(steps.threads - steps.busy, 0)
+    able = np.where(steps.paused, 0, free)
+    _count(steps, free - able, axes, seconds[PAUSED])
+    surplus = steps.ready - np.minimum(able, steps.ready)
+    for cause, waiting in ((WORKER, steps.ready), (TRANSFER, steps.arriving), (ON_THE_WAY, steps.way)):
+        filled = np.minimum(able, waiting)
+        _count(steps, filled, axes, seconds[cause])
+        able = able - filled
+    return able, surplus
+
+
+def _changes(steps: _Steps, amounts: Counts) -> _Changes:
+    """Where an amount changes; as it is 0 at the end of each worker, the next one begins anew."""
+    changes = np.diff(amounts, prepend=0)
+    at = np.flatnonzero(changes)
+    return _Changes(steps.worker[at], steps.time[at], changes[at])
+
+
+def _joined(parts: list[_Changes]) -> _Changes:
+    return _Changes(*map(np.concatenate, zip(*parts, strict=True))) if parts else _Changes(*[np.zeros(0, np.int64)] * 3)
+
+
+def _count(steps: _Steps, amounts: Counts, axes: Axes, seconds: Numbers) -> None:
+    """Add thread time of an amount (microseconds) to its rows and bins."""
+    worker, time, change = _changes(steps, amounts)
+    bins = axes.bin(time)
+    places = axes.row[worker] * axes.bins + bins
+    within = axes.sums(places, change * (axes.edges[bins + 1] - time))
+    seconds += within + _before(axes.sums(places, change)) * np.diff(axes.edges)
+
+
+def _before(changes: Numbers) -> Numbers:
+    """Level at the beginning of each bin."""
+    return np.asarray(np.cumsum(changes, axis=1) - changes)
+
+
+# Over all workers
+
+
+def _share(
+    attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes, seconds: Mapping[str, Numbers]
+) -> list[float]:
+    """Count the causes of what is left over all workers; give the seconds by what the tail and the client are of.
+
+    While time runs on, each cause takes a share of all free slots. The integral of that share is a clock of its own:
+    a worker's time in that class is its free slots x what that clock advanced.
     """
-    integral = np.zeros(len(times))
-    integral[1:] = np.cumsum(share[:-1] * np.diff(times))
-    reached = integral[places]
-    counted = np.zeros(len(reached))
-    counted[:-1] = np.where(steps.lasting[:-1] > 0, np.diff(reached), 0.0)
-    return _per_worker(steps, free * counted, workers)
+    marks, waits = _waits(attempts, axes)
+    events = _events(attempts, left, surplus, marks, axes)
+    by_wait = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
+    free = np.zeros((axes.rows, axes.bins))
+    behind = {cause: np.zeros_like(free) for cause in SHARED}
+    at_edges = {cause: np.zeros(axes.bins + 1) for cause in SHARED}
+    clocks = dict.fromkeys(SHARED, 0.0)
+    for part in events.parts():
+        wait = waits[np.searchsorted(marks, part.time, side="right") - 1]
+        amounts = _split(part, wait < len(TAIL_OF))
+        by_wait += np.bincount(wait, (amounts[TAIL] + amounts[CLIENT]) * part.lasting, len(by_wait))
+        places = axes.row[left.worker[part.left]] * axes.bins + axes.bin(part.time[part.is_left])
+        change = left.change[part.left]
+        free += axes.sums(places, change)
+        for cause, amount in amounts.items():
+            advance = amount / np.maximum(part.free, 1) * part.lasting
+            clock = clocks[cause] + np.cumsum(advance)
+            clocks[cause] = float(clock[-1])
+            clock -= advance
+            at_edges[cause][part.edge] = clock[part.is_edge]
+            behind[cause] += axes.sums(places, change * clock[part.is_left])
+    for cause, clock in at_edges.items():
+        seconds[cause][:] = free * clock[1:] - behind[cause] + _before(free) * np.diff(clock)
+    return [float(amount) / MICROSECONDS for amount in by_wait]
 
 
-def _per_worker(steps: _Steps, amounts: npt.NDArray[np.generic], workers: int) -> Numbers:
-    return np.bincount(steps.worker, weights=amounts, minlength=workers) / MICROSECONDS
+class _Part(NamedTuple):
+    """Events that follow each other: their times, how long until the next, and the three levels from then on.
+
+    `left` are the places, among the changes of free slots, of those events that are one; `edge` likewise.
+    """
+
+    time: Counts
+    lasting: Counts
+    free: Counts
+    ready: Counts
+    queued: Counts
+    is_left: npt.NDArray[np.bool_]
+    left: Counts
+    is_edge: npt.NDArray[np.bool_]
+    edge: Counts
 
 
-def _microseconds(moments: Numbers, start: float, stop: float) -> Counts:
-    """Time since the start of the run, within it."""
-    return np.rint((np.clip(moments, start, stop) - start) * MICROSECONDS).astype(np.int64)
+class _Events(NamedTuple):
+    """Changes of free slots, of surplus ready tasks, and of tasks that wait; moments at which nothing changes; edges.
+
+    `ends` is where each of these five ends, `order` that of time.
+    """
+
+    times: Counts
+    changes: npt.NDArray[np.int32]
+    ends: Counts
+    order: Counts
+
+    def parts(self) -> Iterator[_Part]:
+        """Events in the order of time, about as many as are looked at in one go."""
+        levels = [0, 0, 0]
+        for begin in range(0, len(self.order), BLOCK):
+            index = self.order[begin : begin + BLOCK]
+            time, sort = self.times[index], np.searchsorted(self.ends, index, side="right")
+            after = self.times[self.order[min(begin + BLOCK, len(self.order) - 1)]]
+            changes = (np.where(sort == level, self.changes[index], 0) for level in range(len(levels)))
+            counts = [level + np.cumsum(change) for level, change in zip(levels, changes, strict=True)]
+            levels = [int(count[-1]) for count in counts]
+            free, ready, queued = counts
+            is_left, is_edge = sort == 0, sort == len(self.ends) - 1
+            edge = index[is_edge] - self.ends[-2]
+            yield _Part(time, np.diff(time, append=after), free, ready, queued, is_left, index[is_left], is_edge, edge)
+
+
+def _events(attempts: Moments, left: _Changes, surplus: _Changes, marks: Counts, axes: Axes) -> _Events:
+    runnable, assigned = axes.microseconds(attempts.runnable), axes.microseconds(attempts.assigned)
+    waiting = runnable < assigned
+    times = np.concatenate([runnable[waiting], assigned[waiting]])
+    change = np.repeat([1, -1], len(times) // 2)
+    nothing = np.zeros(len(marks) + len(axes.edges), np.int64)
+    parts = (left.time, surplus.time, times, marks, axes.edges)
+    changes = np.concatenate([left.change, surplus.change, change, nothing]).astype(np.int32)
+    moments = np.concatenate(parts)
+    return _Events(moments, changes, np.cumsum([len(part) for part in parts]), np.argsort(moments, kind="stable"))
+
+
+def _split(part: _Part, active: npt.NDArray[np.bool_]) -> dict[str, Counts]:
+    """Free slots by the cause that they share."""
+    waiting = np.minimum(part.free, part.queued)
+    placement = np.minimum(part.free - waiting, part.ready)
+    rest = part.free - waiting - placement
+    return {QUEUED: waiting, PLACEMENT: placement, TAIL: np.where(active, rest, 0), CLIENT: np.where(active, 0, rest)}
+
+
+def _waits(attempts: Moments, axes: Axes) -> tuple[Counts, Counts]:
+    """What all wait for from each time on: the place in TAIL_OF, or beyond it that in CLIENT_OF."""
+    assigned, seen = axes.microseconds(attempts.assigned), axes.microseconds(attempts.seen)
+    kinds = [attempts.kind == KINDS.index(kind) for kind in TAIL_OF]
+    covered = [_union(assigned[kind], seen[kind]) for kind in kinds]
+    marks = np.unique(np.concatenate([[0], *(moments for spans in covered for moments in spans)]))
+    first, last = assigned.min(initial=axes.edges[-1]), seen.max(initial=-1)
+    waits = len(TAIL_OF) + np.where(marks < first, 0, np.where(marks < last, 1, 2))
+    for place, (begins, ends) in reversed(list(enumerate(covered))):
+        open_spans = np.searchsorted(begins, marks, side="right") - np.searchsorted(ends, marks, side="right")
+        waits[open_spans > 0] = place
+    return marks, waits
+
+
+def _union(begins: Counts, ends: Counts) -> tuple[Counts, Counts]:
+    """Times that at least one interval covers, without overlaps."""
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], np.maximum.accumulate(ends[order])
+    opens = np.append(True, begins[1:] > ends[:-1]) if len(begins) else np.zeros(0, np.bool_)
+    return begins[opens], ends[np.append(opens[1:], True)] if len(begins) else ends

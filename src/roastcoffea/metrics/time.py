@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.metrics.attempts import among, identities, places
+from roastcoffea.metrics.baskets import Flags
 from roastcoffea.metrics.catalogue import CATALOGUE, TIME, Metric, NotMeasuredError, Sourced, metric
-from roastcoffea.metrics.facts import GAVE_A_RESULT, measured_values, reason_of_absence
+from roastcoffea.metrics.facts import GAVE_A_RESULT, measured_values, reason_of_absence, with_outcome
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Attempts, Certificate, Ledger
-from roastcoffea.metrics.slots import CAUSES, Counts, Moments, Presence, Slots, idle_slots
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.slots import (
+    CAUSES,
+    MICROSECONDS,
+    PAUSED,
+    Axes,
+    Counts,
+    Moments,
+    Presence,
+    Slots,
+    axes,
+    idle_slots,
+    spread,
+)
+from roastcoffea.metrics.statistics import Numbers, clipped
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import FINISHED, Run
+from roastcoffea.records.tasks import KINDS, OUTCOMES
+from roastcoffea.records.workers import PAUSE_COLUMNS
 from roastcoffea.units import PERCENT, SECOND, STRUCTURE
 
 if TYPE_CHECKING:
@@ -69,11 +84,31 @@ OF_KIND: Final = {
     task_records.PREPROCESSING: BEFORE,
     task_records.OTHER: OTHERS,
 }
+MOMENTS: Final = ("runnable", "assigned", "arrived", "ready", "start", "stop", "seceded", "seen")
+OF_TASKS: Final = ("key", "run_id", "kind", "outcome", "worker", *MOMENTS)
+"""Columns of tasks that are looked at: a copy of some rows of them is not one of all."""
+
 REPEATED: Final = "repeated"
 LEDGER: Final = "time ledger"
 
 Breakdown = Literal["dataset", "worker"]
-Flags = npt.NDArray[np.bool_]
+
+
+class Timelines(NamedTuple):
+    """How many threads were in which class, as means over bins of time.
+
+    `edges` are Unix seconds, one more than there are bins. `threads` has for each class, `offered` for the threads that
+    there were, an array of one row a worker and one column a bin.
+    """
+
+    workers: list[str | None]
+    edges: Numbers
+    threads: dict[str, Numbers]
+    offered: Numbers
+
+
+LinesOf = Callable[[int, "str | None", bool], Timelines]
+"""Makes timelines of so many bins: of one worker, of each, or (None) of all together."""
 
 
 class TimeLedger(Ledger[float]):
@@ -90,6 +125,10 @@ class TimeLedger(Ledger[float]):
         *,
         failed: Mapping[str, float] | None = None,
         beyond: float = 0.0,
+        tail_of: Mapping[str, float] | None = None,
+        client_of: Mapping[str, float] | None = None,
+        lines_of: LinesOf | None = None,
+        unknown: Mapping[str, str] | None = None,
         absent: str | None = None,
     ) -> None:
         self.rows = rows
@@ -98,11 +137,18 @@ class TimeLedger(Ledger[float]):
         """Thread seconds by worker."""
         self.failed = dict(failed or {})
         """Seconds of the class "failed" by reason."""
-        self.tail_of: dict[str, float] = {}
-        self.client_of: dict[str, float] = {}
         self.beyond = beyond
         """Busy seconds beyond a worker's threads, or while it was not there: they are in the residual."""
-        sums = {name: float(pc.sum(rows[name], min_count=0).as_py()) for name in CLASSES if name != RESIDUAL}
+        self.tail_of = dict(tail_of or {})
+        """Seconds of the class "idle: tail" by what was still on workers or on its way: "processor" while any such task
+        was, else "merge", else "preprocessing", else "other"."""
+        self.client_of = dict(client_of or {})
+        """Seconds of the class "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
+        self.unknown = dict(unknown or {})
+        """Classes that were not measured, with the reason: they are no part of the ledger."""
+        self._lines_of = lines_of
+        names = [name for name in CLASSES if name != RESIDUAL and name not in self.unknown]
+        sums = {name: float(pc.sum(rows[name], min_count=0).as_py()) for name in names}
         self.total: float | None = None if absent is not None else sum(capacity.values())
         classes = {} if self.total is None else sums | {RESIDUAL: self.total - sum(sums.values())}
         super().__init__(classes, certificate, absent)
@@ -121,7 +167,7 @@ class TimeLedger(Ledger[float]):
         if what not in ("worker", "dataset"):
             text = f'the time ledger is split by "worker" or "dataset", not by {what!r}'
             raise ValueError(text)
-        names = [name for name in CLASSES if name != RESIDUAL]
+        names = [name for name in CLASSES if name != RESIDUAL and name not in self.unknown]
         key = "address" if what == "worker" else what
         sums = self.rows.group_by(key).aggregate([(name, "sum") for name in names])
         frame: pd.DataFrame = sums.rename_columns([key, *names]).to_pandas().set_index(key).sort_index()
@@ -131,6 +177,33 @@ class TimeLedger(Ledger[float]):
             frame[RESIDUAL] = [self.capacity[worker] for worker in frame.index] - frame.sum(axis=1)
         frame[TOTAL] = frame.sum(axis=1)
         return frame
+
+    def timeline(self, bins: int = 500, worker: str | None = None) -> pd.DataFrame:
+        """Threads by class over time: of all workers together, or of the one with this address.
+
+        Each row is a bin of `seconds` that begins at `start` (Unix seconds, the index). Its classes are means over the
+        bin, so that their sums x `seconds` are the ledger's; `total` is the threads that there were. A task's classes
+        are spread evenly over its time; idle ones are exact.
+        """
+        import pandas as pd
+
+        lines = self._lines(bins, worker, False)
+        columns = {"seconds": np.diff(lines.edges)} | {name: rows[0] for name, rows in lines.threads.items()}
+        return pd.DataFrame(columns | {TOTAL: lines.offered[0]}, index=pd.Index(lines.edges[:-1], name="start"))
+
+    def timelines(self, bins: int = 500) -> Timelines:
+        """Threads by class over time, of each worker; see `timeline`."""
+        return self._lines(bins, None, True)
+
+    def _lines(self, bins: int, worker: str | None, each: bool) -> Timelines:
+        if self._lines_of is None:
+            text = f"there is no timeline: {self.absent or 'the ledger was made without one'}"
+            raise NotMeasuredError(text)
+        if worker is not None and worker not in self.capacity:
+            text = f"there was no worker {worker!r}; the workers are {', '.join(self.capacity)}"
+            raise KeyError(text)
+        lines = self._lines_of(bins, worker, each)
+        return lines._replace(threads={name: rows for name, rows in lines.threads.items() if name in self})
 
 
 class _Busy(NamedTuple):
@@ -164,39 +237,93 @@ def time_ledger(
         if run.tasks is None:
             raise NotMeasuredError(reason_of_absence(run, "chunks"))
         chunks = counted_chunks = table_of_rows(CHUNK_COLUMNS, [])
-    names = lifetimes["worker"].unique().to_pylist()
-    starts, stops = (np.clip(measured_values(lifetimes[name]), run.start, run.stop) for name in ("start", "stop"))
-    threads = np.asarray(lifetimes["threads"].to_numpy(), dtype=np.int64)
-    presence = Presence(_numbers(lifetimes["worker"], names), starts, np.maximum(starts, stops), threads)
-    if run.tasks is None:
-        busy = _busy_chunks(run, chunks, counted_chunks, names)
-    else:
-        busy = _busy_tasks(run, run.tasks, chunks, counted_chunks, presence, names)
-    slots = idle_slots(busy.moments, presence, run.start, run.stop)
-    offered = np.bincount(presence.worker, (presence.stop - presence.start) * threads, len(names))
+    seen = _seen(run, lifetimes, chunks, counted_chunks)
+    busy, presence, names = seen.busy, seen.presence, seen.names
+    slots = idle_slots(busy.moments, presence, seen.pauses, axes(run.start, run.stop, *_row_each(names)))
+    offered = np.bincount(presence.worker, (presence.stop - presence.start) * presence.threads, len(names))
     return TimeLedger(
         _all_rows(busy, slots, names),
         dict(zip(names, offered.tolist(), strict=True)),
         Certificate(attempts=busy.attempts, reasons=busy.reasons),
         failed=busy.failed,
         beyond=slots.beyond,
+        tail_of=slots.tail_of,
+        client_of=slots.client_of,
+        lines_of=partial(_timelines, run, lifetimes, chunks, counted_chunks),
+        unknown={} if run.pauses is not None else {PAUSED: reason_of_absence(run, "pauses")},
     )
+
+
+class _Seen(NamedTuple):
+    """What a ledger is counted from; workers are numbers, which have these names."""
+
+    names: list[str]
+    presence: Presence
+    pauses: Presence
+    busy: _Busy
+
+
+def _seen(run: Run, lifetimes: pa.Table, chunks: pa.Table, counted: pa.Table) -> _Seen:
+    names = lifetimes["worker"].unique().to_pylist()
+    threads = np.asarray(lifetimes["threads"].to_numpy(), dtype=np.int64)
+    presence = Presence(places(lifetimes["worker"], names), *_times_within(run, lifetimes), threads)
+    pauses = table_of_rows(PAUSE_COLUMNS, []) if run.pauses is None else run.pauses
+    pauses = pauses.filter(pc.is_in(pauses["worker"], value_set=pa.array(names, pa.string())))
+    one = np.ones(len(pauses), np.int64)
+    paused = Presence(places(pauses["worker"], names), *_times_within(run, pauses), one)
+    if run.tasks is None:
+        busy = _busy_chunks(run, chunks, counted, names)
+    else:
+        busy = _busy_tasks(run, run.tasks, chunks, counted, presence, names)
+    return _Seen(names, presence, paused, busy)
+
+
+def _times_within(run: Run, table: pa.Table) -> tuple[Numbers, Numbers]:
+    starts, stops = clipped(measured_values(table["start"]), measured_values(table["stop"]), run.start, run.stop)
+    return starts, np.maximum(starts, stops)
+
+
+def _row_each(names: list[str]) -> tuple[Counts, int]:
+    """Row of each worker where each has one."""
+    return np.arange(len(names)), len(names)
+
+
+def _timelines(  # noqa: PLR0917
+    run: Run, lifetimes: pa.Table, chunks: pa.Table, counted: pa.Table, bins: int, worker: str | None, each: bool
+) -> Timelines:
+    """Threads by class in each bin; all is counted anew, so that a ledger does not keep what that takes."""
+    names, presence, pauses, busy = _seen(run, lifetimes, chunks, counted)
+    row, rows = _row_each(names) if each else (np.array([worker not in (None, name) for name in names], np.int64), 2)
+    where = axes(run.start, run.stop, row, rows, bins)
+    seconds = {name: _spread(busy, amounts, where) for name, amounts in busy.seconds.items()}
+    seconds |= idle_slots(busy.moments, presence, pauses, where).seconds
+    there = (presence.stop - presence.start) * presence.threads
+    offered = spread(presence.worker, presence.start, presence.stop, there, where)
+    widths = np.maximum(np.diff(where.edges), 1) / MICROSECONDS
+    found = names if each else [worker]
+    threads = {name: seconds[name][: len(found)] / widths for name in CLASSES if name != RESIDUAL}
+    return Timelines([*found], run.start + where.edges / MICROSECONDS, threads, offered[: len(found)] / widths)
+
+
+def _spread(busy: _Busy, amounts: Numbers, where: Axes) -> Numbers:
+    some = np.flatnonzero(amounts)
+    moments = busy.moments
+    return spread(moments.worker[some], moments.start[some], moments.stop[some], amounts[some], where)
 
 
 def _all_rows(busy: _Busy, slots: Slots, names: list[str]) -> pa.Table:
     """Busy seconds by worker and dataset, and idle ones by worker."""
-    table = pa.table({"address": pa.array(names, pa.string()).take(pa.array(busy.moments.worker)), **busy.seconds})
-    keys = ["address", "dataset"]
-    sums = table.append_column("dataset", busy.dataset).group_by(keys).aggregate([(name, "sum") for name in BUSY])
-    seconds = {name: sums[f"{name}_sum"].to_numpy() for name in BUSY}
-    idle = _rows([*names], [None] * len(names), slots.seconds)
-    return pa.concat_tables([_rows(sums["address"].to_pylist(), sums["dataset"].to_pylist(), seconds), idle])
-
-
-def _numbers(column: pa.ChunkedArray, names: list[str]) -> Counts:
-    """Number of each worker; -1 for one that is not among them."""
-    found = pc.fill_null(pc.index_in(column, value_set=pa.array(names, pa.string())), -1)
-    return np.asarray(found.to_numpy(), dtype=np.int64)
+    datasets = pc.dictionary_encode(busy.dataset)
+    number = np.asarray(pc.fill_null(datasets.indices, len(datasets.dictionary)).to_numpy(), dtype=np.int64)
+    known = [*datasets.dictionary.to_pylist(), None]
+    places = busy.moments.worker * len(known) + number
+    some = np.unique(places)
+    seconds = {name: np.bincount(places, busy.seconds[name], len(names) * len(known))[some] for name in BUSY}
+    addresses, of = (
+        [words[place] for place in found] for words, found in ((names, some // len(known)), (known, some % len(known)))
+    )
+    idle = _rows([*names], [None] * len(names), {cause: amounts[:, 0] for cause, amounts in slots.seconds.items()})
+    return pa.concat_tables([_rows(addresses, of, seconds), idle])
 
 
 # Where chunks are all that is known
@@ -211,12 +338,13 @@ def _busy_chunks(run: Run, chunks: pa.Table, counted: pa.Table, names: list[str]
     else:
         parts.append(_classes_of_openings(run.preprocessing))
     table = pa.concat_tables(parts)
-    worker = _numbers(table["worker"], names)
+    worker = places(table["worker"], names)
     known = worker >= 0
     if not known.all():
         reasons.append(f"{np.count_nonzero(~known)} attempts ran on workers that were not seen")
     table, worker = table.filter(pa.array(known)), worker[known]
     start, stop = (np.asarray(table[name].to_numpy(), dtype=np.float64) for name in ("start", "stop"))
+    kind = np.asarray(table["kind"].to_numpy(), dtype=np.int64)
     # what one call asked for was there from its first attempt on
     first = table.group_by("step").aggregate([("start", "min")])
     runnable = first["start_min"].take(pc.index_in(table["step"], value_set=first["step"].combine_chunks()))
@@ -226,7 +354,7 @@ def _busy_chunks(run: Run, chunks: pa.Table, counted: pa.Table, names: list[str]
     if assigned is not None and len(counted) < assigned:
         reasons.append(f"{assigned - len(counted)} of {assigned} chunks left no record, or gave no result")
     return _Busy(
-        Moments(worker, begun, start, start, start, start, stop, stop),
+        Moments(worker, begun, start, start, start, start, stop, stop, kind),
         {name: np.asarray(table[name].to_numpy()) for name in BUSY},
         table["dataset"].combine_chunks(),
         {task_records.ERROR: float(np.sum(table[WASTED].to_numpy()))} if np.any(table[WASTED].to_numpy()) else {},
@@ -237,36 +365,34 @@ def _busy_chunks(run: Run, chunks: pa.Table, counted: pa.Table, names: list[str]
 
 def _classes_of_chunks(chunks: pa.Table, counted: pa.Table) -> pa.Table:
     """Attempts of chunks with their seconds by class; what is in no phase is overhead."""
-    used = pc.is_in(chunks["id"], value_set=counted["id"].combine_chunks())
-    wall = pc.fill_null(chunks["wall_seconds"], 0.0)
-    seconds = {name: pc.if_else(used, _phase(chunks, columns), 0.0) for name, columns in PHASES.items()}
-    wasted = pc.if_else(used, 0.0, wall)
-    rest = pc.subtract(wall, wasted)
-    for amount in seconds.values():
-        rest = pc.subtract(rest, amount)
-    seconds |= {WASTED: wasted, OVERHEAD: rest}
-    return _attempts(chunks, pc.fill_null(chunks["call"], ""), seconds)
+    used, wall = among(chunks, counted), _phase(chunks, ("wall_seconds",))
+    seconds = {name: np.where(used, _phase(chunks, columns), 0.0) for name, columns in PHASES.items()}
+    seconds[WASTED] = np.where(used, 0.0, wall)
+    seconds[OVERHEAD] = wall - sum(seconds.values())
+    return _attempts(chunks, pc.fill_null(chunks["call"], ""), task_records.PROCESSOR, seconds)
 
 
 def _classes_of_openings(openings: pa.Table) -> pa.Table:
     good = pc.fill_null(pc.equal(openings["outcome"], task_records.OK), False)
-    wall = pc.fill_null(openings["wall_seconds"], 0.0)
-    seconds = {BEFORE: pc.if_else(good, wall, 0.0), WASTED: pc.if_else(good, 0.0, wall)}
-    return _attempts(openings, pc.binary_join_element_wise(BEFORE, pc.fill_null(openings["call"], ""), " "), seconds)
+    good, wall = np.asarray(good.to_numpy(), dtype=np.bool_), _phase(openings, ("wall_seconds",))
+    seconds = {BEFORE: np.where(good, wall, 0.0), WASTED: np.where(good, 0.0, wall)}
+    step = pc.binary_join_element_wise(BEFORE, pc.fill_null(openings["call"], ""), " ")
+    return _attempts(openings, step, task_records.PREPROCESSING, seconds)
 
 
-def _attempts(table: pa.Table, step: Any, seconds: Mapping[str, Any]) -> pa.Table:
-    nothing = pa.nulls(len(table), pa.float64()).fill_null(0.0)
+def _attempts(table: pa.Table, step: Any, kind: str, seconds: Mapping[str, Numbers]) -> pa.Table:
+    nothing = np.zeros(len(table))
     known = table.select(["worker", "dataset", "start", "stop"]).append_column("step", step)
+    known = known.append_column("kind", pa.array(np.full(len(table), KINDS.index(kind))))
     for name in BUSY:
-        known = known.append_column(name, seconds.get(name, nothing))
+        known = known.append_column(name, pa.array(seconds.get(name, nothing)))
     return known.filter(pc.and_(known["start"].is_valid(), known["stop"].is_valid()))
 
 
 def _untold_phases(counted: pa.Table) -> list[str]:
     """How many chunks lack a phase: its time is in none of the classes of phases."""
-    computed = counted.filter(pc.equal(counted["outcome"], task_records.OK))
     names = [column for columns in PHASES.values() for column in columns]
+    computed = with_outcome(counted.select(["outcome", *names]), (task_records.OK,))
     lacking = np.zeros(len(computed), np.bool_)
     for name in names:
         lacking |= np.asarray(computed[name].is_null().to_numpy(), dtype=np.bool_)
@@ -274,10 +400,11 @@ def _untold_phases(counted: pa.Table) -> list[str]:
     return [f"{number} chunks do not tell all their phases: that time is called {OVERHEAD}"] if number else []
 
 
-def _phase(chunks: pa.Table, columns: tuple[str, ...]) -> Any:
-    total = pc.fill_null(chunks[columns[0]], 0.0)
-    for column in columns[1:]:
-        total = pc.add(total, pc.fill_null(chunks[column], 0.0))
+def _phase(chunks: pa.Table, columns: tuple[str, ...]) -> Numbers:
+    """Sum of these columns, as far as they were measured."""
+    total = np.zeros(len(chunks))
+    for column in columns:
+        total += np.asarray(pc.fill_null(chunks[column], 0.0).to_numpy())
     return total
 
 
@@ -289,51 +416,60 @@ def _busy_tasks(  # noqa: PLR0917
 ) -> _Busy:
     """Attempts of tasks as what kept the threads, with what the records of their chunks tell of them."""
     reasons = [f"{run.dropped[name]} rows of {name} were lost" for name in ("tasks", "chunks") if run.dropped.get(name)]
-    worker = _numbers(tasks["worker"], names)
-    start, stop = _intervals(tasks, worker, presence, run.stop)
-    known = (worker >= 0) & ~np.isnan(start)
+    tasks = tasks.select(OF_TASKS)
+    worker = places(tasks["worker"], names)
+    start, stop = _intervals(tasks, worker, presence, run)
+    known = (worker >= 0) & ~np.isnan(start) & ~np.isnan(stop)
     untimed = np.count_nonzero(~known & _never_ran(tasks))
     if untimed:
         reasons.append(f"{untimed} attempts of tasks do not tell when they ran")
-    tasks, worker, start, stop = tasks.filter(pa.array(known)), worker[known], start[known], stop[known]
-    seconds, dataset, failed, unseen = _classes_of_tasks(tasks, stop - start, chunks, counted, run)
+    link = _linked(tasks, chunks)
+    if link.without_task:
+        reasons.append(f"of {link.without_task} attempts of chunks the task was not seen: their time is taken for idle")
+    if not known.all():
+        tasks, worker, start, stop = tasks.filter(pa.array(known)), worker[known], start[known], stop[known]
+        link = link._replace(task=link.task[known])
+    seconds, dataset, failed, unseen = _classes_of_tasks(tasks, stop - start, link, chunks, counted, run)
     reasons += _untold_phases(counted)
     if unseen:
         reasons.append(f"{unseen} attempts of chunks left no record: their time is in no class")
-    without_task = _without_task(chunks, run.tasks)
-    if without_task:
-        reasons.append(f"of {without_task} attempts of chunks the task was not seen: their time is taken for idle")
-    return _Busy(
-        _moments(tasks, worker, start, stop),
-        seconds,
-        dataset,
-        failed,
-        reasons,
-        Attempts(len(tasks) - unseen, len(known)),
-    )
+    moments = _moments(tasks, worker, start, stop)
+    return _Busy(moments, seconds, dataset, failed, reasons, Attempts(len(tasks) - unseen, len(known)))
 
 
 def _never_ran(tasks: pa.Table) -> Flags:
     """Attempts that should tell when they ran: one that was cancelled may never have begun."""
-    quiet = pa.array((task_records.CANCELLED, task_records.LOST), pa.string())
-    return ~np.asarray(pc.is_in(tasks["outcome"], value_set=quiet).to_numpy(), dtype=np.bool_)
+    return ~np.isin(_outcomes(tasks), [OUTCOMES.index(quiet) for quiet in (task_records.CANCELLED, task_records.LOST)])
 
 
-def _intervals(tasks: pa.Table, worker: Counts, presence: Presence, end: float) -> tuple[Numbers, Numbers]:
+def _outcomes(tasks: pa.Table) -> Counts:
+    """Outcome of each attempt: its place in OUTCOMES."""
+    return places(tasks["outcome"], OUTCOMES)
+
+
+def _kinds(tasks: pa.Table) -> Counts:
+    """Kind of each attempt: its place in KINDS."""
+    return places(tasks["kind"], KINDS)
+
+
+def _intervals(tasks: pa.Table, worker: Counts, presence: Presence, run: Run) -> tuple[Numbers, Numbers]:
     """When attempts kept their thread; of those that were lost with their worker it is estimated."""
-    start, stop, seceded = (_times(tasks, name) for name in ("start", "stop", "seceded"))
-    outcome = np.asarray(tasks["outcome"].to_numpy(zero_copy_only=False))
-    stop = np.where(outcome == task_records.UNFINISHED, end, stop)
+    start, stop = (_times(tasks, name) for name in ("start", "stop"))
+    outcome = _outcomes(tasks)
+    unfinished = outcome == OUTCOMES.index(task_records.UNFINISHED)
+    stop[unfinished] = run.stop
     left = np.zeros(int(presence.worker.max(initial=-1)) + 2)
     np.maximum.at(left, presence.worker, presence.stop)
-    lost = np.flatnonzero((outcome == task_records.LOST) & np.isnan(start) & (worker >= 0))
-    assigned = _times(tasks, "assigned")
+    lost = np.flatnonzero((outcome == OUTCOMES.index(task_records.LOST)) & np.isnan(start) & (worker >= 0))
+    assigned = _times(tasks, "assigned") if len(lost) else start
     for number in np.unique(worker[lost]):
         _estimate_lost(lost[worker[lost] == number], worker == number, start, stop, assigned, presence, number, left)
-    stop = np.where(seceded < stop, seceded, stop)
-    others = np.asarray(pc.equal(tasks["kind"], task_records.OTHER).to_numpy(), dtype=np.bool_)
-    open_ended = others | (outcome == task_records.UNFINISHED)
-    return start, np.where(open_ended, np.clip(stop, None, left[worker]), stop)
+    stop = np.fmin(stop, _times(tasks, "seceded"))
+    others = _kinds(tasks) == KINDS.index(task_records.OTHER)
+    stop = np.where(others | unfinished, np.minimum(stop, left[worker]), stop)
+    # what others began before the run belongs to it from then on
+    earliest = np.where(others, run.start, -np.inf)
+    return np.maximum(start, earliest), np.maximum(stop, earliest)
 
 
 def _estimate_lost(  # noqa: PLR0917
@@ -361,78 +497,102 @@ def _times(tasks: pa.Table, name: str) -> Numbers:
 
 def _moments(tasks: pa.Table, worker: Counts, start: Numbers, stop: Numbers) -> Moments:
     """Moments of attempts in their order: what is not known came as late as it could."""
-    seen = np.fmax(_times(tasks, "seen"), stop)
-    lasting = np.asarray(pc.equal(tasks["outcome"], task_records.UNFINISHED).to_numpy(), dtype=np.bool_)
+    lasting = _outcomes(tasks) == OUTCOMES.index(task_records.UNFINISHED)
+    seen = np.where(lasting, stop, np.fmax(_times(tasks, "seen"), stop))
     late = [start]
     for name in ("ready", "arrived", "assigned", "runnable"):
         late.append(np.fmin(_times(tasks, name), late[-1]))
     ready, arrived, assigned, runnable = late[1:]
-    return Moments(worker, runnable, assigned, arrived, ready, start, stop, np.where(lasting, stop, seen))
+    return Moments(worker, runnable, assigned, arrived, ready, start, stop, seen, _kinds(tasks))
 
 
-def _classes_of_tasks(
-    tasks: pa.Table, duration: Numbers, chunks: pa.Table, counted: pa.Table, run: Run
+def _classes_of_tasks(  # noqa: PLR0917
+    tasks: pa.Table, duration: Numbers, link: _Link, chunks: pa.Table, counted: pa.Table, run: Run
 ) -> tuple[dict[str, Numbers], pa.Array, dict[str, float], int]:
     """Seconds by class of each attempt, its dataset, failed seconds by reason, and how many chunks left no record."""
-    kind, outcome = (np.asarray(tasks[name].to_numpy(zero_copy_only=False)) for name in ("kind", "outcome"))
-    inside = _inside(tasks, chunks, counted)
-    processed = (kind == task_records.PROCESSOR) & (outcome == task_records.OK)
-    repeated = processed & inside["recorded"] & ~inside["used"] & (inside[WASTED] == 0)
-    lost = (outcome != task_records.OK) | repeated
+    kind, outcome = _kinds(tasks), _outcomes(tasks)
+    processor, other = (kind == KINDS.index(name) for name in (task_records.PROCESSOR, task_records.OTHER))
+    inside = _inside(link, chunks, counted)
+    processed = processor & (outcome == OUTCOMES.index(task_records.OK))
+    repeated = processed & inside.recorded & ~inside.used & (inside.seconds[WASTED] == 0)
+    lost = (outcome != OUTCOMES.index(task_records.OK)) | repeated
     counts = processed & ~repeated
-    seconds = {name: np.where(counts, inside[name], 0.0) for name in PHASES}
-    seconds |= {name: np.where((kind == of) & ~lost, duration, 0.0) for of, name in OF_KIND.items()}
+    seconds = {name: np.where(counts, amounts, 0.0) for name, amounts in inside.seconds.items()}
+    erred = seconds[WASTED]
+    rest = duration - sum(seconds.values())
+    seconds |= {name: np.where((kind == KINDS.index(of)) & ~lost, duration, 0.0) for of, name in OF_KIND.items()}
     # another user's task is his own affair, however it ended
-    seconds[OTHERS] = np.where(kind == task_records.OTHER, duration, 0.0)
-    wasted = np.where(lost & (kind != task_records.OTHER), duration, 0.0)
-    reasons = np.where(repeated, REPEATED, outcome)
-    failed = {reason: float(wasted[reasons == reason].sum()) for reason in np.unique(reasons[wasted > 0]).tolist()}
-    erred = np.where(counts, inside[WASTED], 0.0)
+    seconds[OTHERS] = np.where(other, duration, 0.0)
+    wasted = np.where(lost & ~other, duration, 0.0)
+    failed = _by_reason(np.where(repeated, len(OUTCOMES), outcome), wasted)
     if erred.any():
         failed[task_records.ERROR] = failed.get(task_records.ERROR, 0.0) + float(erred.sum())
     seconds[WASTED] = wasted + erred
-    known = counts & inside["recorded"]
-    rest = duration - sum(seconds[name] for name in PHASES) - erred
-    seconds[OVERHEAD] = np.where(known, rest, 0.0)
-    dataset = pc.if_else(pa.array(kind == task_records.PROCESSOR), inside["dataset"], _dataset_of_openings(tasks, run))
-    return seconds, dataset, failed, int(np.count_nonzero(counts & ~inside["recorded"]))
+    seconds[OVERHEAD] = np.where(counts & inside.recorded, rest, 0.0)
+    dataset = pc.if_else(pa.array(processor), inside.dataset, _dataset_of_openings(tasks, run))
+    return seconds, dataset, failed, int(np.count_nonzero(counts & ~inside.recorded))
 
 
-def _inside(tasks: pa.Table, chunks: pa.Table, counted: pa.Table) -> dict[str, Any]:
-    """For each task: seconds of phases of its chunk's attempts, those of failed ones, and its dataset."""
-    used = pc.is_in(chunks["id"], value_set=counted["id"].combine_chunks())
-    gave = pc.is_in(chunks["outcome"], value_set=pa.array(GAVE_A_RESULT, pa.string()))
-    wall = pc.fill_null(chunks["wall_seconds"], 0.0)
-    table = chunks.select(["key", "run_id", "dataset"])
-    for name, columns in PHASES.items():
-        table = table.append_column(name, pc.if_else(used, _phase(chunks, columns), 0.0))
-    table = table.append_column(WASTED, pc.if_else(gave, 0.0, wall)).append_column("used", pc.cast(used, pa.int64()))
-    steps = [*((name, "sum") for name in (*PHASES, WASTED, "used")), ("dataset", "max")]
-    sums = table.group_by(["key", "run_id"]).aggregate(steps)
-    wanted = tasks.select(["key", "run_id"]).append_column("row", pa.array(np.arange(len(tasks))))
-    joined = wanted.join(sums, ["key", "run_id"]).sort_by("row")
-    amounts = {
-        name: np.array(pc.fill_null(joined[f"{name}_sum"], 0).to_numpy(), dtype=np.float64)
-        for name in (*PHASES, WASTED)
-    }
-    number = joined["used_sum"]
-    return amounts | {
-        "used": np.asarray(pc.fill_null(number, 0).to_numpy()) > 0,
-        "recorded": np.asarray(number.is_valid().to_numpy(), dtype=np.bool_),
-        "dataset": joined["dataset_max"].combine_chunks(),
-    }
+def _by_reason(reason: Counts, wasted: Numbers) -> dict[str, float]:
+    sums = np.bincount(reason, wasted, len(OUTCOMES) + 1)
+    there = np.unique(reason[wasted > 0])
+    return {(*OUTCOMES, REPEATED)[place]: float(sums[place]) for place in there}
 
 
-def _without_task(chunks: pa.Table, tasks: pa.Table | None) -> int:
+class _Link(NamedTuple):
+    """Number of the key and run id of each attempt of a task, and of a chunk; -1 where chunks have none."""
+
+    task: Counts
+    chunk: Counts
+    number: int
+    without_task: int
     """Attempts of chunks that ran in a task of which nothing is known."""
-    names = ["key", "run_id"]
-    in_tasks = chunks.select(names).drop_null()
-    return 0 if tasks is None else len(in_tasks.join(tasks.select(names), names, join_type="left anti"))
+
+
+def _linked(tasks: pa.Table, chunks: pa.Table) -> _Link:
+    of_chunks, of_tasks = identities(tasks, chunks)
+    known, number = np.unique(of_chunks, return_inverse=True)
+    known, number = (known[1:], number - 1) if len(known) and known[0] < 0 else (known, number)
+    place = np.searchsorted(known, of_tasks)
+    place = np.where((of_tasks >= 0) & (np.append(known, -1)[place] == of_tasks), place, -1)
+    seen = np.bincount(place[place >= 0], minlength=len(known)) > 0
+    return _Link(place, number, len(known), int(np.count_nonzero(~seen[number[number >= 0]])))
+
+
+class _Inside(NamedTuple):
+    """For each attempt of a task what the records of its chunk tell.
+
+    `seconds` are those of phases of attempts that counted, and of failed ones; `used` whether any counted.
+    """
+
+    seconds: dict[str, Numbers]
+    used: Flags
+    recorded: Flags
+    dataset: pa.Array
+
+
+def _inside(link: _Link, chunks: pa.Table, counted: pa.Table) -> _Inside:
+    some = link.chunk >= 0
+    number = link.chunk[some]
+    used = among(chunks, counted)
+
+    def sums(amounts: Numbers) -> Numbers:
+        found = np.bincount(number, amounts[some], link.number + 1)
+        return np.asarray(found[link.task])
+
+    gave = np.asarray(pc.is_in(chunks["outcome"], value_set=pa.array(GAVE_A_RESULT, pa.string())).to_numpy())
+    seconds = {name: sums(np.where(used, _phase(chunks, columns), 0.0)) for name, columns in PHASES.items()}
+    seconds[WASTED] = sums(np.where(gave, 0.0, _phase(chunks, ("wall_seconds",))))
+    last = np.full(link.number + 1, -1)
+    last[number] = np.flatnonzero(some)
+    row = last[link.task]
+    dataset = chunks["dataset"].combine_chunks().take(pa.array(row, mask=row < 0))
+    return _Inside(seconds, sums(used.astype(np.float64)) > 0, link.task >= 0, dataset)
 
 
 def _dataset_of_openings(tasks: pa.Table, run: Run) -> pa.Array:
     """Dataset of the file that a preprocessing task opened."""
-    if run.preprocessing is None:
+    if run.preprocessing is None or not len(run.preprocessing):
         return pa.nulls(len(tasks), pa.string())
     openings = run.preprocessing.group_by("key").aggregate([("dataset", "max")])
     found = pc.index_in(tasks["key"], value_set=openings["key"].combine_chunks())
@@ -443,6 +603,8 @@ def _dataset_of_openings(tasks: pa.Table, run: Run) -> pa.Array:
 
 
 def _class(name: str, time_ledger: TimeLedger) -> Sourced:
+    if name in time_ledger.unknown:
+        raise NotMeasuredError(time_ledger.unknown[name])
     reasons = time_ledger.certificate.reasons
     source = f"{LEDGER}, incomplete: {'; '.join(reasons)}" if reasons else LEDGER
     return Sourced(time_ledger.total if name == TOTAL else time_ledger[name], source)
@@ -465,6 +627,7 @@ MEANINGS: Final = {
     "transfer": "Free slots whose task waited for its inputs.",
     "worker": "Free slots whose task had arrived, was ready, and had not begun.",
     "on the way": "Free slots while an assignment or a report travelled.",
+    PAUSED: "Free slots of workers that Dask had paused for memory: they begin nothing and fetch nothing.",
     "idle: queued": "Free slots while tasks that could run waited at the scheduler.",
     "idle: placement": "Free slots while ready tasks waited on other workers.",
     "idle: tail": "Free slots with nothing left to run while others still worked.",

@@ -77,6 +77,7 @@ WORDS: Final[Mapping[str, str]] = {
     slots.TRANSFER: TRANSFER,
     slots.WORKER: SCHEDULER,
     slots.ON_THE_WAY: SCHEDULER,
+    slots.PAUSED: MEMORY,
     slots.QUEUED: SCHEDULER,
     slots.PLACEMENT: SCHEDULER,
     slots.TAIL: TAIL,
@@ -340,20 +341,17 @@ def _tail(seen: Seen) -> Judged:
 
 
 def _memory(seen: Seen) -> Judged:
-    taken = _taken(seen, PAUSED)
+    taken = _taken(seen, slots.PAUSED)
     if seen.spilled > 0:
         taken["spilling"] = seen.spilled
     return Judged(
         taken,
         lambda: (
-            f"workers were out of memory: paused for {SECOND.text(taken.get(PAUSED, 0.0))} of thread time, and moving "
+            f"workers were out of memory: {SECOND.text(taken.get(slots.PAUSED, 0.0))} of thread time paused, and moving "
             f"results to disk and back for {SECOND.text(seen.spilled)}. Give them more memory, or make chunks or "
             "outputs smaller"
         ),
     )
-
-
-PAUSED: Final = "paused"
 
 
 def _client(seen: Seen) -> Judged:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import EVENTS, RESOURCES, TIMING, NotMeasuredError, metric
 from roastcoffea.metrics.facts import complete_sum, measured_values
@@ -106,10 +107,10 @@ def avg_memory_per_worker_bytes(samples: pa.Table) -> float:
     known = samples.select(["worker", "time", "memory"]).drop_null()
     if len(known) == 0:
         raise NotMeasuredError("no sample of a worker's memory")
-    known = known.sort_by([("worker", "ascending"), ("time", "ascending")])
-    _, first_rows = np.unique(known["worker"].to_numpy(zero_copy_only=False).astype(str), return_index=True)
-    times = np.split(measured_values(known["time"]), first_rows[1:])
-    memory = np.split(measured_values(known["memory"]), first_rows[1:])
+    number = pc.dictionary_encode(known["worker"].combine_chunks()).indices.to_numpy()
+    order = np.argsort(number, kind="stable")
+    ends = np.flatnonzero(np.diff(number[order])) + 1
+    times, memory = (np.split(measured_values(known[name])[order], ends) for name in ("time", "memory"))
     return float(np.mean([time_weighted_mean(*worker) for worker in zip(times, memory, strict=True)]))
 
 

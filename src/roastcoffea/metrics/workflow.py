@@ -149,7 +149,7 @@ def event_rate_cpu_total_khz(total_events: int, total_cpu_time: float) -> float:
 
 def _attempts_lost(tasks: pa.Table) -> int:
     """Attempts of chunks that left no record because their worker was lost."""
-    chunks = tasks.filter(pc.equal(tasks["kind"], PROCESSOR))
+    chunks = tasks.select(["outcome"]).filter(pc.equal(tasks["kind"], PROCESSOR))
     return len(chunks.filter(pc.equal(chunks["outcome"], LOST)))
 
 

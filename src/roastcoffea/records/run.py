@@ -84,6 +84,7 @@ class Run:
     tasks: pa.Table | None = None
     samples: pa.Table | None = None
     lifetimes: pa.Table | None = None
+    pauses: pa.Table | None = None
     span_metrics: SpanMetrics | None = None
     span_metrics_per_worker: Mapping[str, SpanMetrics] | None = None
     """What each worker counted in the run's tasks, and outside of tasks; by its address."""

@@ -34,6 +34,7 @@ CHUNK: Final = b"C"
 SAMPLE: Final = b"W"
 ARRIVAL: Final = b"+"
 DEPARTURE: Final = b"-"
+PAUSE: Final = b"Z"
 PROCESS_CPU: Final = b"F"
 PROBLEM: Final = b"P"
 STATE: Final = b"Z"
@@ -95,6 +96,9 @@ ARRIVAL_FIELDS: Final = (
     ("process", "q"),
 )
 DEPARTURE_FIELDS: Final = (("worker", "I"), ("time", "d"))
+PAUSE_FIELDS: Final = (("worker", "I"), ("time", "d"), ("paused", "B"))
+"""A worker that is paused from that time on, or (0) no longer."""
+
 PROCESS_CPU_FIELDS: Final = (("worker", "I"), ("cpu_seconds", "d"))
 
 SAMPLE_FIELDS: Final = (

@@ -1,4 +1,4 @@
-"""Workers: when they were there, and samples of what they reported with their heartbeats."""
+"""Workers: when they were there, when Dask paused them, and samples of what they reported with their heartbeats."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("stop", "number", "s", "departure, or end of the run (Unix time, the client's clock)"),
     Column("cpu_seconds", "number", "s", "CPU time of the worker's process in that time (operating system)"),
     Column("clock_offset", "number", "s", "the worker's clock less the client's, as its tasks bound it"),
+)
+
+PAUSE_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("worker", "text", None, "address of the worker"),
+    Column("start", "number", "s", "when the scheduler learned of its pause, or start of the run (the client's clock)"),
+    Column("stop", "number", "s", "when it went on or left, or end of the run (Unix time, the client's clock)"),
 )
 
 SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (

@@ -341,6 +341,7 @@ def _print_time(console: Console, members: list[Metric], metrics: Metrics) -> No
     _print_table(console, _ledger_table(ledger, ledger.total, SECOND))
     failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in ledger.failed.items() if seconds]
     lines = [f"Failed: {', '.join(failed)}."] if failed else []
+    lines += [f'"{name}" was not measured: {reason}.' for name, reason in ledger.unknown.items()]
     _print_lines(console, [_certificate(ledger.certificate), *lines])
     console.print()
     _print_values(console, [metric for metric in members if metric.label not in TIME_ROWS], metrics)
