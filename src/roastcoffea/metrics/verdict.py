@@ -347,7 +347,7 @@ def _memory(seen: Seen) -> Judged:
     return Judged(
         taken,
         lambda: (
-            f"workers were out of memory: {SECOND.text(taken.get(slots.PAUSED, 0.0))} of thread time paused, and moving "
+            f"workers ran out of memory: {SECOND.text(taken.get(slots.PAUSED, 0.0))} of thread time paused, and moving "
             f"results to disk and back for {SECOND.text(seen.spilled)}. Give them more memory, or make chunks or "
             "outputs smaller"
         ),
