@@ -468,7 +468,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             self.strangers += 1
         written = self.log.has_room(TASK)
         if written:
-            self._write_task(task, told, assignment, outcome, _attempt_times(told, times, failed))
+            kind = self._kind(task, mark)
+            self._write_task(task, kind, told, assignment, outcome, _attempt_times(told, times, failed))
         if written and told.get("exception_text"):
             self.log.write(TASK_ERROR, told["exception_text"][:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
         if record is not None and mark is not None:
@@ -498,8 +499,14 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             return ERROR
         return LOST if assigned not in self.scheduler.workers else CANCELLED
 
-    def _write_task(
-        self, task: Any, told: Mapping[str, Any], assignment: Assignment, outcome: str, times: tuple[float, ...]
+    def _write_task(  # noqa: PLR0917
+        self,
+        task: Any,
+        kind: str,
+        told: Mapping[str, Any],
+        assignment: Assignment,
+        outcome: str,
+        times: tuple[float, ...],
     ) -> None:
         number = self.log.number
         start, stop, *others, thread = times
@@ -508,7 +515,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             number(task.prefix.name),
             number(told.get("typename")),
             number(task.group.span_id),
-            self._kinds[self._kind(task)],
+            self._kinds[kind],
             self._outcomes[outcome],
             start,
             stop,
@@ -530,15 +537,15 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
                 if assignment.worker == address and key in self.scheduler.tasks and self.log.has_room(TASK):
                     begun, shift = times[2:BEGUN]
                     seen = (begun + shift, NO_TIME, *_from_start(times, begun), 0)
-                    self._write_task(self.scheduler.tasks[key], {}, assignment, UNFINISHED, seen)
+                    task = self.scheduler.tasks[key]
+                    self._write_task(task, self._kind(task, self._mark(task)), {}, assignment, UNFINISHED, seen)
 
     def _mark(self, task: Any) -> Mapping[str, Any] | None:
         """Our annotation, where the task belongs to this collector."""
         mark = (task.annotations or {}).get(ANNOTATION)
         return mark if mark and self.name in mark["collectors"] else None
 
-    def _kind(self, task: Any) -> str:
-        mark = self._mark(task)
+    def _kind(self, task: Any, mark: Mapping[str, Any] | None) -> str:
         if mark is None or mark["step"] is None:
             return OTHER
         if mark["step"] == PREPROCESSING:
