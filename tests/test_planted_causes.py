@@ -136,14 +136,14 @@ def test_too_little_memory(folder: Path, tmp_path: Path) -> None:
         LocalCluster(
             n_workers=2,
             threads_per_worker=1,
-            memory_limit="700MB",
+            memory_limit="600MB",
             dashboard_address=":0",
             silence_logs=50,
             local_directory=str(tmp_path),
         ) as cluster,
         Client(cluster) as own,
     ):
-        measurement = measured(own, local(folder), Bulky(60_000_000))
+        measurement = measured(own, local(folder), Bulky(80_000_000), compression=None)
     assert "memory" in named(measurement), measurement.verdict
 
 
