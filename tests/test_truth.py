@@ -51,6 +51,22 @@ def test_cpu_time_is_that_of_the_operating_system(client: Any, sample: Any, proc
         assert metrics["total_cpu_time"] < 1.5
 
 
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
+def test_cpu_rows_of_the_time_ledger_are_the_threads_cpu(client: Any, sample: Any) -> None:
+    runner = runner_for(client, 4000)
+    chunks = list(runner.preprocess(sample))
+    runner.run(list(chunks), Sleeping(0))
+    before = sum(client.run(cpu_of_task_threads).values())
+    with MetricsCollector(client) as collector:
+        runner.run(list(chunks), Spinning(0.6))
+    in_threads = sum(client.run(cpu_of_task_threads).values()) - before
+    ledger = collector.measurement.time_ledger
+    rows = sum(ledger[name] for name in ("compute", "decompress", "interpret"))
+    # the threads opened the files as well
+    assert rows == pytest.approx(in_threads, rel=0.05, abs=0.3)
+    assert rows >= 4 * 0.6
+
+
 @contextmanager
 def cores_of(cluster: Any, every: float = 0.005) -> Iterator[list[float]]:
     """Time-weighted threads of the cluster, watched from outside; one number, at the end."""
