@@ -247,6 +247,7 @@ def handmade_run(**changes: Any) -> Run:
         "pauses": table_of_rows(PAUSE_COLUMNS, PAUSES),
         "span_metrics": SPAN,
         "span_metrics_per_worker": SPAN_PER_WORKER,
+        "attempts": {"processor": 5, "preprocessing": 4, "merge": 1, "other": 0},
     }
     return Run(**fields | changes)
 

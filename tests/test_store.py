@@ -110,6 +110,7 @@ def a_run(**changes: Any) -> Run:
             None: {frozenset({1}): True},
         },
         custom_metrics={"tt": {"entries": 3, "when": datetime(2026, 3, 1), "bytes": -math.inf, "size": 10**30}},
+        attempts={"processor": 3, "merge": 0},
         scheduler_clock_offset=-0.0125,
         dropped={"tasks": 2},
         reported={"core_efficiency": 0.5, "per_dataset": {"tt": [1, 2]}},

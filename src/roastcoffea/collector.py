@@ -89,6 +89,7 @@ class MetricsCollector:
         self._calls: list[RunnerCall] = []
         self._asked: list[pa.Table] = [arrow_schema(ASKED_COLUMNS).empty_table()]
         self._began_calls: list[str] = []
+        self._items_unseen = False
         self._chunks_unseen: str | None = None
         self._report: Any = None
         self._custom: Any = None
@@ -185,12 +186,16 @@ class MetricsCollector:
             "call": [call] * len(items),
             "dataset": [str(item.dataset) for item in items],
             "file": [str(item.filename) for item in items],
-            "tree": [str(item.treename) for item in items],
+            "tree": [None if item.treename is None else str(item.treename) for item in items],
             "uuid": [None if uuid is None else uuid.hex() for uuid in uuids],
             "entry_start": [getattr(item, "entrystart", None) for item in items],
             "entry_stop": [getattr(item, "entrystop", None) for item in items],
         }
         self._asked.append(pa.table(columns, schema=arrow_schema(ASKED_COLUMNS)))
+
+    def items_unseen(self) -> None:
+        """Learn that it is not known what a Runner call asked for."""
+        self._items_unseen = True
 
     def call_ended(self, call: RunnerCall) -> None:
         """Take the record of a Runner call, and bring home what was seen of it."""
@@ -220,6 +225,8 @@ class MetricsCollector:
         absent = self._backend.absent | absent
         if self._interval is None:
             absent["samples"] = "track_workers=False"
+        if self._items_unseen:
+            absent["asked"] = "what was asked for was not recorded"
         with noting(self.note, "records of chunks and tasks could not be compared"):
             absent |= self._reasons_against_chunks(tables["chunks"])
             if tables.get("tasks") is not None:
@@ -300,6 +307,7 @@ class MetricsCollector:
             span_metrics_per_worker=backend.span_metrics_per_worker,
             coffea_report=self._report,
             custom_metrics=self._custom,
+            attempts=backend.attempts,
             scheduler_clock_offset=backend.clock_offset,
             dropped=backend.dropped,
             absent=absent,

@@ -150,7 +150,8 @@ class Measurement:
     def missing_fileset(self, fileset: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Fileset of the files of which nothing came, ready to be run again.
 
-        Files that came in parts are not in it, as they would count twice: see `missing_items`.
+        A Runner call that raised gave no output, so that all its files are in it. Files that came in parts are not,
+        as they would count twice: see `missing_items`.
 
         Parameters
         ----------
@@ -164,7 +165,7 @@ class Measurement:
         """
         lacking = files_to_repeat(self.run)
         if fileset is None:
-            return {dataset: {"files": files} for dataset, files in lacking.items()}
+            return {dataset: {"files": _listed(files)} for dataset, files in lacking.items()}
         return {dataset: _only(fileset[dataset], lacking[dataset]) for dataset in fileset if dataset in lacking}
 
     def missing_items(self, fileset: Mapping[str, Any] | None = None) -> list[Any]:
@@ -347,7 +348,12 @@ def metrics_json(run: Run, metrics: Metrics) -> bytes:
     return json.dumps(_standard(document), indent=1, allow_nan=False).encode()
 
 
-def _only(dataset: Any, files: Mapping[str, str]) -> Any:
+def _listed(files: Mapping[str, str | None]) -> Any:
+    """Files as a fileset lists them: with their trees, where they have any."""
+    return dict(files) if all(tree is not None for tree in files.values()) else list(files)
+
+
+def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
     """A dataset of a fileset with none but these files, in its own form."""
     if not isinstance(dataset, Mapping):
         return [file for file in dataset if str(file) in files]

@@ -66,7 +66,12 @@ MONITOR_COLUMNS: Final[tuple[Column, ...]] = (
     OF_ATTEMPT["key"],
     OF_ATTEMPT["prefix"],
     Column("group", "text", None, "task group: tasks of one collection, or of one call"),
-    Column("state", "text", None, 'the furthest that it came at the scheduler: "memory", "erred", "processing", ...'),
+    Column(
+        "state",
+        "text",
+        None,
+        'the last state at the scheduler before it was forgotten: "memory", "erred", "processing", ...',
+    ),
     *(OF_ATTEMPT[name] for name in TOLD_BY_ATTEMPTS[1:9]),
     Column("duration", "number", "s", "from the beginning to the end of computing"),
     Column("created", "number", "s", "when it was first seen at the scheduler (Unix time, the client's clock)"),
@@ -294,7 +299,7 @@ class TaskMonitor:
     """
 
     def __init__(self, client_or_scheduler: Any, interval: float = 0.1, worker_view: bool = False) -> None:
-        if not 0 < interval < math.inf:
+        if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval < math.inf:
             text = f"interval must be a positive number of seconds, not {interval}"
             raise ValueError(text)
         if not isinstance(client_or_scheduler, Scheduler):

@@ -72,7 +72,10 @@ def _with_times(body: Body, tables: Tables) -> tuple[Body, Tables]:
 
 def _with_asked_and_pauses(body: Body, tables: Tables) -> tuple[Body, Tables]:
     """Run of schema 4: schema 3 did not know what was asked for, and when workers were paused."""
-    return body | {"absent": dict.fromkeys(("asked", "pauses"), NOT_RECORDED) | dict(body["absent"])}, tables
+    return body | {
+        "attempts": None,
+        "absent": dict.fromkeys(("asked", "pauses"), NOT_RECORDED) | dict(body["absent"]),
+    }, tables
 
 
 UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {

@@ -1,5 +1,6 @@
 import dataclasses
 
+import pyarrow as pa
 import pytest
 from coffea.processor.executor import WorkItem
 from handmade import A, handmade_run, run_without_tables
@@ -54,3 +55,20 @@ def test_what_was_not_recorded_is_not_made_up():
     older = Measurement(dataclasses.replace(handmade_run(), asked=None))
     assert "num_missing_chunks" in older.metrics.missing
     assert len(older.failed) == 4
+
+
+def test_what_a_call_that_raised_had_computed_is_missing(measurement):
+    first, second = measurement.run.calls
+    failed = dataclasses.replace(measurement.run, calls=(dataclasses.replace(first, outcome="failed"), second))
+    assert Measurement(failed).metrics["num_missing_chunks"] == 4
+    assert len(Measurement(failed).missing_items()) == 4
+
+
+def test_what_one_processor_did_is_missing_for_another(measurement):
+    run = measurement.run
+    other = run.asked.filter(run.asked["entry_start"].is_valid())
+    other = other.set_column(0, "call", [["c2"] * len(other)])
+    both = pa.concat_tables([run.asked, other])
+    calls = (run.calls[0], dataclasses.replace(run.calls[1], processor="Another"))
+    assert Measurement(dataclasses.replace(run, asked=both, calls=calls)).metrics["num_missing_chunks"] == 1 + 4
+    assert Measurement(dataclasses.replace(run, asked=both)).metrics["num_missing_chunks"] == 1

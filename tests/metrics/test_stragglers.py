@@ -97,3 +97,29 @@ def test_workers_side_by_side():
     assert balance.loc["A", "chunk_seconds"] == pytest.approx(of_a)
     assert balance.loc["A", "busy_share"] == pytest.approx(of_a / 200)
     assert balance.loc["A", "transfer_bytes"] == 2000
+
+
+@pytest.mark.parametrize("number", [80, 76])
+def test_a_worker_that_is_twice_as_slow_as_the_only_other_one_is_slow(number):
+    measurement = measurement_of(number=number, B=2.0, D=2.0)
+    balance = measurement.worker_balance.set_index("worker")
+    assert balance.loc["A", "slowness"] == pytest.approx(1.0, rel=0.05)
+    assert balance.loc["B", "slowness"] == pytest.approx(2.0, rel=0.05)
+    assert any(found.cause == "workers" for found in measurement.verdict)
+
+
+def test_workers_with_few_chunks_are_judged_with_their_host():
+    rows = list(chunks_by_law(40))
+    for place, row in enumerate(rows):
+        row["worker"] = f"w{place % 20}"
+        if place % 20 < 6:
+            row["wall_seconds"] *= 3
+    hosts = {f"w{place}": "slow" if place < 6 else "fast" for place in range(20)}
+    lifetimes = [LIFETIMES[0] | {"worker": worker, "host": host} for worker, host in hosts.items()]
+    measurement = Measurement(
+        handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, rows), lifetimes=table_of_rows(LIFETIME_COLUMNS, lifetimes))
+    )
+    balance = measurement.worker_balance.set_index("worker")
+    assert balance.loc["w0", "slowness"] == pytest.approx(3.0, rel=0.1)
+    assert balance.loc["w19", "slowness"] == pytest.approx(1.0, rel=0.1)
+    assert len(measurement.stragglers) == 0

@@ -2,12 +2,16 @@ import dataclasses
 import json
 
 import pytest
-from handmade import handmade_run, run_without_tables
+from handmade import T, chunk, handmade_run, phases, run_without_tables, task
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.metrics.time import CLASSES
 from roastcoffea.metrics.verdict import CAUSES, LEAST, LEAST_OF, WORDS
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS
 
 
 def test_findings_by_hand():
@@ -44,3 +48,76 @@ def test_findings_are_plain_for_other_programs(tmp_path):
     assert told["bound"]["value"] == "client"
     assert [finding["cause"] for finding in told["verdict"]["value"]] == ["client", "tail", "memory"]
     assert CATALOGUE.entries["verdict"]
+
+
+def test_nothing_is_said_of_idle_time_where_rows_are_lacking():
+    measurement = Measurement(handmade_run(attempts={"merge": 5}))
+    assert any("4 attempts of merge tasks" in reason for reason in measurement.verdict.incomplete)
+    assert [finding.cause for finding in measurement.verdict] == ["memory"]
+    assert not Measurement(handmade_run(attempts={"merge": 5}, pauses=None)).verdict.healthy
+
+
+def one_kind_of_time(column, **changes):
+    """A run of one worker whose chunks are one phase and nothing else."""
+    rows = [
+        chunk("data", f"k{place}", place, "ok", attempt=1, id=place, worker="A", file="a.root", overlaps=3)
+        | phases(*[0.0] * 9)
+        | {"wall_seconds": 10.0, column: 10.0, "process_seconds": 10.0, "start": T + 10 * place}
+        | {"stop": T + 10 * place + 10, "events": 100, "cpu_seconds": 1.0}
+        | {"entry_start": 100 * place, "entry_stop": 100 * place + 100}
+        | changes
+        for place in range(10)
+    ]
+    tasks = [task(f"k{place}", place, "processor", "ok", "A", 10 * place, 10 * place + 10) for place in range(10)]
+    life = {"worker": "A", "host": "h", "threads": 1, "start": T, "stop": T + 100}
+    return Measurement(
+        handmade_run(
+            chunks=table_of_rows(CHUNK_COLUMNS, rows),
+            tasks=table_of_rows(TASK_COLUMNS, tasks),
+            lifetimes=table_of_rows(LIFETIME_COLUMNS, [life]),
+            attempts={"processor": 10},
+            pauses=table_of_rows(PAUSE_COLUMNS, []),
+            span_metrics_per_worker={},
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "cause"),
+    [
+        ("read_seconds", "storage"),
+        ("decompress_seconds", "decompression"),
+        ("interpret_seconds", "interpretation"),
+        ("wait_seconds", "wait"),
+        ("open_seconds", "metadata"),
+        ("checkpoint_seconds", "checkpoint"),
+    ],
+)
+def test_each_phase_has_its_cause(column, cause):
+    measurement = one_kind_of_time(column)
+    assert measurement.bound == cause
+    assert measurement.verdict[0].cause == cause
+    assert measurement.verdict[0].seconds == pytest.approx(100)
+
+
+def test_a_run_that_computes_is_healthy():
+    measurement = one_kind_of_time("compute_seconds")
+    assert (measurement.bound, measurement.verdict) == ("compute", [])
+    assert measurement.verdict.healthy
+
+
+def test_threads_that_share_a_busy_interpreter_do_not_wait_for_storage():
+    measurement = one_kind_of_time("read_seconds", process_cpu_seconds=9.5)
+    assert measurement.bound == "wait"
+    (finding,) = measurement.verdict
+    assert finding.cause == "wait"
+    assert "processes of one thread" in finding.text
+    assert one_kind_of_time("read_seconds", process_cpu_seconds=9.5, overlaps=0).bound == "storage"
+
+
+def test_files_that_are_smaller_than_the_chunk_size_are_to_be_merged():
+    measurement = one_kind_of_time("open_seconds")
+    assert "chunksize=" in measurement.verdict[0].text
+    calls = tuple(dataclasses.replace(call, options={"chunksize": 100_000}) for call in measurement.run.calls)
+    told = Measurement(dataclasses.replace(measurement.run, calls=calls)).verdict[0].text
+    assert "Merge files" in told

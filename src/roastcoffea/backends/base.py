@@ -30,6 +30,7 @@ class AbstractMetricsBackend(ABC):
         self.dropped: dict[str, int] = {}
         self.absent: dict[str, str] = {}
         self.hosts: tuple[Host, ...] = ()
+        self.attempts: dict[str, int] | None = None
         self.clock_offset = 0.0
         self.span_metrics: dict[tuple[Any, ...], float] | None = None
         self.span_metrics_per_worker: dict[str, dict[tuple[Any, ...], float]] | None = None

@@ -308,6 +308,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
     def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:
         self._learn_environment(answer)
+        self.attempts = dict(answer["attempts"])
         if answer["strangers"]:
             self.absent["span_metrics"] = (
                 f"Dask counted {answer['strangers']} task(s) of others together with those of this run, because tasks "

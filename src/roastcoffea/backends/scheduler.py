@@ -98,14 +98,12 @@ UNASSIGNED = ("queued", "no-worker")
 
 
 class Assignment(NamedTuple):
-    """A worker that got a task; since when the task could run, and when it was given away (this clock)."""
+    """A worker that got a task; since when the task could run, when it was given away (this clock), and its kind."""
 
     worker: str | None
     runnable: float
     time: float
-
-
-NOT_SEEN = Assignment(None, NO_TIME, NO_TIME)
+    kind: str
 
 
 class Log:
@@ -205,6 +203,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._outcomes = {outcome: code for code, outcome in enumerate(OUTCOMES)}
         self._runnable: dict[Any, float] = {}
         self._open: dict[Any, Assignment] = {}
+        self._unfinished: set[Any] = set()
+        self._attempts: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._counted: dict[str, dict[Any, float]] = {}
         self._left: set[str] = set()
         self._retired: set[str] = set()
@@ -251,6 +251,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             self._failed(problem)
 
     def restart(self, scheduler: Any) -> None:
+        for assignment in self._open.values():
+            self._attempts[assignment.kind] -= 1
         self._open.clear()
 
     def log_event(self, topic: str, msg: Any) -> None:
@@ -315,8 +317,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         -------
         dict
             What `metrics_of_span` and `drain` give, `strangers`: attempts of tasks of others that Dask counted in
-            the same spans; and `counted`: for each worker, also those that left, the key and amount of all that it
-            counted in these spans, and outside of tasks.
+            the same spans; `attempts`: how many there were of each kind; and `counted`: for each worker, also those
+            that left, the key and amount of all that it counted in these spans, and outside of tasks.
         """
         answer = await metrics_of_span(flush, self.span, timeout, self.scheduler, self._elsewhere, self.name)
         self._write_unfinished(answer.pop("running"))
@@ -327,7 +329,15 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         spans = answer.pop("spans")
         answer["counted"] = [(address, list(of_spans(told, spans).items())) for address, told in self._counted.items()]
         self.sample()
-        return answer | self.drain(limit, received) | {"strangers": self.strangers}
+        return answer | self.drain(limit, received) | {"strangers": self.strangers, "attempts": self._told()}
+
+    def _told(self) -> dict[str, int]:
+        """Attempts by kind of which a row was written, or had to be dropped: those that have not begun have none."""
+        told = dict(self._attempts)
+        for key, assignment in self._open.items():
+            if key not in self._unfinished:
+                told[assignment.kind] -= 1
+        return told
 
     async def ask(self, flush: bytes, timeout: float) -> dict[str, Any]:
         """What the workers are, as `described` gives it."""
@@ -403,7 +413,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     def _arrival(self, address: str) -> None:
         state = self._workers[address] = self.scheduler.workers[address]
-        self._open |= {task.key: Assignment(address, NO_TIME, NO_TIME) for task in state.processing}
+        for task in state.processing:
+            self._assign(task, Assignment(address, NO_TIME, NO_TIME, self._kind(task, self._mark(task))))
         number = self.log.number
         worker, name, host = number(address), number(str(state.name)), number(state.host)
         self._pack(
@@ -456,7 +467,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     def _attempt_ended(self, key: Any, finish: str, told: Mapping[str, Any]) -> None:
         task = self.scheduler.tasks[key]
-        assignment = self._open.pop(key, NOT_SEEN)
+        assignment = self._open.pop(key, None) or self._late(task)
         failed = self._failures_told.pop((key, task.run_id), None)
         outcome = ERROR if failed else self._outcome(finish, told, assignment.worker)
         metadata = told.get("metadata") or {}
@@ -468,21 +479,31 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             self.strangers += 1
         written = self.log.has_room(TASK)
         if written:
-            kind = self._kind(task, mark)
-            self._write_task(task, kind, told, assignment, outcome, _attempt_times(told, times, failed))
+            self._write_task(task, told, assignment, outcome, _attempt_times(told, times, failed))
         if written and told.get("exception_text"):
             self.log.write(TASK_ERROR, told["exception_text"][:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
         if record is not None and mark is not None:
             self.log.write(CHUNK, record)
             task.metadata.pop(METADATA_KEY, None)
 
+    def _late(self, task: Any) -> Assignment:
+        """Assignment of an attempt whose beginning was not seen."""
+        kind = self._kind(task, self._mark(task))
+        self._attempts[kind] += 1
+        return Assignment(None, NO_TIME, NO_TIME, kind)
+
     def _attempt_began(self, task: Any) -> None:
         now = time.time()
-        self._open[task.key] = Assignment(task.processing_on.address, self._runnable.pop(task.key, now), now)
+        runnable, mark = self._runnable.pop(task.key, now), self._mark(task)
+        self._assign(task, Assignment(task.processing_on.address, runnable, now, self._kind(task, mark)))
         span = task.group.span_id
-        if span not in self._elsewhere and self._mark(task) is not None and not self._in_our_span(task):
+        if span not in self._elsewhere and mark is not None and not self._in_our_span(task):
             counted = self.scheduler.extensions["spans"].spans[span]._cumulative_worker_metrics
             self._elsewhere[span] = dict(counted)
+
+    def _assign(self, task: Any, assignment: Assignment) -> None:
+        self._open[task.key] = assignment
+        self._attempts[assignment.kind] += 1
 
     def _in_our_span(self, task: Any) -> bool:
         """Whether Dask counts the task in the span of the run, or in one inside of it.
@@ -499,14 +520,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             return ERROR
         return LOST if assigned not in self.scheduler.workers else CANCELLED
 
-    def _write_task(  # noqa: PLR0917
-        self,
-        task: Any,
-        kind: str,
-        told: Mapping[str, Any],
-        assignment: Assignment,
-        outcome: str,
-        times: tuple[float, ...],
+    def _write_task(
+        self, task: Any, told: Mapping[str, Any], assignment: Assignment, outcome: str, times: tuple[float, ...]
     ) -> None:
         number = self.log.number
         start, stop, *others, thread = times
@@ -515,7 +530,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             number(task.prefix.name),
             number(told.get("typename")),
             number(task.group.span_id),
-            self._kinds[kind],
+            self._kinds[assignment.kind],
             self._outcomes[outcome],
             start,
             stop,
@@ -533,12 +548,18 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         """Write rows of attempts that go on: they have a start and no stop."""
         for address, tasks in running.items():
             for key, times in tasks:
-                assignment = self._open.get(key, NOT_SEEN)
-                if assignment.worker == address and key in self.scheduler.tasks and self.log.has_room(TASK):
+                assignment = self._open.get(key)
+                if (
+                    assignment is not None
+                    and assignment.worker == address
+                    and key in self.scheduler.tasks
+                    and self.log.has_room(TASK)
+                ):
                     begun, shift = times[2:BEGUN]
                     seen = (begun + shift, NO_TIME, *_from_start(times, begun), 0)
                     task = self.scheduler.tasks[key]
-                    self._write_task(task, self._kind(task, self._mark(task)), {}, assignment, UNFINISHED, seen)
+                    self._write_task(task, {}, assignment, UNFINISHED, seen)
+                    self._unfinished.add(key)
 
     def _mark(self, task: Any) -> Mapping[str, Any] | None:
         """Our annotation, where the task belongs to this collector."""

@@ -223,7 +223,7 @@ class WorkerView(WorkerHalf):
         rows, self._rows = self._rows, []
         if rows:
             self._batch += 1
-            packed = zlib.compress(json.dumps([self.worker.address, rows]).encode(), 1)
+            packed = zlib.compress(json.dumps([self.worker.address, rows], default=str).encode(), 1)
             message = {"worker": self.worker.address, "batch": self._batch, "views": packed}
             self.worker.log_event(self.name, message)
 

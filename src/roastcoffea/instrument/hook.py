@@ -70,6 +70,9 @@ class Watcher(Protocol):
     def items_asked(self, call: str, items: Sequence[Any]) -> None:
         """Learn what a Runner call asked for: files for preprocessing, or chunks."""
 
+    def items_unseen(self) -> None:
+        """Learn that it is not known what a Runner call asked for."""
+
     def call_ended(self, call: RunnerCall) -> None:
         """Take the record of a Runner call."""
 
@@ -391,6 +394,9 @@ class _OpenCall:
         with noting(self._note, "what was asked for was not recorded"):
             for watcher in self.watchers:
                 watcher.items_asked(self.id, items)
+            return
+        for watcher in self.watchers:
+            watcher.items_unseen()
 
     def _note(self, problem: str) -> None:
         for watcher in self.watchers:

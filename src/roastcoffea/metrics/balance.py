@@ -98,12 +98,12 @@ def _fine(metrics: Mapping[str, float] | None) -> dict[str, float]:
     return {} if metrics is None else {name: metrics[name] for name in names}
 
 
-@metric(RATIO, group=RESOURCES, source="chunk records", formula="largest chunk_seconds / threads over the mean")
+@metric(RATIO, group=RESOURCES, source="chunk records", formula="largest busy_share / mean busy_share")
 def imbalance(worker_balance: pa.Table) -> float:
-    """Chunk seconds per thread of the worker that has the most, beside the mean of all workers; 1 is balanced."""
+    """Share of its threads' time that the busiest worker computed chunks, beside the mean of all; 1 is balanced."""
     if worker_balance["chunk_seconds"].null_count:
         raise NotMeasuredError("the duration of chunks is not known")
-    loads = pc.divide(worker_balance["chunk_seconds"], pc.cast(worker_balance["threads"], pa.float64()))
+    loads = pc.drop_null(worker_balance["busy_share"])
     mean = pc.mean(loads).as_py()
     if not mean:
         raise NotMeasuredError("no worker computed a chunk")

@@ -15,7 +15,7 @@ from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.columns import Column
-from roastcoffea.records.run import Run
+from roastcoffea.records.run import FINISHED, Run
 from roastcoffea.units import COUNT
 
 REPEATED: Final = "repeated"
@@ -147,13 +147,28 @@ def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
     asked = recorded(run, "asked")
     of_files = asked["entry_start"].is_null()
     wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
-    keys = [*PLACE, *RANGE]
-    came = counted_chunks.select(keys).group_by(keys).aggregate([])
-    first = wanted.group_by(keys, use_threads=False).aggregate([("call", "first"), ("uuid", "first")])
+    keys = ["processor", *PLACE, *RANGE]
+    came = _with_processor(run, _of_finished_calls(run, counted_chunks)).group_by(keys).aggregate([])
+    first = (
+        _with_processor(run, wanted).group_by(keys, use_threads=False).aggregate([("call", "first"), ("uuid", "first")])
+    )
     first = first.rename_columns([*keys, "call", "uuid"])
     lacking = first.join(came, keys, join_type="left anti").sort_by([(key, "ascending") for key in keys])
     names = [column.name for column in ASKED_COLUMNS]
     return pa.concat_tables([lacking.select(names), _files_without_chunks(run, files, wanted).select(names)])
+
+
+def _of_finished_calls(run: Run, table: pa.Table) -> pa.Table:
+    """Rows of Runner calls that gave their output: what others computed was lost with it."""
+    finished = [call.id for call in run.calls if call.outcome == FINISHED]
+    return table.filter(pc.is_in(table["call"], value_set=pa.array(finished, pa.string())))
+
+
+def _with_processor(run: Run, table: pa.Table) -> pa.Table:
+    """Rows with the processor of their call: what one did is nothing to another."""
+    calls = pa.array([call.id for call in run.calls], pa.string())
+    names = pa.array([call.processor for call in run.calls], pa.string())
+    return table.append_column("processor", names.take(pc.index_in(table["call"], value_set=calls)))
 
 
 def _files_without_chunks(run: Run, files: pa.Table, wanted: pa.Table) -> pa.Table:
@@ -167,10 +182,11 @@ def _files_without_chunks(run: Run, files: pa.Table, wanted: pa.Table) -> pa.Tab
     return table_of_rows(ASKED_COLUMNS, [row for place, row in rows.items() if place not in opened])
 
 
-def files_to_repeat(run: Run) -> dict[str, dict[str, str]]:
-    """Files of which nothing came, with their trees, by dataset."""
-    some = {tuple(row.values()) for row in counted_chunks(recorded(run, "chunks")).select(PLACE).to_pylist()}
-    found: dict[str, dict[str, str]] = {}
+def files_to_repeat(run: Run) -> dict[str, dict[str, str | None]]:
+    """Files of which nothing came, with their trees (Parquet has none), by dataset."""
+    came = _of_finished_calls(run, counted_chunks(recorded(run, "chunks")))
+    some = {tuple(row.values()) for row in came.select(PLACE).to_pylist()}
+    found: dict[str, dict[str, str | None]] = {}
     for row in missing(run).to_pylist():
         if tuple(row[name] for name in PLACE) not in some:
             found.setdefault(row["dataset"], {})[row["file"]] = row["tree"]
@@ -185,7 +201,10 @@ def files_to_repeat(run: Run) -> dict[str, dict[str, str]]:
     formula="chunks asked for of which no attempt gave a result",
 )
 def num_missing_chunks(missing_work: pa.Table) -> int:
-    """Chunks that were asked for and gave nothing at all; files that were never opened are not among them."""
+    """Chunks that were asked for and gave nothing: all of a Runner call that raised, as it gives no output.
+
+    Files that were never opened are not among them.
+    """
     return len(missing_work) - int(missing_work["entry_start"].null_count)
 
 

@@ -25,11 +25,15 @@ SLOW_CHUNK: Final = 2.0
 """A straggler took so many times what was expected: half of that is within what caches, disks and the GIL do."""
 
 SPREADS: Final = 6.0
-"""And it lies so many typical deviations above it: where chunks vary by nature none stands out."""
+"""And it lies so many typical deviations of its dataset above it: where chunks vary by nature none stands out."""
+
+SHORTEST: Final = 0.1
+"""And it took so many seconds too long: less is what a busy machine does to any chunk."""
 
 SLOW_WORKER: Final = 1.25
 """A slow worker takes so many times what the typical one takes for the same chunks."""
 
+REFITS: Final = 3
 ROUNDS: Final = 30
 MOST_TO_FIT: Final = 20_000
 """So many chunks tell a law of three numbers well enough."""
@@ -46,7 +50,7 @@ STRAGGLER_COLUMNS: Final = (
     Column("wall_seconds", "number", "s", "duration of the attempt"),
     Column("expected_seconds", "number", "s", "what its events, bytes and worker predict"),
     Column("excess_seconds", "number", "s", "what it took beyond that"),
-    Column("phase", "text", None, "the phase that took the most beyond the typical share of its dataset"),
+    Column("phase", "text", None, "the phase that took the most beyond the median of its dataset"),
 )
 """Chunks that took much longer than expected, the worst first."""
 
@@ -62,7 +66,7 @@ PHASES: Final = (
 
 
 @fact
-def expected_seconds(counted_chunks: pa.Table) -> pa.Table:
+def expected_seconds(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> pa.Table:
     """Attempts that were computed and counted, with what was expected of them, and the speed of their worker.
 
     Columns of the chunks, `typical_seconds` (what events and bytes predict, by dataset), `slowness` (of the worker: 1
@@ -72,8 +76,12 @@ def expected_seconds(counted_chunks: pa.Table) -> pa.Table:
     chunks = chunks.filter(chunks["wall_seconds"].is_valid())
     if len(chunks) < FEWEST_TO_FIT:
         raise NotMeasuredError(f"{len(chunks)} chunks are too few to tell a slow one")
-    typical = _typical(chunks)
-    slowness = _slowness(chunks["worker"], _numbers(chunks, "wall_seconds") / typical)
+    wall, workers, hosts = _numbers(chunks, "wall_seconds"), _codes(chunks["worker"]), _hosts(chunks, lifetimes)
+    slowness, typical = np.ones(len(chunks)), wall
+    for _ in range(REFITS):
+        # a law that is drawn through slow workers and fast ones fits neither
+        typical = _typical(chunks, wall / slowness)
+        slowness = _slowness(wall / typical, workers, hosts)
     for name, values in (
         ("typical_seconds", typical),
         ("slowness", slowness),
@@ -92,9 +100,17 @@ def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return np.asarray(encoded.indices.to_numpy(), dtype=np.int64)
 
 
-def _typical(chunks: pa.Table) -> Numbers:
-    """Seconds that a chunk of so many events and bytes of its dataset takes."""
-    wall, dataset = _numbers(chunks, "wall_seconds"), _codes(chunks["dataset"])
+def _hosts(chunks: pa.Table, lifetimes: pa.Table | None) -> npt.NDArray[np.int64]:
+    """Number of the host of each chunk's worker; one for all where hosts are not known."""
+    if lifetimes is None:
+        return np.zeros(len(chunks), np.int64)
+    places = pc.index_in(chunks["worker"], value_set=lifetimes["worker"].combine_chunks())
+    return _codes(lifetimes["host"].take(places))
+
+
+def _typical(chunks: pa.Table, wall: Numbers) -> Numbers:
+    """Seconds that a chunk of so many events and bytes of its dataset takes on the typical worker."""
+    dataset = _codes(chunks["dataset"])
     traits = np.column_stack([np.ones(len(wall)), _numbers(chunks, "events"), _numbers(chunks, "bytes_payload")])
     numbers = np.bincount(dataset)
     few = numbers[dataset] < FEWEST_TO_FIT
@@ -119,22 +135,34 @@ def _predicted(traits: Numbers, wall: Numbers) -> Numbers:
     return np.asarray(np.maximum(scaled @ law, max(float(wall.min()), SMALLEST)))
 
 
-def _slowness(workers: pa.ChunkedArray, ratio: Numbers) -> Numbers:
-    """Factor of each chunk's worker: the median of its chunks beside what is typical."""
-    codes = _codes(workers)
-    numbers = np.bincount(codes)
-    ratios = np.split(ratio[np.argsort(codes, kind="stable")], np.cumsum(numbers)[:-1])
-    factors = np.array([np.median(own) if len(own) >= FEWEST_OF_A_WORKER else 1.0 for own in ratios])
-    return np.asarray(factors[codes], dtype=np.float64)
+def _medians(values: Numbers, codes: npt.NDArray[np.int64], fewest: int = 1) -> Numbers:
+    """Median of the values of each code; NaN where there are too few."""
+    parts = np.split(values[np.argsort(codes, kind="stable")], np.cumsum(np.bincount(codes))[:-1])
+    return np.array([np.median(part) if len(part) >= fewest else np.nan for part in parts])
+
+
+def _slowness(ratio: Numbers, workers: npt.NDArray[np.int64], hosts: npt.NDArray[np.int64]) -> Numbers:
+    """Factor of each chunk's worker beside the typical worker; of one with few chunks that of its host.
+
+    The typical worker is the median one, of two halves the faster: it took what a worker needs.
+    """
+    own = _medians(ratio, workers, FEWEST_OF_A_WORKER)[workers]
+    of_host = _medians(ratio, hosts, FEWEST_OF_A_WORKER)[hosts]
+    factors = np.where(np.isnan(own), of_host, own)
+    known = factors[np.unique(workers, return_index=True)[1]]
+    known = np.sort(known[~np.isnan(known)])
+    if not len(known):
+        return np.ones(len(ratio))
+    return np.asarray(np.where(np.isnan(factors), 1.0, factors / known[(len(known) - 1) // 2]))
 
 
 @table
 def stragglers(expected_seconds: pa.Table) -> pa.Table:
     """Chunks that took much longer than expected, with STRAGGLER_COLUMNS."""
     wall, expected = _numbers(expected_seconds, "wall_seconds"), _numbers(expected_seconds, "expected_seconds")
-    excess = wall - expected
-    spread = float(np.median(np.abs(excess)))
-    slow = np.flatnonzero((wall > SLOW_CHUNK * expected) & (excess > SPREADS * spread))
+    excess, dataset = wall - expected, _codes(expected_seconds["dataset"])
+    spread = _medians(np.abs(excess), dataset)[dataset]
+    slow = np.flatnonzero((wall > SLOW_CHUNK * expected) & (excess > np.maximum(SPREADS * spread, SHORTEST)))
     slow = slow[np.argsort(-excess[slow], kind="stable")]
     rows = expected_seconds.take(pa.array(slow))
     rows = rows.append_column("excess_seconds", pa.array(excess[slow]))
@@ -143,9 +171,10 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
 
 
 def _slow_phases(chunks: pa.Table, slow: npt.NDArray[np.int64]) -> list[str | None]:
-    """For each of these chunks the phase that took the most beyond the median of all chunks."""
-    seconds = np.column_stack([_numbers(chunks, name) for name in PHASES])
-    beyond = seconds[slow] - np.median(seconds, axis=0)
+    """For each of these chunks the phase that took the most beyond the median of its dataset."""
+    dataset = _codes(chunks["dataset"])
+    phases = [_numbers(chunks, name) for name in PHASES]
+    beyond = np.column_stack([seconds[slow] - _medians(seconds, dataset)[dataset[slow]] for seconds in phases])
     return [PHASES[place].removesuffix("_seconds") for place in np.argmax(beyond, axis=1)] if len(slow) else []
 
 

@@ -18,7 +18,12 @@ from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Attempts, Certificate, L
 from roastcoffea.metrics.slots import (
     CAUSES,
     MICROSECONDS,
+    ON_THE_WAY,
     PAUSED,
+    PLACEMENT,
+    QUEUED,
+    TRANSFER,
+    WORKER,
     Axes,
     Counts,
     Moments,
@@ -239,9 +244,11 @@ def time_ledger(
         chunks = counted_chunks = table_of_rows(CHUNK_COLUMNS, [])
     seen = _seen(run, lifetimes, chunks, counted_chunks)
     busy, presence, names = seen.busy, seen.presence, seen.names
+    if run.tasks is not None and len(run.tasks) and not len(busy.moments.worker):
+        raise NotMeasuredError("no attempt of a task tells when it ran")
     slots = idle_slots(busy.moments, presence, seen.pauses, axes(run.start, run.stop, *_row_each(names)))
     offered = np.bincount(presence.worker, (presence.stop - presence.start) * presence.threads, len(names))
-    return TimeLedger(
+    ledger = TimeLedger(
         _all_rows(busy, slots, names),
         dict(zip(names, offered.tolist(), strict=True)),
         Certificate(attempts=busy.attempts, reasons=busy.reasons),
@@ -250,8 +257,35 @@ def time_ledger(
         tail_of=slots.tail_of,
         client_of=slots.client_of,
         lines_of=partial(_timelines, run, lifetimes, chunks, counted_chunks),
-        unknown={} if run.pauses is not None else {PAUSED: reason_of_absence(run, "pauses")},
+        unknown=_unknown(run),
     )
+    ledger.certificate.reasons.extend(_not_closed(ledger))
+    return ledger
+
+
+LARGEST_RESIDUAL: Final = 0.01
+"""Share of the total from which on a residual, or busy seconds beyond the threads, tell that something is missing."""
+
+OF_A_SCHEDULER: Final = (MERGE, TRANSFER, WORKER, ON_THE_WAY, PAUSED, QUEUED, PLACEMENT)
+"""Classes that nobody tells of where there is no scheduler."""
+
+
+def _unknown(run: Run) -> dict[str, str]:
+    """Classes that were not measured, with the reason."""
+    if run.tasks is None:
+        return dict.fromkeys(OF_A_SCHEDULER, "without a scheduler nothing tells of it")
+    return {} if run.pauses is not None else {PAUSED: reason_of_absence(run, "pauses")}
+
+
+def _not_closed(ledger: TimeLedger) -> list[str]:
+    """What does not fit into the time that there was."""
+    total, residual = ledger.total or 0.0, ledger.residual or 0.0
+    found = []
+    if ledger.beyond > LARGEST_RESIDUAL * total:
+        found.append(f"{SECOND.text(ledger.beyond)} of tasks do not fit into their workers' threads")
+    if abs(residual) > LARGEST_RESIDUAL * total:
+        found.append(f"the residual is {SECOND.text(residual)}")
+    return found
 
 
 class _Seen(NamedTuple):
@@ -345,16 +379,12 @@ def _busy_chunks(run: Run, chunks: pa.Table, counted: pa.Table, names: list[str]
     table, worker = table.filter(pa.array(known)), worker[known]
     start, stop = (np.asarray(table[name].to_numpy(), dtype=np.float64) for name in ("start", "stop"))
     kind = np.asarray(table["kind"].to_numpy(), dtype=np.int64)
-    # what one call asked for was there from its first attempt on
-    first = table.group_by("step").aggregate([("start", "min")])
-    runnable = first["start_min"].take(pc.index_in(table["step"], value_set=first["step"].combine_chunks()))
-    begun = np.minimum(np.asarray(runnable.to_numpy(), dtype=np.float64), start)
     finished = [call for call in run.calls if call.outcome == FINISHED and call.chunks is not None]
     assigned = sum(call.chunks or 0 for call in finished) if len(finished) == len(run.calls) else None
     if assigned is not None and len(counted) < assigned:
         reasons.append(f"{assigned - len(counted)} of {assigned} chunks left no record, or gave no result")
     return _Busy(
-        Moments(worker, begun, start, start, start, start, stop, stop, kind),
+        Moments(worker, start, start, start, start, start, stop, stop, kind),
         {name: np.asarray(table[name].to_numpy()) for name in BUSY},
         table["dataset"].combine_chunks(),
         {task_records.ERROR: float(np.sum(table[WASTED].to_numpy()))} if np.any(table[WASTED].to_numpy()) else {},
@@ -369,20 +399,19 @@ def _classes_of_chunks(chunks: pa.Table, counted: pa.Table) -> pa.Table:
     seconds = {name: np.where(used, _phase(chunks, columns), 0.0) for name, columns in PHASES.items()}
     seconds[WASTED] = np.where(used, 0.0, wall)
     seconds[OVERHEAD] = wall - sum(seconds.values())
-    return _attempts(chunks, pc.fill_null(chunks["call"], ""), task_records.PROCESSOR, seconds)
+    return _attempts(chunks, task_records.PROCESSOR, seconds)
 
 
 def _classes_of_openings(openings: pa.Table) -> pa.Table:
     good = pc.fill_null(pc.equal(openings["outcome"], task_records.OK), False)
     good, wall = np.asarray(good.to_numpy(), dtype=np.bool_), _phase(openings, ("wall_seconds",))
     seconds = {BEFORE: np.where(good, wall, 0.0), WASTED: np.where(good, 0.0, wall)}
-    step = pc.binary_join_element_wise(BEFORE, pc.fill_null(openings["call"], ""), " ")
-    return _attempts(openings, step, task_records.PREPROCESSING, seconds)
+    return _attempts(openings, task_records.PREPROCESSING, seconds)
 
 
-def _attempts(table: pa.Table, step: Any, kind: str, seconds: Mapping[str, Numbers]) -> pa.Table:
+def _attempts(table: pa.Table, kind: str, seconds: Mapping[str, Numbers]) -> pa.Table:
     nothing = np.zeros(len(table))
-    known = table.select(["worker", "dataset", "start", "stop"]).append_column("step", step)
+    known = table.select(["worker", "dataset", "start", "stop"])
     known = known.append_column("kind", pa.array(np.full(len(table), KINDS.index(kind))))
     for name in BUSY:
         known = known.append_column(name, pa.array(seconds.get(name, nothing)))
@@ -423,6 +452,7 @@ def _busy_tasks(  # noqa: PLR0917
     untimed = np.count_nonzero(~known & _never_ran(tasks))
     if untimed:
         reasons.append(f"{untimed} attempts of tasks do not tell when they ran")
+    reasons += _uncounted(run.attempts, tasks)
     link = _linked(tasks, chunks)
     if link.without_task:
         reasons.append(f"of {link.without_task} attempts of chunks the task was not seen: their time is taken for idle")
@@ -435,6 +465,15 @@ def _busy_tasks(  # noqa: PLR0917
         reasons.append(f"{unseen} attempts of chunks left no record: their time is in no class")
     moments = _moments(tasks, worker, start, stop)
     return _Busy(moments, seconds, dataset, failed, reasons, Attempts(len(tasks) - unseen, len(known)))
+
+
+def _uncounted(attempts: Mapping[str, int] | None, tasks: pa.Table) -> list[str]:
+    """Attempts that the scheduler counted, and of which there is no row."""
+    if attempts is None:
+        return ["the scheduler did not tell how many attempts of tasks there were"]
+    rows = np.bincount(_kinds(tasks), minlength=len(KINDS))
+    lacking = {kind: number - int(rows[KINDS.index(kind)]) for kind, number in attempts.items()}
+    return [f"{number} attempts of {kind} tasks left no row" for kind, number in lacking.items() if number > 0]
 
 
 def _never_ran(tasks: pa.Table) -> Flags:
@@ -655,4 +694,4 @@ def busy_percent(time_ledger: TimeLedger) -> float:
     """Share of the threads' time in which a task ran."""
     if not time_ledger.total:
         raise NotMeasuredError("no worker was there")
-    return 100 * sum(time_ledger[name] for name in BUSY) / time_ledger.total
+    return 100 * sum(time_ledger.get(name, 0.0) for name in BUSY) / time_ledger.total

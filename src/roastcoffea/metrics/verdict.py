@@ -33,15 +33,23 @@ MEMORY: Final = "memory"
 CLIENT: Final = "client"
 WORKERS: Final = "workers"
 FAILURES: Final = "failures"
+OTHER_TASKS: Final = "other tasks"
+INTERPRETATION: Final = "interpretation"
+CHECKPOINTS: Final = "checkpoint"
 
 LEAST: Final = 0.05
 """Share of the wall time that a finding must be able to win: less than that, repeats of one run differ."""
+
+SHORTEST: Final = 0.1
+"""Seconds of wall time that a finding must be able to win: nobody changes an analysis for less."""
 
 LEAST_OF: Final[Mapping[str, float]] = {
     # Dask's event loop, the garbage collector and the kernel take so much from the threads of any run
     WAIT: 0.10,
     # compressed files save more waiting than that, wherever storage is not on the same machine
-    DECOMPRESSION: 0.30,
+    DECOMPRESSION: 0.25,
+    # arrays have to be made of what is read
+    INTERPRETATION: 0.25,
     # a client needs its time to prepare and to merge, and short runs have no more of it than long ones
     CLIENT: 0.10,
     # the last round of chunks ends together only by luck
@@ -55,6 +63,9 @@ LEAST_OF: Final[Mapping[str, float]] = {
 
 LONGEST_LINE: Final = 120
 
+BUSY_INTERPRETER: Final = 0.7
+"""CPU of a process beside the time of its chunks from which on its threads wait for each other's interpreter."""
+
 TARGET: Final = 0.05
 """Share of a chunk's time that opening and scheduling should take, in the chunk sizes that are proposed."""
 
@@ -64,15 +75,15 @@ ROUNDS_OF_CHUNKS: Final = 3
 WORDS: Final[Mapping[str, str]] = {
     rows.COMPUTE: "compute",
     rows.DECOMPRESS: DECOMPRESSION,
-    rows.INTERPRET: "interpretation",
+    rows.INTERPRET: INTERPRETATION,
     rows.READ: STORAGE,
     rows.WAIT: WAIT,
     rows.OPEN: METADATA,
-    rows.CHECKPOINT: "checkpoint",
+    rows.CHECKPOINT: CHECKPOINTS,
     rows.OVERHEAD: SCHEDULER,
     rows.MERGE: MERGE,
     rows.BEFORE: PREPROCESSING,
-    rows.OTHERS: "other tasks",
+    rows.OTHERS: OTHER_TASKS,
     rows.WASTED: FAILURES,
     slots.TRANSFER: TRANSFER,
     slots.WORKER: SCHEDULER,
@@ -102,17 +113,21 @@ class Finding:
 class Verdict(list[Finding]):
     """Findings, the worst first; empty where the run is healthy.
 
-    Where there is no time ledger to judge by it is empty as well, and `absent` has the reason.
+    Where there is no time ledger to judge by it is empty as well, and `absent` has the reason. Where the ledger lacks
+    something, `incomplete` says what: then nothing is said of idle time, as what is lacking looks like it.
     """
 
-    def __init__(self, findings: Iterable[Finding] = (), absent: str | None = None) -> None:
+    def __init__(
+        self, findings: Iterable[Finding] = (), absent: str | None = None, incomplete: Iterable[str] = ()
+    ) -> None:
         super().__init__(findings)
         self.absent = absent
+        self.incomplete = list(incomplete)
 
     @property
     def healthy(self) -> bool:
-        """Whether there was something to judge by, and nothing was found."""
-        return self.absent is None and not self
+        """Whether there was all to judge by, and nothing was found."""
+        return self.absent is None and not self.incomplete and not self
 
 
 class Seen(NamedTuple):
@@ -132,9 +147,27 @@ class Seen(NamedTuple):
         """Wall time of the run."""
         return self.run.stop - self.run.start
 
+    def least(self, cause: str) -> float:
+        """Seconds of wall time that a finding of this cause must be able to win."""
+        return max(LEAST_OF.get(cause, LEAST) * self.elapsed, SHORTEST)
+
     def wall(self, thread_seconds: float) -> float:
         """Wall time that so much thread time takes when all threads share it."""
         return thread_seconds * self.elapsed / self.total
+
+    @property
+    def shares_interpreter(self) -> bool:
+        """Whether chunks ran side by side in processes whose one interpreter was busy most of the time.
+
+        Then what looks like waiting for storage is for the most part waiting for that interpreter, which every answer
+        of the storage has to pass.
+        """
+        return shares_interpreter(self.counted)
+
+    @property
+    def local(self) -> bool:
+        """Whether the run had no scheduler."""
+        return self.run.tasks is None
 
     def share(self, thread_seconds: float) -> str:
         """The thread time beside all of it, for people."""
@@ -147,6 +180,14 @@ def spill_seconds(fine_metrics_per_worker: Mapping[str, Mapping[str, float]]) ->
     return sum(worker["spill_seconds"] for worker in fine_metrics_per_worker.values())
 
 
+def shares_interpreter(counted: pa.Table | None) -> bool:
+    """See `Seen.shares_interpreter`."""
+    if counted is None or not (pc.max(counted["overlaps"]).as_py() or 0):
+        return False
+    wall, cpu = _sum(counted, "wall_seconds"), _sum(counted, "process_cpu_seconds")
+    return bool(wall and cpu and cpu >= BUSY_INTERPRETER * wall)
+
+
 @metric(
     WORD,
     group=TIME,
@@ -154,12 +195,13 @@ def spill_seconds(fine_metrics_per_worker: Mapping[str, Mapping[str, float]]) ->
     label="bound by",
     formula="word for the classes of the time ledger that have the most thread time",
 )
-def bound(time_ledger: TimeLedger) -> str:
+def bound(time_ledger: TimeLedger, counted_chunks: pa.Table | None = None) -> str:
     """What the run spent most of its thread time on, in one word."""
     if not time_ledger.total:
         raise NotMeasuredError("no worker was there")
+    words = {**WORDS} | ({rows.READ: WAIT} if shares_interpreter(counted_chunks) else {})
     amounts: dict[str, float] = {}
-    for name, word in WORDS.items():
+    for name, word in words.items():
         amounts[word] = amounts.get(word, 0.0) + time_ledger.get(name, 0.0)
     return max(amounts, key=lambda word: amounts[word])
 
@@ -187,9 +229,11 @@ def verdict(  # noqa: PLR0917
         spill_seconds or 0.0,
         fine_metrics_per_worker,
     )
-    found = [_finding(seen, cause, judged(seen)) for cause, judged in CAUSES.items()]
-    worth = [finding for finding in found if finding.seconds >= LEAST_OF.get(finding.cause, LEAST) * seen.elapsed]
-    return Verdict(sorted(worth, key=lambda finding: finding.seconds, reverse=True))
+    incomplete = time_ledger.certificate.reasons
+    causes = {cause: judged for cause, judged in CAUSES.items() if not incomplete or cause not in OF_IDLE_TIME}
+    found = [_finding(seen, cause, judged(seen)) for cause, judged in causes.items()]
+    worth = [finding for finding in found if finding.seconds >= seen.least(finding.cause)]
+    return Verdict(sorted(worth, key=lambda finding: finding.seconds, reverse=True), incomplete=incomplete)
 
 
 class Judged(NamedTuple):
@@ -201,8 +245,7 @@ class Judged(NamedTuple):
 
 def _finding(seen: Seen, cause: str, judged: Judged) -> Finding:
     seconds = seen.wall(sum(judged.rows.values()))
-    worth = seconds >= LEAST_OF.get(cause, LEAST) * seen.elapsed
-    return Finding(cause, seconds, judged.text() if worth else "", judged.rows)
+    return Finding(cause, seconds, judged.text() if seconds >= seen.least(cause) else "", judged.rows)
 
 
 def _taken(seen: Seen, *names: str) -> dict[str, float]:
@@ -210,24 +253,19 @@ def _taken(seen: Seen, *names: str) -> dict[str, float]:
     return {name: seen.ledger[name] for name in names if seen.ledger.get(name, 0.0) > 0}
 
 
-# Causes: each has rows of its own, so that nothing is won twice
+# Causes: a row of the ledger belongs to one of them. Spilling, and what a slow worker takes longer, are no rows of it,
+# and may be won with others.
 
 
 def _storage(seen: Seen) -> Judged:
-    taken = _taken(seen, rows.READ)
-
-    def text() -> str:
-        waited = sum(taken.values())
-        rate, places = "", _slowest_endpoint(seen)
-        payload = _sum(seen.counted, "bytes_payload")
-        if payload:
-            rate = f", {BYTE.text(payload / waited)}/s while it waits"
-        return (
-            f"{seen.share(waited)} of the threads' time waits for storage{places}{rate}. "
-            "Read from a nearer or faster place; or run more threads than there are cores: who waits needs none"
-        )
-
-    return Judged(taken, text)
+    taken = {} if seen.shares_interpreter else _taken(seen, rows.READ)
+    return Judged(
+        taken,
+        lambda: (
+            f"{seen.share(sum(taken.values()))} of the threads' time waits for storage{_slowest_endpoint(seen)}. "
+            "Read from a nearer or faster place; or run more processes than there are cores: who waits needs none"
+        ),
+    )
 
 
 def _decompression(seen: Seen) -> Judged:
@@ -237,6 +275,28 @@ def _decompression(seen: Seen) -> Judged:
         lambda: (
             f"{seen.share(sum(taken.values()))} of the threads' time decompresses. "
             "Store the files with zstd or lz4 instead of lzma or zlib, or read fewer branches"
+        ),
+    )
+
+
+def _interpretation(seen: Seen) -> Judged:
+    taken = _taken(seen, rows.INTERPRET)
+    return Judged(
+        taken,
+        lambda: (
+            f"{seen.share(sum(taken.values()))} of the threads' time makes arrays of what was read. "
+            "Read fewer branches, above all of those that are no plain numbers: `measurement.branches` has their times"
+        ),
+    )
+
+
+def _checkpoints(seen: Seen) -> Judged:
+    taken = _taken(seen, rows.CHECKPOINT)
+    return Judged(
+        taken,
+        lambda: (
+            f"{seen.share(sum(taken.values()))} of the threads' time loads and saves checkpoints. "
+            "Make the output smaller, chunks larger, or keep checkpoints in a faster place"
         ),
     )
 
@@ -256,31 +316,52 @@ def _metadata(seen: Seen) -> Judged:
 
 
 def _wait(seen: Seen) -> Judged:
-    taken = _taken(seen, rows.WAIT)
+    shared = seen.shares_interpreter
+    taken = _taken(seen, rows.WAIT, *((rows.READ,) if shared else ()))
 
     def text() -> str:
-        threads = pc.max(seen.run.lifetimes["threads"]).as_py() if seen.run.lifetimes is not None else 1
-        several = threads is not None and threads > 1
-        remedy = (
-            f"Workers have {threads} threads, which share one interpreter: try processes of one thread"
-            if several
-            else "Look for sleeps, locks, calls of services or too many threads; sections (track_time) find them"
-        )
         share = seen.share(sum(taken.values()))
-        return f"{share} of the threads' time is in process() without CPU, and not in reading. {remedy}"
+        what = "is in process() without CPU" if shared else "is in process() without CPU, and not in reading"
+        return f"{share} of the threads' time {what}. {_wait_remedy(seen)}"
 
     return Judged(taken, text)
+
+
+def _wait_remedy(seen: Seen) -> str:
+    if seen.shares_interpreter:
+        return "Threads of a process share one interpreter, and it is busy: try processes of one thread"
+    crowded = _crowded_host(seen)
+    if crowded is not None:
+        return f"{crowded}: take fewer threads, or more cores"
+    return "Look for sleeps, locks, calls of services, or others on the same cores; sections (track_time) find them"
+
+
+def _crowded_host(seen: Seen) -> str | None:
+    """A host on which there are more threads for tasks than cores."""
+    if seen.run.lifetimes is None:
+        return None
+    threads: Counter[str] = Counter()
+    for row in seen.run.lifetimes.select(["host", "threads", "start", "stop"]).to_pylist():
+        if row["start"] <= seen.run.start + seen.elapsed / 2 <= row["stop"]:
+            threads[row["host"]] += row["threads"]
+    cores = {host.cores for host in seen.run.environment.hosts}
+    if len(cores) != 1 or None in cores:
+        return None
+    (each,) = cores
+    host, most = max(threads.items(), key=lambda item: item[1], default=("", 0))
+    return f"{host} has {number(most)} threads for tasks on {number(each)} cores" if each and most > each else None
 
 
 def _scheduler(seen: Seen) -> Judged:
     names = (rows.OVERHEAD, slots.WORKER, slots.ON_THE_WAY, slots.QUEUED, slots.PLACEMENT)
     taken = _taken(seen, *names)
+    doing = "the rest of the tasks around process()" if seen.local else "handing out tasks"
 
     def text() -> str:
         lost = sum(taken.values())
         largest = max(taken, key=lambda name: taken[name])
         return (
-            f'{seen.share(lost)} of the threads\' time goes into handing out tasks (most of it: "{largest}")'
+            f'{seen.share(lost)} of the threads\' time goes into {doing} (most of it: "{largest}")'
             f"{_task_length(seen)}. {_larger_chunks(seen, lost)}"
         )
 
@@ -348,8 +429,24 @@ def _memory(seen: Seen) -> Judged:
         taken,
         lambda: (
             f"workers ran out of memory: {SECOND.text(taken.get(slots.PAUSED, 0.0))} of thread time paused, and moving "
-            f"results to disk and back for {SECOND.text(seen.spilled)}. Give them more memory, or make chunks or "
-            "outputs smaller"
+            f"results to disk and back for {SECOND.text(seen.spilled)}{_by_others(seen)}. Give them more memory, or "
+            "make chunks or outputs smaller"
+        ),
+    )
+
+
+def _by_others(seen: Seen) -> str:
+    """Dask does not tell for whom a worker spills."""
+    return " (with what others did on these workers)" if seen.ledger.get(rows.OTHERS, 0.0) > 0 else ""
+
+
+def _others(seen: Seen) -> Judged:
+    taken = _taken(seen, rows.OTHERS)
+    return Judged(
+        taken,
+        lambda: (
+            f"{seen.share(sum(taken.values()))} of the threads' time went to tasks that belong to no Runner call here. "
+            "Where they are another user's or another run's, take workers of your own"
         ),
     )
 
@@ -359,10 +456,16 @@ def _client(seen: Seen) -> Judged:
     return Judged(
         taken,
         lambda: (
-            f"{seen.share(sum(taken.values()))} of the threads' time there was nothing to do: {_client_parts(seen)}. "
-            "Do in the client before and after what needs no cluster, and start workers when they are needed"
+            f"{seen.share(sum(taken.values()))} of the threads' time nothing was to be done: {_client_parts(seen)}. "
+            f"{_client_remedy(seen)}"
         ),
     )
+
+
+def _client_remedy(seen: Seen) -> str:
+    if seen.local:
+        return "Meanwhile this process prepares, sends chunks to its workers, and merges: make the output smaller"
+    return "Do before and after the run what needs no cluster, make the output smaller, and start workers late"
 
 
 def _client_parts(seen: Seen) -> str:
@@ -419,7 +522,13 @@ CAUSES: Final[Mapping[str, Callable[[Seen], Judged]]] = {
     CLIENT: _client,
     WORKERS: _workers,
     FAILURES: _failures,
+    INTERPRETATION: _interpretation,
+    CHECKPOINTS: _checkpoints,
+    OTHER_TASKS: _others,
 }
+
+OF_IDLE_TIME: Final = (CLIENT, TAIL, SCHEDULER, MERGE, PREPROCESSING)
+"""Causes that a missing row of a task would look like."""
 
 
 # Evidence in words
@@ -488,6 +597,11 @@ def _larger_chunks(seen: Seen, fixed: float) -> str:
     events, chunks = _sum(counted, "events"), _length(counted)
     if not events or counted is None:
         return "Make tasks longer: fewer of them, each with more to do"
+    if _out_of_memory(seen):
+        return "Larger chunks would help, but workers are out of memory: give them more first"
+    set_size = _set_chunksize(seen)
+    if set_size is not None and set_size > 2 * events / chunks:
+        return f"Merge files: they have about {_rounded(events / chunks)} events, and chunksize={set_size} is larger"
     work = (_sum(counted, "wall_seconds") or 0.0) - seen.ledger.get(rows.OPEN, 0.0)
     factor = fixed * (1 - TARGET) / (TARGET * work) if work > 0 else float("inf")
     most = min(events / (ROUNDS_OF_CHUNKS * _threads(seen)), pc.max(counted["entry_stop"]).as_py() or events)
@@ -497,6 +611,17 @@ def _larger_chunks(seen: Seen, fixed: float) -> str:
     return f"{generic}: chunksize={_rounded(size)} instead of about {_rounded(events / chunks)}"
 
 
+def _set_chunksize(seen: Seen) -> int | None:
+    """The smallest chunk size that a Runner was given."""
+    sizes = [call.options.get("chunksize") for call in seen.run.calls]
+    return min((size for size in sizes if isinstance(size, int)), default=None)
+
+
+def _out_of_memory(seen: Seen) -> bool:
+    lost = seen.ledger.get(slots.PAUSED, 0.0) + seen.spilled
+    return seen.wall(lost) >= seen.least(MEMORY)
+
+
 def _smaller_chunks(seen: Seen) -> str:
     """The chunk size at which the last round is short."""
     counted = seen.counted
@@ -504,6 +629,7 @@ def _smaller_chunks(seen: Seen) -> str:
     if not events or not wall:
         return "Cut the longest tasks"
     size = events / chunks * TARGET * 2 * seen.elapsed / (wall / chunks)
+    size = min(size, events / (ROUNDS_OF_CHUNKS * _threads(seen)))
     if _length(seen.stragglers) or size >= events / chunks:
         return "Look at the slowest chunks: `measurement.stragglers`"
     return f"Make chunks smaller: chunksize={_rounded(size)} instead of about {_rounded(events / chunks)}"

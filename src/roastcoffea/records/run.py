@@ -91,6 +91,8 @@ class Run:
     coffea_report: Any = None
     """What the user handed to `set_coffea_report`; None where it was not called."""
     custom_metrics: Any = None
+    attempts: Mapping[str, int] | None = None
+    """Attempts of tasks by kind, as the scheduler counted them; None where it did not."""
     scheduler_clock_offset: float | None = None
     """Scheduler's clock less the client's, in seconds."""
     dropped: Mapping[str, int] = field(default_factory=dict)

@@ -21,7 +21,6 @@ from roastcoffea.metrics.bytes import CLASSES
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.failures import failed_files
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Certificate
-from roastcoffea.metrics.verdict import LEAST
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, number
 
@@ -160,14 +159,16 @@ def _print_verdict(console: Console, run: Run, metrics: Metrics) -> None:
     verdict: Verdict = metrics["verdict"]
     elapsed = run.stop - run.start
     _print_title(console, f"verdict: bound by {metrics['bound']}")
-    _print_list(
-        console,
-        [
-            f"{finding.cause}, up to {SECOND.text(finding.seconds)} of {SECOND.text(elapsed)}: {finding.text}."
-            for finding in verdict
-        ]
-        or [f"Healthy: nothing was found that could win {FRACTION.text(LEAST)} of the wall time."],
-    )
+    lines = [
+        f"{finding.cause}, up to {SECOND.text(finding.seconds)} of {SECOND.text(elapsed)}: {finding.text}."
+        for finding in verdict
+    ]
+    if verdict.incomplete:
+        reasons = "; ".join(verdict.incomplete)
+        lines.insert(0, f"Incomplete, so that nothing is said of idle time: {reasons}.")
+    if verdict.healthy and run.outcome != FAILED:
+        lines = ["Nothing was found that could be won by a change of the settings."]
+    _print_list(console, lines or ["Nothing was found before it failed."])
 
 
 def _print_failed_files(console: Console, run: Run) -> None:
