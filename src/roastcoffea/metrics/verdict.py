@@ -441,7 +441,8 @@ def _by_others(seen: Seen) -> str:
 
 
 def _others(seen: Seen) -> Judged:
-    taken = _taken(seen, rows.OTHERS)
+    # where no Runner was called, these tasks are what was to be measured
+    taken = _taken(seen, rows.OTHERS) if seen.run.calls else {}
     return Judged(
         taken,
         lambda: (
