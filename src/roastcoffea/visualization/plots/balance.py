@@ -1,0 +1,75 @@
+"""Workers and chunks against each other: who does how much, and what took longer than it should."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from matplotlib.axes import Axes
+
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.facts import measured_values
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.visualization import draw
+from roastcoffea.visualization.colours import CPU, NOT_CPU, OF_PHASES
+from roastcoffea.visualization.registry import TALL, plot
+
+MOST_WORKERS: Final = 25
+MOST_SHOWN: Final = 500
+
+
+@plot("Chunks of each worker", size=TALL)
+def plot_worker_balance(ax: Axes, worker_balance: pa.Table) -> None:
+    """Draw how long each worker was busy with chunks per thread, CPU and other time apart; the busiest first."""
+    if worker_balance["chunk_seconds"].null_count:
+        raise NotMeasuredError("the duration of chunks is not known")
+    threads = measured_values(worker_balance["threads"])
+    wall = measured_values(worker_balance["chunk_seconds"]) / threads
+    cpu = np.array(pc.fill_null(worker_balance["cpu_seconds"], 0.0).to_numpy(), dtype=np.float64) / threads
+    if not wall.any():
+        raise NotMeasuredError("no worker computed a chunk")
+    order = np.argsort(-wall, kind="stable")
+    scale = draw.seconds_scale(float(wall.max()))
+    parts = {"CPU": cpu[order] * scale.factor, "not CPU": np.maximum(wall - cpu, 0.0)[order] * scale.factor}
+    label = f"time of its chunks per thread ({scale.unit})"
+    if len(order) > MOST_WORKERS:
+        _draw_ranked(ax, parts, label)
+    else:
+        names = draw.worker_names(worker_balance["worker"].to_pylist())
+        draw.bars(ax, [names[place] for place in order], parts, {"CPU": CPU, "not CPU": NOT_CPU})
+        ax.set_xlabel(label)
+        ax.set_ylabel("worker")
+    draw.legend(ax)
+
+
+def _draw_ranked(ax: Axes, parts: dict[str, Numbers], label: str) -> None:
+    edges = np.arange(len(parts["CPU"]) + 1) + 0.5
+    below = parts["CPU"]
+    ax.stairs(below, edges, fill=True, color=CPU, label="CPU")
+    ax.stairs(below + parts["not CPU"], edges, baseline=below, fill=True, color=NOT_CPU, label="not CPU")
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("workers, the busiest first")
+    ax.set_ylabel(label)
+
+
+@plot("Slow chunks")
+def plot_stragglers(ax: Axes, expected_seconds: pa.Table, stragglers: pa.Table) -> None:
+    """Draw how long chunks took over what their events, bytes and worker predict; stragglers by their slow phase."""
+    expected, wall = (measured_values(expected_seconds[name]) for name in ("expected_seconds", "wall_seconds"))
+    scale = draw.seconds_scale(float(wall.max()))
+    draw.cloud(ax, expected * scale.factor, wall * scale.factor, [None] * len(wall), "chunks")
+    worst = stragglers.slice(0, MOST_SHOWN)
+    phases = worst["phase"].to_pylist()
+    for phase in dict.fromkeys(phases):
+        here = worst.filter(pc.equal(worst["phase"], phase)) if phase else worst.filter(worst["phase"].is_null())
+        times = (measured_values(here[name]) * scale.factor for name in ("expected_seconds", "wall_seconds"))
+        ax.plot(*times, "D", color=OF_PHASES.get(phase, "black"), markersize=5, label=phase, markeredgecolor="black")
+    draw.diagonal(ax, *(scale.factor * float(end(expected)) for end in (np.min, np.max)))
+    ax.set_xlabel(f"expected duration ({scale.unit}); dashed: as expected")
+    ax.set_ylabel(f"duration of a chunk ({scale.unit})")
+    more = f", the worst {len(worst)} are marked" if len(stragglers) > len(worst) else ""
+    draw.note(ax, f"{len(stragglers)} of {len(wall)} chunks took much longer than expected{more}")
+    draw.legend(ax)
