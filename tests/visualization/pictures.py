@@ -32,7 +32,10 @@ def table(columns: tuple[Column, ...], length: int, values: dict[str, Any]) -> p
     """Table of columns; those without values were not measured."""
     schema = arrow_schema(columns)
     return pa.table(
-        [pa.array(values[field.name], field.type) if field.name in values else pa.nulls(length, field.type) for field in schema],
+        [
+            pa.array(values[field.name], field.type) if field.name in values else pa.nulls(length, field.type)
+            for field in schema
+        ],
         schema=schema,
     )
 
@@ -61,7 +64,7 @@ def synthetic_run(workers: int = 4, threads: int = 2, rounds: int = 8, samples: 
     dataset = turn % 3 if rounds > 1 else index % 3
     shares = SHARES + np.outer(slow, [0, 0, 1.0, 0, 0, 0, 0, 0, 0])
     phases = wall[:, None] * shares / shares.sum(axis=1)[:, None]
-    payload = (events * (60 + 20 * dataset)).astype(np.int64)
+    payload = (events * (60 + 20 * dataset)).astype(np.int64) // 8 * 8
     gave = ~failed
     chunks = {
         "id": index,
@@ -133,7 +136,8 @@ def synthetic_run(workers: int = 4, threads: int = 2, rounds: int = 8, samples: 
     }
     reading = np.repeat(index[gave][:2000], len(BRANCHES))
     part = np.tile(np.arange(len(BRANCHES)), len(reading) // len(BRANCHES))
-    sizes = payload[reading] // (part + 2)
+    sizes = payload[reading] // len(BRANCHES) // 2 * 2
+    basket = 2 * (reading - 2 * (reading % 10 == 5))  # the last but one chunk, of the same file, read the same baskets
     reads = {
         "chunk": reading,
         "branch": np.array(BRANCHES)[part],
@@ -141,9 +145,9 @@ def synthetic_run(workers: int = 4, threads: int = 2, rounds: int = 8, samples: 
         "bytes_again": np.zeros(len(reading), np.int64),
         "bytes_uncompressed": 2 * sizes,
         "baskets": np.full(len(reading), 2),
-        "basket_first": 2 * (reading // (3 * slots)),
-        "basket_last": 2 * (reading // (3 * slots)) + 1,
-        "basket_bytes": [[int(size) // 2, int(size) - int(size) // 2] for size in sizes],
+        "basket_first": basket,
+        "basket_last": basket + 1,
+        "basket_bytes": [[int(size) // 2] * 2 for size in sizes],
         "read_seconds": np.full(len(reading), 0.01),
         "decompress_seconds": np.full(len(reading), 0.01),
         "interpret_seconds": np.full(len(reading), 0.01),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from textwrap import fill
+from textwrap import fill, shorten
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
@@ -27,6 +27,8 @@ MOST_POINTS: Final = 3000
 
 GRID: Final = 300
 LONGEST_NAME: Final = 30
+NOTE_WIDTH: Final = 46
+LONGEST_NOTE: Final = 3 * NOTE_WIDTH
 POINTS_PER_INCH: Final = 72
 MANY_TIMES: Final = 100
 """Spread of values, largest beside smallest, from which an axis is logarithmic."""
@@ -67,8 +69,9 @@ def time_axis(ax: Axes, start: float, stop: float) -> Callable[[Numbers], Number
 
 
 def whole_numbers(axis: Axis) -> None:
-    """Have an axis say whole numbers only."""
+    """Have an axis say whole numbers only, thousands separated."""
     axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 # Words
@@ -89,9 +92,9 @@ def worker_names(addresses: Sequence[str]) -> list[str]:
 
 
 def note(ax: Axes, text: str) -> None:
-    """Write a remark below the label of the x axis."""
-    label = ax.get_xlabel()
-    ax.set_xlabel("\n".join(filter(None, (label, fill(text.replace("$", r"\$"), 62)))))
+    """Write a remark below the label of the x axis; a very long one is cut."""
+    remark = fill(shorten(text, LONGEST_NOTE, placeholder=" ..."), NOTE_WIDTH).replace("$", r"\$")
+    ax.set_xlabel("\n".join(filter(None, (ax.get_xlabel(), remark))))
 
 
 def legend(ax: Axes) -> None:
@@ -140,9 +143,11 @@ def worker_lines(ax: Axes, series: Series, start: float, stop: float, scale: flo
         return
     axis = time_axis(ax, start, stop)
     names = worker_names(series.workers)
-    for name, times, values, colour in zip(names, series.times, series.values, CYCLE, strict=False):
+    wider = range(len(names) - 1, -1, -1)  # so that lines which lie on each other are all seen
+    for name, times, values, colour, more in zip(names, series.times, series.values, CYCLE, wider, strict=False):
         marker = "." if len(times) < 30 else None
-        ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=1.2, marker=marker, markersize=4)
+        width = 1.2 + 0.5 * more
+        ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=width, marker=marker, markersize=4)
     ax.set_ylim(bottom=0)
     legend(ax)
 
@@ -244,17 +249,20 @@ def pooled(names: Sequence[str | None], parts: Mapping[str, Numbers]) -> tuple[l
 
 
 def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things: str, whole: bool = False) -> None:
-    """Draw how values are distributed, in groups where they are few; `whole` numbers get bins of their own."""
+    """Draw how values are distributed, stacked of groups where they are few; `whole` numbers get bins of their own."""
     edges = _edges(values, whole)
     named = np.array([str(group) for group in groups], dtype=object)
     kinds, sizes = np.unique(named, return_counts=True)
     if len(kinds) == 1 or len(kinds) > MOST_LINES:
         ax.stairs(np.histogram(values, edges)[0], edges, fill=True, color=BLUE)
     else:
+        below = np.zeros(len(edges) - 1)
         for kind, colour in zip(kinds[np.argsort(-sizes, kind="stable")], CYCLE, strict=False):
-            counts = np.histogram(values[named == kind], edges)[0]
-            ax.stairs(counts, edges, color=colour, linewidth=1.4, label=short(kind))
+            reached = below + np.histogram(values[named == kind], edges)[0]
+            ax.stairs(reached, edges, baseline=below, fill=True, color=colour, alpha=0.85, label=short(kind))
+            below = reached
     ax.set_ylabel(things)
+    whole_numbers(ax.yaxis)
     ax.set_ylim(bottom=0)
     legend(ax)
 
@@ -281,7 +289,7 @@ def cloud(ax: Axes, x: Numbers, y: Numbers, groups: Sequence[str | None], things
     for kind, colour in zip(kinds if len(kinds) <= MOST_LINES else [None], CYCLE, strict=False):
         here = np.array([group == kind for group in groups]) if len(kinds) <= MOST_LINES else slice(None)
         label = short(kind) if 1 < len(kinds) <= MOST_LINES else None
-        ax.plot(x[here], y[here], ".", color=colour, markersize=5, alpha=0.6, markeredgewidth=0, label=label)
+        ax.plot(x[here], y[here], ".", color=colour, markersize=7, alpha=0.75, markeredgewidth=0, label=label)
 
 
 def _density(ax: Axes, x: Numbers, y: Numbers, things: str) -> None:

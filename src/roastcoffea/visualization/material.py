@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger, evaluate
 from roastcoffea.metrics.bytes import branches_of
 from roastcoffea.metrics.catalogue import RUN, Fact, NotMeasuredError, Sourced
+from roastcoffea.metrics.chunks import PHASES_OF_CHUNKS
 from roastcoffea.metrics.facts import measured_values, reason_of_absence, recorded, with_outcome
 from roastcoffea.metrics.sections import sections_of
 from roastcoffea.metrics.statistics import Numbers
@@ -96,6 +97,15 @@ class Material:
     def computed_chunks(self) -> pa.Table:
         """Attempts of chunks that were computed to the end, of which there is at least one."""
         return _some(with_outcome(self.chunks, (OK,)), "no chunk was computed to the end")
+
+    @property
+    def phased_chunks(self) -> pa.Table:
+        """Attempts of chunks that were computed to the end, of which at least one tells its phases."""
+        chunks = self.computed_chunks
+        columns = [phase.column for phase in PHASES_OF_CHUNKS]
+        if all(chunks[column].null_count == len(chunks) for column in columns):
+            raise NotMeasuredError(self.run.absent.get(f"chunks.{columns[0]}", "no chunk tells its phases"))
+        return chunks
 
     @property
     def tasks(self) -> pa.Table:

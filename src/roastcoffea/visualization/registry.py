@@ -45,6 +45,8 @@ STYLE: Final[Any] = {
     "axes.edgecolor": "#555555",
     "xtick.color": "#333333",
     "ytick.color": "#333333",
+    "figure.constrained_layout.h_pad": 0.08,
+    "figure.constrained_layout.w_pad": 0.08,
     "text.usetex": False,
 }
 """How figures of our own look, whatever style the user has; axes that are handed over keep theirs."""

@@ -18,6 +18,7 @@ from roastcoffea.visualization.registry import TALL, plot
 
 MOST_WORKERS: Final = 25
 MOST_SHOWN: Final = 500
+MOST_FRAMED: Final = 40
 
 
 @plot("Chunks of each worker", size=TALL)
@@ -62,14 +63,22 @@ def plot_stragglers(ax: Axes, expected_seconds: pa.Table, stragglers: pa.Table) 
     scale = draw.seconds_scale(float(wall.max()))
     draw.cloud(ax, expected * scale.factor, wall * scale.factor, [None] * len(wall), "chunks")
     worst = stragglers.slice(0, MOST_SHOWN)
-    phases = worst["phase"].to_pylist()
-    for phase in dict.fromkeys(phases):
-        here = worst.filter(pc.equal(worst["phase"], phase)) if phase else worst.filter(worst["phase"].is_null())
-        times = (measured_values(here[name]) * scale.factor for name in ("expected_seconds", "wall_seconds"))
-        ax.plot(*times, "D", color=OF_PHASES.get(phase, "black"), markersize=5, label=phase, markeredgecolor="black")
+    _mark(ax, worst, scale.factor)
     draw.diagonal(ax, *(scale.factor * float(end(expected)) for end in (np.min, np.max)))
     ax.set_xlabel(f"expected duration ({scale.unit}); dashed: as expected")
     ax.set_ylabel(f"duration of a chunk ({scale.unit})")
     more = f", the worst {len(worst)} are marked" if len(stragglers) > len(worst) else ""
     draw.note(ax, f"{len(stragglers)} of {len(wall)} chunks took much longer than expected{more}")
     draw.legend(ax)
+
+
+def _mark(ax: Axes, stragglers: pa.Table, factor: float) -> None:
+    """Mark stragglers by the phase that was slow; of many the marks are small."""
+    size, edge = (5.0, 0.8) if len(stragglers) <= MOST_FRAMED else (3.0, 0.1)
+    phases = pc.fill_null(stragglers["phase"], "?")
+    for phase in phases.unique().to_pylist():
+        here = stragglers.filter(pc.equal(phases, phase))
+        times = (measured_values(here[name]) * factor for name in ("expected_seconds", "wall_seconds"))
+        colour = OF_PHASES.get(phase, "black")
+        marks = ax.plot(*times, "D", color=colour, markersize=size, label=f"slow: {phase}", markeredgecolor="black")
+        marks[0].set_markeredgewidth(edge)

@@ -55,6 +55,7 @@ def _fit_limits(ax: Axes) -> None:
     """Start linear axes at zero."""
     if ax.get_xscale() == "linear":
         ax.set_xlim(left=0)
+        draw.whole_numbers(ax.xaxis)
     if ax.get_yscale() == "linear":
         ax.set_ylim(bottom=0)
 
@@ -69,8 +70,8 @@ def _draw_rates(ax: Axes, events: Numbers, seconds: Numbers, factor: float) -> N
     steps = [digit * 10.0**power for power in range(-3, 10) for digit in (1, 2, 5)]
     shown = [rate for rate in steps if low / 2.5 <= rate <= high * 2.5]
     shown = shown[:: -(-len(shown) // 6)]
-    reach = np.geomspace(max(across[0], across[1] * 1e-6), across[1], 50)
     for rate in shown:
+        reach = np.geomspace(max(across[0], across[1] * 1e-6), min(across[1], up[1] * rate / factor), 50)
         ax.plot(reach, reach / rate * factor, color=GREY, linewidth=0.8, linestyle=":", zorder=0.5)
         _write_rate(ax, rate, factor, across, up)
     ax.set_xlim(across)
@@ -88,12 +89,10 @@ def _write_rate(ax: Axes, rate: float, factor: float, across: tuple[float, float
 
 
 @plot("Phases of chunks", size=TALL)
-def plot_chunk_phases(ax: Axes, computed_chunks: pa.Table) -> None:
+def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
     """Draw how long a chunk of each dataset was in each phase, on average."""
     columns = [phase.column for phase in PHASES_OF_CHUNKS]
-    if all(computed_chunks[column].null_count == len(computed_chunks) for column in columns):
-        raise NotMeasuredError("the phases of chunks are not known")
-    means = computed_chunks.group_by("dataset").aggregate([(column, "mean") for column in columns])
+    means = phased_chunks.group_by("dataset").aggregate([(column, "mean") for column in columns])
     parts = {
         phase.name: np.array(pc.fill_null(means[f"{phase.column}_mean"], 0.0).to_numpy(), dtype=np.float64)
         for phase in PHASES_OF_CHUNKS

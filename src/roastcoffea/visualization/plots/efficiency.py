@@ -85,3 +85,5 @@ def _draw_shares(ax: Axes, shares: tuple[Share, ...], metric: Ask) -> None:
     draw.bars(ax, [share.label for share in shares], {"share": np.array(values)}, {"share": BLUE})
     ax.set_xlabel("share (%)")
     draw.bar_texts(ax, values, texts)
+    if max(values) <= 100:
+        ax.set_xticks(range(0, int(min(100, ax.get_xlim()[1])) + 1, 20))

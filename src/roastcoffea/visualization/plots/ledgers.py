@@ -57,8 +57,10 @@ def _draw_classes(  # noqa: PLR0917
 def _text(amount: float | None, total: float, unit: Unit) -> str:
     if amount is None:
         return "not measured"
-    share = f", {three_digits(100 * amount / total):g} %" if total and amount else ""
-    return f"{unit.text(amount)}{share}"
+    if not total or not amount:
+        return unit.text(amount)
+    percent = 100 * amount / total
+    return f"{unit.text(amount)}, {'< 0.1' if abs(percent) < 0.1 else f'{three_digits(percent):g}'} %"
 
 
 def _note_certificate(ax: Axes, certificate: Certificate) -> None:

@@ -28,6 +28,8 @@ def plot_throughput_timeline(ax: Axes, chunks: pa.Table, start: float, worker_co
     """
     starts, stops, amounts = _reads(chunks)
     end = float(stops.max())
+    if end <= min(start, float(starts.min())):
+        raise NotMeasuredError("the attempts of chunks took no time")
     edges = np.linspace(min(start, float(starts.min())), end, int(np.clip(2 * len(starts) ** 0.5, 10, MOST_BINS)) + 1)
     rates = BITS * amounts_in_bins(starts, stops, amounts, edges) / np.diff(edges)
     scale = draw.bytes_scale(float(rates.max()), "bit/s")

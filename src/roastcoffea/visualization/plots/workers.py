@@ -89,6 +89,7 @@ def plot_executing_tasks_timeline(ax: Axes, samples: pa.Table, start: float) -> 
     series = series_of(samples, "executing")
     draw.worker_lines(ax, series, start, _end(series))
     ax.set_ylabel("tasks executing")
+    draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to each worker")
@@ -97,6 +98,7 @@ def plot_worker_activity_timeline(ax: Axes, samples: pa.Table, start: float) -> 
     series = series_of(samples, "processing")
     draw.worker_lines(ax, series, start, _end(series))
     ax.set_ylabel("tasks assigned")
+    draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to all workers")
@@ -105,3 +107,4 @@ def plot_total_active_tasks_timeline(ax: Axes, samples: pa.Table, start: float) 
     series = series_of(samples, "processing")
     draw.worker_sum(ax, series, start, _end(series))
     ax.set_ylabel("tasks assigned")
+    draw.whole_numbers(ax.yaxis)
