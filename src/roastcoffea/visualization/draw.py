@@ -25,6 +25,9 @@ MOST_BARS: Final = 20
 MOST_POINTS: Final = 3000
 """Points that are drawn one by one; more are drawn as a density."""
 
+NARROW: Final = 0.01
+"""Spread of values, beside themselves, below which it is not worth to look closer."""
+
 GRID: Final = 300
 LONGEST_NAME: Final = 30
 NOTE_WIDTH: Final = 46
@@ -70,7 +73,7 @@ def time_axis(ax: Axes, start: float, stop: float) -> Callable[[Numbers], Number
 
 def whole_numbers(axis: Axis) -> None:
     """Have an axis say whole numbers only, thousands separated."""
-    axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
     axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
@@ -261,6 +264,9 @@ def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things
             reached = below + np.histogram(values[named == kind], edges)[0]
             ax.stairs(reached, edges, baseline=below, fill=True, color=colour, alpha=0.85, label=short(kind))
             below = reached
+    if whole:
+        ax.set_xlim(edges[0] - 1, edges[-1] + 1)
+        whole_numbers(ax.xaxis)
     ax.set_ylabel(things)
     whole_numbers(ax.yaxis)
     ax.set_ylim(bottom=0)
@@ -272,8 +278,10 @@ def _edges(values: Numbers, whole: bool) -> Numbers:
     if whole and high - low < 2 * MOST_POINTS**0.5:
         step = max(1, round((high - low) / 50))
         return np.arange(low - 0.5, high + step + 0.5, step)
+    if high - low < NARROW * abs(high):
+        low, high = low - NARROW * abs(high), high + NARROW * abs(high)
     if low == high:
-        return np.array([0.95, 1.05]) * low if low else np.array([-0.5, 0.5])
+        low, high = low - 0.5, high + 0.5
     return np.linspace(low, high, int(np.clip(2 * len(values) ** 0.5, 8, 60)) + 1)
 
 

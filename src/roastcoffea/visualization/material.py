@@ -190,15 +190,15 @@ class Material:
         return shares
 
     @property
-    def compression_factors(self) -> Numbers:
-        """Uncompressed over compressed size: of each chunk, else of each file (as 0.1.2 reported, inverted)."""
+    def compression_factors(self) -> tuple[str, Numbers]:
+        """Uncompressed over compressed size of "chunks", or of "files" where 0.1.2 reported it (the inverse)."""
         if reported := [ratio for ratio in self._reported("compression_ratios") if ratio]:
-            return 1 / np.array(reported, dtype=np.float64)
+            return "files", 1 / np.array(reported, dtype=np.float64)
         chunks = self.computed_chunks
         known = chunks.select(["bytes_payload", "bytes_uncompressed"]).drop_null()
         known = known.filter(pc.greater(known["bytes_payload"], 0))
         known = _some(known, "of no chunk the payload is known with its size in memory")
-        return measured_values(known["bytes_uncompressed"]) / measured_values(known["bytes_payload"])
+        return "chunks", measured_values(known["bytes_uncompressed"]) / measured_values(known["bytes_payload"])
 
     def metric(self, name: str) -> Any:
         """Value of a metric: of those that were given or evaluated, else computed with what it needs alone."""

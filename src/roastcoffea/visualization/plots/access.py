@@ -23,9 +23,13 @@ MOST_FILES: Final = 10
 
 
 @plot("Compression of what was read")
-def plot_compression_ratio_distribution(ax: Axes, compression_factors: Numbers) -> None:
-    """Draw how the compression factors (uncompressed over compressed size) of chunks are distributed."""
-    draw.distribution(ax, compression_factors, [None] * len(compression_factors), "chunks")
+def plot_compression_ratio_distribution(ax: Axes, compression_factors: tuple[str, Numbers]) -> None:
+    """Draw how the compression factors (uncompressed over compressed size) of chunks are distributed.
+
+    Of a measurement of version 0.1.2 they are those of files.
+    """
+    things, factors = compression_factors
+    draw.distribution(ax, factors, [None] * len(factors), things)
     ax.set_xlabel("compression factor (uncompressed / compressed size)")
 
 
@@ -85,7 +89,6 @@ def plot_branch_access_per_chunk(ax: Axes, computed_chunks: pa.Table) -> None:
     known = _known(computed_chunks, "branches", _numbers_of_columns(computed_chunks))
     draw.distribution(ax, measured_values(known["branches"]), known["dataset"].to_pylist(), "chunks", whole=True)
     ax.set_xlabel("branches read by a chunk")
-    draw.whole_numbers(ax.xaxis)
 
 
 @plot("Bytes requested by a chunk")

@@ -54,7 +54,7 @@ def _known(chunks: pa.Table, columns: list[str]) -> pa.Table:
 def _fit_limits(ax: Axes) -> None:
     """Start linear axes at zero."""
     if ax.get_xscale() == "linear":
-        ax.set_xlim(left=0)
+        ax.set_xlim(0, 1.08 * ax.get_xlim()[1])
         draw.whole_numbers(ax.xaxis)
     if ax.get_yscale() == "linear":
         ax.set_ylim(bottom=0)

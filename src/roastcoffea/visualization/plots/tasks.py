@@ -14,6 +14,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.ledger import RESIDUAL
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.metrics.time import BUSY, OF_KIND, OVERHEAD, PHASES, WASTED
 from roastcoffea.records import chunks as chunk_records
@@ -29,9 +30,14 @@ COLUMNS: Final = 800
 MOST_NAMED: Final = 24
 WHITE: Final = "white"
 
+SHOWN: Final = (*BUSY, RESIDUAL)
+"""Classes; what the ledger cannot place, as nothing tells what went on, is in its residual."""
+
+UNTOLD: Final = "not recorded"
+
 
 class Stream(NamedTuple):
-    """Attempts: number of their lane (a thread of a worker) and of their class in BUSY, from start to stop."""
+    """Attempts: number of their lane (a thread of a worker) and of their class in SHOWN, from start to stop."""
 
     lane: Integers
     kind: Integers
@@ -57,13 +63,16 @@ def plot_task_stream(ax: Axes, start: float, tasks: pa.Table | None = None, chun
         _draw_rectangles(ax, stream, axis(stream.start), axis(stream.stop))
     _name_lanes(ax, stream)
     for number in np.unique(stream.kind):
-        ax.plot([], [], "s", color=OF_TIME[BUSY[number]], label=BUSY[number])
+        name = SHOWN[number]
+        ax.plot([], [], "s", color=OF_TIME[name], label=UNTOLD if name == RESIDUAL else name)
     draw.legend(ax)
 
 
 def _stream(tasks: pa.Table | None, chunks: pa.Table | None) -> Stream:
     """Attempts of tasks; attempts of chunks where no scheduler tells of tasks."""
     table, kind = _tasks_with_class(tasks, chunks) if tasks is not None else _chunks_with_class(chunks)
+    if table["worker"].null_count == len(table):
+        raise NotMeasuredError("it is not known on which worker anything ran")
     timed = pc.and_(table["start"].is_valid(), table["stop"].is_valid())
     known, kind = table.filter(timed), kind[np.asarray(timed.to_numpy(), dtype=np.bool_)]
     if len(known) == 0:
@@ -76,8 +85,8 @@ def _stream(tasks: pa.Table | None, chunks: pa.Table | None) -> Stream:
 
 def _tasks_with_class(tasks: pa.Table, chunks: pa.Table | None) -> tuple[pa.Table, Integers]:
     """Tasks, with the number of the class of each."""
-    numbers = {kind: BUSY.index(name) for kind, name in OF_KIND.items()}
-    kinds, failed = _codes(tasks, "kind", numbers, BUSY.index(OVERHEAD)), _failed(tasks, (task_records.OK,))
+    numbers = {kind: SHOWN.index(name) for kind, name in OF_KIND.items()}
+    kinds, failed = _codes(tasks, "kind", numbers, SHOWN.index(RESIDUAL)), _failed(tasks, (task_records.OK,))
     if chunks is not None:
         wanted = tasks.select(["key", "run_id"]).append_column("row", pa.array(np.arange(len(tasks))))
         inside = chunks.select(["key", "run_id"]).append_column("class", pa.array(_main_classes(chunks)))
@@ -87,7 +96,7 @@ def _tasks_with_class(tasks: pa.Table, chunks: pa.Table | None) -> tuple[pa.Tabl
         processed = np.asarray(pc.equal(tasks["kind"], task_records.PROCESSOR).to_numpy(), dtype=np.bool_)
         kinds = np.where(processed & (own >= 0), own, kinds)
     others = np.asarray(pc.equal(tasks["kind"], task_records.OTHER).to_numpy(), dtype=np.bool_)
-    return tasks, np.where(failed & ~others, BUSY.index(WASTED), kinds)
+    return tasks, np.where(failed & ~others, SHOWN.index(WASTED), kinds)
 
 
 def _chunks_with_class(chunks: pa.Table | None) -> tuple[pa.Table, Integers]:
@@ -104,9 +113,10 @@ def _main_classes(chunks: pa.Table) -> Integers:
             seconds[:, place] += pc.fill_null(chunks[column], 0.0).to_numpy()
     wall = np.asarray(pc.fill_null(chunks["wall_seconds"], 0.0).to_numpy())
     seconds[:, -1] = wall - seconds[:, :-1].sum(axis=1)
-    names = np.array([BUSY.index(name) for name in (*PHASES, OVERHEAD)])
+    names = np.array([SHOWN.index(name) for name in (*PHASES, OVERHEAD)])
+    kinds = np.where(seconds[:, :-1].any(axis=1), names[seconds.argmax(axis=1)], SHOWN.index(RESIDUAL))
     failed = _failed(chunks, (chunk_records.OK, chunk_records.CHECKPOINT))
-    return np.where(failed, BUSY.index(WASTED), names[seconds.argmax(axis=1)])
+    return np.where(failed, SHOWN.index(WASTED), kinds)
 
 
 def _failed(table: pa.Table, good: tuple[str, ...]) -> npt.NDArray[np.bool_]:
@@ -145,7 +155,7 @@ def _free_places(worker: Integers, start: Numbers, stop: Numbers) -> Integers:
 def _draw_rectangles(ax: Axes, stream: Stream, left: Numbers, right: Numbers) -> None:
     low, high = stream.lane - 0.42, stream.lane + 0.42
     corners = np.stack([[left, low], [left, high], [right, high], [right, low]]).transpose(2, 0, 1)
-    colours = np.array([to_rgba(OF_TIME[name]) for name in BUSY])[stream.kind]
+    colours = np.array([to_rgba(OF_TIME[name]) for name in SHOWN])[stream.kind]
     many = len(left) > MOST_RECTANGLES // 20
     edge = "none" if many else "white"
     ax.add_collection(
@@ -159,19 +169,19 @@ def _draw_raster(ax: Axes, stream: Stream, start: float, end: float, right: floa
     row = stream.lane * rows // len(stream.lanes)
     edges = np.linspace(start, end, COLUMNS + 1)
     most = np.zeros((rows, COLUMNS))
-    picture = np.full((rows, COLUMNS), len(BUSY))
+    picture = np.full((rows, COLUMNS), len(SHOWN))
     spread = np.bincount(np.arange(len(stream.lanes)) * rows // len(stream.lanes))[:, None] * (edges[1] - edges[0])
     busy = np.zeros((rows, COLUMNS))
     for number in np.unique(stream.kind):
         here = stream.kind == number
         seconds = busy_in_pixels(row[here], stream.start[here], stream.stop[here], picture.shape, edges)
         busy += seconds
-        wins = seconds > (1e-9 if BUSY[number] == WASTED else np.maximum(most, 1e-9))
+        wins = seconds > (1e-9 if SHOWN[number] == WASTED else np.maximum(most, 1e-9))
         picture[wins] = number
         most = np.maximum(most, seconds)
-    failed = picture == BUSY.index(WASTED)
-    picture[(busy < spread / 2) & ~failed] = len(BUSY)
-    colours = np.array([to_rgba(colour) for colour in (*(OF_TIME[name] for name in BUSY), WHITE)])
+    failed = picture == SHOWN.index(WASTED)
+    picture[(busy < spread / 2) & ~failed] = len(SHOWN)
+    colours = np.array([to_rgba(colour) for colour in (*(OF_TIME[name] for name in SHOWN), WHITE)])
     extent = (0.0, right, len(stream.lanes) - 0.5, -0.5)
     ax.imshow(colours[picture], extent=extent, aspect="auto", interpolation="nearest", rasterized=True)
 
