@@ -61,7 +61,7 @@ OF_BYTES: Final[Mapping[str, str]] = {
 
 OF_PHASES: Final[Mapping[str, str]] = {
     "open": BROWN,
-    "build": "#A77F5C",
+    "build": "#6F412A",
     "read": OF_TIME[time_classes.READ],
     "decompress": OF_TIME[time_classes.DECOMPRESS],
     "interpret": OF_TIME[time_classes.INTERPRET],

@@ -113,6 +113,14 @@ class Material:
         return _some(recorded(self.run, "tasks"), "no task was seen")
 
     @property
+    def attempts(self) -> tuple[pa.Table | None, pa.Table | None]:
+        """Attempts of tasks, None where they are not known, and those of chunks; of both one at least is known."""
+        chunks = None if self.run.chunks is None or "chunks" in self.run.absent else self.chunks
+        if chunks is not None and self.run.tasks is None:
+            return None, chunks
+        return self.tasks, chunks
+
+    @property
     def samples(self) -> pa.Table:
         """Samples of workers, of which there is at least one."""
         return _some(recorded(self.run, "samples"), "no sample of a worker was taken")

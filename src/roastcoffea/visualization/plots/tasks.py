@@ -48,13 +48,13 @@ class Stream(NamedTuple):
 
 
 @plot("Task stream", size=TALL)
-def plot_task_stream(ax: Axes, start: float, tasks: pa.Table | None = None, chunks: pa.Table | None = None) -> None:
+def plot_task_stream(ax: Axes, start: float, attempts: tuple[pa.Table | None, pa.Table | None]) -> None:
     """Draw what each worker thread did from moment to moment, coloured by class of the time ledger.
 
     A task of the processor has the colour of the class that took the most of it. Of very many tasks a pixel
     shows the class that took the most of its time; failed work wins.
     """
-    stream = _stream(tasks, chunks)
+    stream = _stream(*attempts)
     end = float(stream.stop.max())
     axis = draw.time_axis(ax, start, end)
     if len(stream.start) > MOST_RECTANGLES:
@@ -68,9 +68,9 @@ def plot_task_stream(ax: Axes, start: float, tasks: pa.Table | None = None, chun
     draw.legend(ax)
 
 
-def _stream(tasks: pa.Table | None, chunks: pa.Table | None) -> Stream:
-    """Attempts of tasks; attempts of chunks where no scheduler tells of tasks."""
-    table, kind = _tasks_with_class(tasks, chunks) if tasks is not None else _chunks_with_class(chunks)
+def _stream(tasks: pa.Table, chunks: pa.Table) -> Stream:
+    """Attempts of tasks; those of chunks where no scheduler tells of tasks (None)."""
+    table, kind = _tasks_with_class(tasks, chunks) if tasks is not None else (chunks, _main_classes(chunks))
     if table["worker"].null_count == len(table):
         raise NotMeasuredError("it is not known on which worker anything ran")
     timed = pc.and_(table["start"].is_valid(), table["stop"].is_valid())
@@ -97,12 +97,6 @@ def _tasks_with_class(tasks: pa.Table, chunks: pa.Table | None) -> tuple[pa.Tabl
         kinds = np.where(processed & (own >= 0), own, kinds)
     others = np.asarray(pc.equal(tasks["kind"], task_records.OTHER).to_numpy(), dtype=np.bool_)
     return tasks, np.where(failed & ~others, SHOWN.index(WASTED), kinds)
-
-
-def _chunks_with_class(chunks: pa.Table | None) -> tuple[pa.Table, Integers]:
-    if chunks is None:
-        raise NotMeasuredError("neither tasks nor chunks were recorded")
-    return chunks, _main_classes(chunks)
 
 
 def _main_classes(chunks: pa.Table) -> Integers:
@@ -172,7 +166,7 @@ def _draw_raster(ax: Axes, stream: Stream, start: float, end: float, right: floa
     picture = np.full((rows, COLUMNS), len(SHOWN))
     spread = np.bincount(np.arange(len(stream.lanes)) * rows // len(stream.lanes))[:, None] * (edges[1] - edges[0])
     busy = np.zeros((rows, COLUMNS))
-    for number in np.unique(stream.kind):
+    for number in sorted(np.unique(stream.kind), key=lambda kind: SHOWN[kind] == WASTED):
         here = stream.kind == number
         seconds = busy_in_pixels(row[here], stream.start[here], stream.stop[here], picture.shape, edges)
         busy += seconds
