@@ -21,8 +21,8 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.visualization.material import Material
 
 PREFIX: Final = "plot_"
-SIZE: Final = (5.2, 3.5)
-TALL: Final = (5.2, 4.6)
+SIZE: Final = (5.25, 3.5)
+TALL: Final = (5.25, 4.5)
 """Inches; at the width of a column (3.4) the smallest letters have 5.5 points."""
 
 DOTS_PER_INCH: Final = 200
