@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from handmade import EXPECTED, LIFETIMES, SPAN, T, handmade_run
 from matplotlib.axes import Axes
@@ -304,8 +306,6 @@ def test_tasks_whose_thread_is_not_known_do_not_lie_on_each_other() -> None:
 
 
 def test_without_a_scheduler_chunks_are_the_stream(run: Run) -> None:
-    from dataclasses import replace
-
     ax = axes_of(plots.plot_task_stream, replace(run, tasks=None))
     assert len(ax.collections[0].get_paths()) == len(run.chunks)
 
@@ -337,3 +337,28 @@ def test_names_are_shortened() -> None:
     assert draw.worker_names(["tcp://10.0.0.1:1234", "tcp://10.0.0.2:1234"]) == ["10.0.0.1:1234", "10.0.0.2:1234"]
     assert len(draw.short("x" * 100)) <= draw.LONGEST_NAME
     assert draw.short(None) == "(none)"
+
+
+def without(run: Run, table: str, **columns: Any) -> Run:
+    """The run, with other values in some columns of a table."""
+    changed = getattr(run, table)
+    for name, values in columns.items():
+        place = changed.column_names.index(name)
+        changed = changed.set_column(
+            place, changed.schema.field(name), pa.array(values, changed.schema.field(name).type)
+        )
+    return replace(run, **{table: changed})
+
+
+def test_what_is_not_known_is_not_drawn_as_zero() -> None:
+    run = handmade_run()
+    balance = axes_of(plots.plot_worker_balance, without(run, "chunks", cpu_seconds=[None] * 6))
+    assert [text.get_text() for text in balance.get_legend().get_texts()] == ["not told apart"]
+    phases = axes_of(plots.plot_chunk_phases, without(run, "chunks", read_seconds=[None] * 6))
+    assert "not known everywhere: read" in phases.get_xlabel()
+    sections = axes_of(plots.plot_sections, without(run, "sections", cpu_seconds=[1.0, None, 1.0, 1.0]))
+    assert np.isnan(bars(sections)["jets/read"][1])
+    nothing = without(run, "chunks", bytes_requested=[None] * 6, coffea_bytes_read=[None] * 6)
+    for function in (plots.plot_throughput_timeline, plots.plot_bytes_accessed_per_chunk):
+        with pytest.raises(ValueError, match="known"):
+            function(nothing)

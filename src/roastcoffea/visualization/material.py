@@ -50,12 +50,12 @@ class Material:
         given = {name: data for name, data in older.items() if data is not None}
         if (kind := kind_of(source)) is not None:
             source, given = None, {kind: source} | given
+        if source is None and given:
+            source = _run_without_records()
         measured = getattr(source, "measurement", source)
         run, metrics = getattr(measured, "run", measured), getattr(measured, "metrics", None)
-        if run is None and given:
-            run = _run_without_records()
         if not isinstance(run, Run):
-            found = "nothing" if source is None else f"{type(source).__name__}"
+            found = "nothing" if source is None else type(source).__name__
             text = f"give a collector, a measurement, a Run, or one of {', '.join(older)}; {found} was given"
             raise ValueError(text)
         run = _with_older(run, given)
@@ -165,6 +165,8 @@ class Material:
     @property
     def branches(self) -> pa.Table:
         """Branches of files by dataset."""
+        if isinstance(self._metrics, Metrics) and "byte_ledger" in self._metrics:
+            return _some(self.byte_ledger.branches, "no branch was read")
         return _some(self._made(branches_of(self.run), "branch_reads"), "no branch was read")
 
     @property

@@ -183,7 +183,8 @@ def _callable(entry: Plot) -> PlotFunction:
         return figure, axes
 
     functools.update_wrapper(plotted, entry.draw, assigned=("__module__", "__name__", "__qualname__"), updated=())
-    plotted.__doc__ = "\n\n    ".join(filter(None, (entry.draw.__doc__, inspect.getdoc(PlotFunction))))
+    arguments = (inspect.getdoc(PlotFunction) or "").partition("\n\n")[2]
+    plotted.__doc__ = f"{inspect.getdoc(entry.draw)}\n\n{arguments}"
     del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing
     return plotted
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
-from roastcoffea.metrics.bytes import PAYLOAD, REREAD
+from roastcoffea.metrics.bytes import OF_ALL, PAYLOAD, REREAD
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import measured_values
 from roastcoffea.metrics.statistics import Numbers
@@ -120,13 +120,15 @@ def _known(chunks: pa.Table, column: str, otherwise: pa.ChunkedArray) -> pa.Tabl
 @plot("Bytes of branches", size=TALL)
 def plot_branch_bytes(ax: Axes, branches: pa.Table) -> None:
     """Draw what was read of each branch over all files, for the first time and again; the largest on top."""
-    sums = branches.group_by("branch").aggregate([("bytes_payload", "sum"), ("bytes_reread", "sum")])
-    parts = {
-        name: np.array(pc.fill_null(sums[f"{column}_sum"], 0).to_numpy(), dtype=np.float64)
-        for name, column in ((PAYLOAD, "bytes_payload"), (REREAD, "bytes_reread"))
-    }
-    names, pooled = draw.pooled(sums["branch"].to_pylist(), parts)
+    sums = branches.group_by("branch").aggregate([(name, "sum", OF_ALL) for name in ("bytes_payload", "bytes_reread")])
+    sized = sums.drop_null()
+    if len(sized) == 0:
+        raise NotMeasuredError("of no branch it is known how many bytes it took")
+    parts = {PAYLOAD: measured_values(sized["bytes_payload_sum"]), REREAD: measured_values(sized["bytes_reread_sum"])}
+    names, pooled = draw.pooled(sized["branch"].to_pylist(), parts)
     scale = draw.bytes_scale(float(np.sum(list(pooled.values()), axis=0).max()))
     draw.bars(ax, names, {part: amounts * scale.factor for part, amounts in pooled.items()}, OF_BYTES)
     ax.set_xlabel(f"read from storage, compressed ({scale.unit})")
+    if len(sized) < len(sums):
+        draw.note(ax, f"the bytes of {len(sums) - len(sized)} branches are not known")
     draw.legend(ax)

@@ -13,9 +13,10 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import measured_values
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.colours import CPU, NOT_CPU, OF_PHASES
+from roastcoffea.visualization.colours import CPU, GREY, NOT_CPU, OF_PHASES
 from roastcoffea.visualization.registry import TALL, plot
 
+PARTS: Final = {"CPU": CPU, "not CPU": NOT_CPU, "not told apart": GREY}
 MOST_WORKERS: Final = 25
 MOST_SHOWN: Final = 500
 MOST_FRAMED: Final = 40
@@ -24,35 +25,50 @@ MOST_FRAMED: Final = 40
 @plot("Chunks of each worker", size=TALL)
 def plot_worker_balance(ax: Axes, worker_balance: pa.Table) -> None:
     """Draw how long each worker was busy with chunks per thread, CPU and other time apart; the busiest first."""
-    if worker_balance["chunk_seconds"].null_count:
-        raise NotMeasuredError("the duration of chunks is not known")
-    threads = measured_values(worker_balance["threads"])
-    wall = measured_values(worker_balance["chunk_seconds"]) / threads
-    cpu = np.array(pc.fill_null(worker_balance["cpu_seconds"], 0.0).to_numpy(), dtype=np.float64) / threads
-    if not wall.any():
-        raise NotMeasuredError("no worker computed a chunk")
+    parts = _seconds_per_thread(worker_balance)
+    wall = np.sum(list(parts.values()), axis=0)
     order = np.argsort(-wall, kind="stable")
     scale = draw.seconds_scale(float(wall.max()))
-    parts = {"CPU": cpu[order] * scale.factor, "not CPU": np.maximum(wall - cpu, 0.0)[order] * scale.factor}
+    scaled = {part: seconds[order] * scale.factor for part, seconds in parts.items()}
     label = f"time of its chunks per thread ({scale.unit})"
     if len(order) > MOST_WORKERS:
-        _draw_ranked(ax, parts, label)
+        _draw_ranked(ax, scaled, label)
     else:
         names = draw.worker_names(worker_balance["worker"].to_pylist())
-        draw.bars(ax, [names[place] for place in order], parts, {"CPU": CPU, "not CPU": NOT_CPU})
+        draw.bars(ax, [names[place] for place in order], scaled, PARTS)
         ax.set_xlabel(label)
         ax.set_ylabel("worker")
     draw.legend(ax)
 
 
+def _seconds_per_thread(workers: pa.Table) -> dict[str, Numbers]:
+    """Time of the chunks of each worker in PARTS."""
+    if workers["chunk_seconds"].null_count:
+        raise NotMeasuredError("the duration of chunks is not known")
+    threads, wall, cpu = (
+        np.array(pc.fill_null(pc.cast(workers[name], pa.float64()), np.nan).to_numpy(), dtype=np.float64)
+        for name in ("threads", "chunk_seconds", "cpu_seconds")
+    )
+    if not wall.any():
+        raise NotMeasuredError("no worker computed a chunk")
+    untold = np.isnan(cpu)
+    told = {"CPU": np.where(untold, 0.0, cpu), "not CPU": np.where(untold, 0.0, np.maximum(wall - cpu, 0.0))}
+    return {
+        part: seconds / threads for part, seconds in (told | {"not told apart": np.where(untold, wall, 0.0)}).items()
+    }
+
+
 def _draw_ranked(ax: Axes, parts: dict[str, Numbers], label: str) -> None:
     edges = np.arange(len(parts["CPU"]) + 1) + 0.5
-    below = parts["CPU"]
-    ax.stairs(below, edges, fill=True, color=CPU, label="CPU")
-    ax.stairs(below + parts["not CPU"], edges, baseline=below, fill=True, color=NOT_CPU, label="not CPU")
+    below = np.zeros(len(parts["CPU"]))
+    for part, seconds in parts.items():
+        if seconds.any():
+            ax.stairs(below + seconds, edges, baseline=below, fill=True, color=PARTS[part], label=part)
+            below = below + seconds
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(bottom=0)
     ax.set_xlabel("workers, the busiest first")
+    draw.whole_numbers(ax.xaxis)
     ax.set_ylabel(label)
 
 

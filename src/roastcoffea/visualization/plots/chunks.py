@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -84,8 +86,9 @@ def _write_rate(ax: Axes, rate: float, factor: float, across: tuple[float, float
     place = (up[1] * rate / factor, up[1]) if leaves_above else (across[1], across[1] / rate * factor)
     if not (across[0] <= place[0] <= across[1] and up[0] <= place[1] <= up[1]):
         return
-    text = f"{rate / 1e3:g} kHz"
-    ax.annotate(text, place, (-2, -2), textcoords="offset points", ha="right", va="top", fontsize=7.5, color="#555555")
+    look: dict[str, Any] = {"fontsize": 7.5, "color": "#555555", "ha": "right", "va": "top"}
+    paper: dict[str, Any] = {"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.6}
+    ax.annotate(f"{rate / 1e3:g} kHz", place, (-2, -2), textcoords="offset points", bbox=paper, **look)
 
 
 @plot("Phases of chunks", size=TALL)
@@ -103,6 +106,9 @@ def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
     scaled = {part: seconds[own] * scale.factor for part, seconds in parts.items()}
     draw.bars(ax, [names[place] for place in own], scaled, OF_PHASES)
     ax.set_xlabel(f"mean time of a chunk ({scale.unit})")
+    untold = [phase.name for phase in PHASES_OF_CHUNKS if means[f"{phase.column}_mean"].null_count]
+    if untold:
+        draw.note(ax, f"not known everywhere: {', '.join(untold)}")
     if others:
         draw.note(ax, f"{len(others)} datasets with quicker chunks are not shown")
     draw.legend(ax)
@@ -116,7 +122,7 @@ def plot_sections(ax: Axes, sections: pa.Table) -> None:
     if len(timed) == 0:
         raise NotMeasuredError("no section was timed (track_time)")
     wall = measured_values(timed["wall_seconds_sum"])
-    cpu = np.array(pc.fill_null(timed["cpu_seconds_sum"], 0.0).to_numpy(), dtype=np.float64)
+    cpu = np.array(pc.fill_null(timed["cpu_seconds_sum"], np.nan).to_numpy(), dtype=np.float64)
     own, others = draw.largest_first(wall)
     names = timed["name"].to_pylist()
     scale = draw.seconds_scale(float(wall.max()))

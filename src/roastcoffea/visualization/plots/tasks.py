@@ -158,14 +158,20 @@ def _draw_rectangles(ax: Axes, stream: Stream, left: Numbers, right: Numbers) ->
 
 
 def _draw_raster(ax: Axes, stream: Stream, start: float, end: float, right: float) -> None:
-    """Pixels of lanes x time, each in the colour of what took the most of it."""
+    """Pixels of lanes x time, each in the colour of what took the most of it; white where that is nothing."""
+    picture = _main_in_pixels(stream, np.linspace(start, end, COLUMNS + 1))
+    colours = np.array([to_rgba(colour) for colour in (*(OF_TIME[name] for name in SHOWN), WHITE)])
+    extent = (0.0, right, len(stream.lanes) - 0.5, -0.5)
+    ax.imshow(colours[picture], extent=extent, aspect="auto", interpolation="nearest", rasterized=True)
+
+
+def _main_in_pixels(stream: Stream, edges: Numbers) -> Integers:
+    """Number of the class that took the most of each pixel of lanes x time; any failure wins."""
     rows = min(len(stream.lanes), MOST_ROWS)
     row = stream.lane * rows // len(stream.lanes)
-    edges = np.linspace(start, end, COLUMNS + 1)
-    most = np.zeros((rows, COLUMNS))
+    lanes = np.bincount(np.arange(len(stream.lanes)) * rows // len(stream.lanes))
+    busy, most = np.zeros((2, rows, COLUMNS))
     picture = np.full((rows, COLUMNS), len(SHOWN))
-    spread = np.bincount(np.arange(len(stream.lanes)) * rows // len(stream.lanes))[:, None] * (edges[1] - edges[0])
-    busy = np.zeros((rows, COLUMNS))
     for number in sorted(np.unique(stream.kind), key=lambda kind: SHOWN[kind] == WASTED):
         here = stream.kind == number
         seconds = busy_in_pixels(row[here], stream.start[here], stream.stop[here], picture.shape, edges)
@@ -173,11 +179,9 @@ def _draw_raster(ax: Axes, stream: Stream, start: float, end: float, right: floa
         wins = seconds > (1e-9 if SHOWN[number] == WASTED else np.maximum(most, 1e-9))
         picture[wins] = number
         most = np.maximum(most, seconds)
-    failed = picture == SHOWN.index(WASTED)
-    picture[(busy < spread / 2) & ~failed] = len(SHOWN)
-    colours = np.array([to_rgba(colour) for colour in (*(OF_TIME[name] for name in SHOWN), WHITE)])
-    extent = (0.0, right, len(stream.lanes) - 0.5, -0.5)
-    ax.imshow(colours[picture], extent=extent, aspect="auto", interpolation="nearest", rasterized=True)
+    mostly_idle = busy < lanes[:, None] * (edges[1] - edges[0]) / 2
+    picture[mostly_idle & (picture != SHOWN.index(WASTED))] = len(SHOWN)
+    return picture
 
 
 def _name_lanes(ax: Axes, stream: Stream) -> None:
