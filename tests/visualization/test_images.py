@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -21,7 +20,7 @@ from pictures import synthetic_run
 
 from roastcoffea.visualization.material import Material
 from roastcoffea.visualization.plots import PLOTS
-from roastcoffea.visualization.registry import STYLE
+from roastcoffea.visualization.registry import own_style
 
 IMAGES = Path(__file__).parent / "images"
 DOTS_PER_INCH = 48
@@ -32,7 +31,7 @@ TOLERANCE = 4.0
 def shapes(name: str) -> Figure:
     """Figure of a plot, with everything in the same place whatever the letters are."""
     figure = Figure(figsize=PLOTS[name].size, dpi=DOTS_PER_INCH)
-    with mpl.rc_context(STYLE):
+    with own_style():
         PLOTS[name].drawn(Material.of(synthetic_run()), figure.add_axes((0.2, 0.2, 0.7, 0.7)), "", None)
     remove_ticks_and_titles(figure)
     for axes in figure.axes:

@@ -87,6 +87,11 @@ def short(name: str | None, longest: int = LONGEST_NAME) -> str:
     return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
 
 
+def letters(ax: Axes) -> float:
+    """Size of the letters of labels, in points: others are in proportion to it."""
+    return float(ax.xaxis.label.get_fontsize())
+
+
 def worker_names(addresses: Sequence[str]) -> list[str]:
     """Addresses of workers, without what they all have in front."""
     plain = [address.partition("://")[2] or address for address in addresses]
@@ -108,7 +113,7 @@ def legend(ax: Axes) -> None:
     figure = ax.figure
     box = ax.get_window_extent()
     points = POINTS_PER_INCH / figure.dpi
-    size = 9.0
+    size = 0.9 * letters(ax)
     columns = max(1, int(box.width * points / (0.58 * size * max(map(len, labels)) + 3.6 * size)))
     columns = min(columns, len(labels))
     rows = -(-len(labels) // columns)
@@ -223,10 +228,11 @@ def bars(ax: Axes, names: Sequence[str | None], parts: Mapping[str, Numbers], co
 
 def bar_texts(ax: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
     """Write a text beside the end of each bar, and make room for it."""
+    size = 0.85 * letters(ax)
     for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
-        ax.annotate(text, (max(end, 0.0), place), (3, 0), textcoords="offset points", va="center", fontsize=8.5)
+        ax.annotate(text, (max(end, 0.0), place), (3, 0), textcoords="offset points", va="center", fontsize=size)
     low, high = min(0.0, *ends), max(0.0, *ends)
-    longest = max(map(len, texts)) * 0.6 * 8.5 + 8
+    longest = max(map(len, texts)) * 0.6 * size + 8
     width = ax.get_window_extent().width * POINTS_PER_INCH / ax.figure.dpi
     share = min(longest / width, 0.6)
     ax.set_xlim(1.02 * low, high / (1 - share) if high > 0 else 1.0)

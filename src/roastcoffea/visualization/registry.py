@@ -6,14 +6,14 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import matplotlib as mpl
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -118,7 +118,7 @@ class Plot:
             inputs = [self._input(material, name) for name in self.inputs]
             if ax is not None:
                 return self._drawn_on(ax, inputs, title if title is not None else self._title(material))
-            with mpl.rc_context(STYLE), new_figure(figsize or self.size) as figure:
+            with own_style(), new_figure(figsize or self.size) as figure:
                 shown = title if title is not None else self._title(material)
                 return self._drawn_on(figure.add_subplot(), inputs, shown)
         except NotMeasuredError as reason:
@@ -214,7 +214,7 @@ def figure_alone(entry: Plot, source: Any, figsize: Size | None = None) -> Figur
         If what it draws was not measured.
     """
     figure = Figure(figsize=figsize or entry.size, layout="constrained")
-    with mpl.rc_context(STYLE):
+    with own_style():
         entry.drawn(Material.of(source), figure.add_subplot(), None, None)
     return figure
 
@@ -233,6 +233,11 @@ def save(figure: Figure, path: str | PathLike[str]) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=DOTS_PER_INCH)
     return file
+
+
+def own_style() -> AbstractContextManager[None]:
+    """Style of this package, on top of matplotlib's own and of nothing else."""
+    return style.context(["default", STYLE])
 
 
 @contextmanager

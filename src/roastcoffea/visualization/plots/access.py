@@ -73,7 +73,7 @@ def _draw_files(ax: Axes, files: list[str], shares: Mapping[str, Numbers]) -> No
                 (3, 0),
                 textcoords="offset points",
                 va="center",
-                fontsize=8,
+                fontsize=0.8 * draw.letters(ax),
             )
     ax.set_yticks(places, [draw.short(file.rpartition("/")[2]) for file in files])
     ax.set_ylim(len(files) - 0.4, -0.6)

@@ -86,7 +86,13 @@ def _write_rate(ax: Axes, rate: float, factor: float, across: tuple[float, float
     place = (up[1] * rate / factor, up[1]) if leaves_above else (across[1], across[1] / rate * factor)
     if not (across[0] <= place[0] <= across[1] and up[0] <= place[1] <= up[1]):
         return
-    look: dict[str, Any] = {"fontsize": 7.5, "color": "#555555", "ha": "right", "va": "top"}
+    look: dict[str, Any] = {
+        "fontsize": 0.75 * draw.letters(ax),
+        "zorder": 1.5,
+        "color": "#555555",
+        "ha": "right",
+        "va": "top",
+    }
     paper: dict[str, Any] = {"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.6}
     ax.annotate(f"{rate / 1e3:g} kHz", place, (-2, -2), textcoords="offset points", bbox=paper, **look)
 
