@@ -263,6 +263,14 @@ def test_where_ipython_runs_the_figure_is_pyplots(run: Run, no_pyplot: None, mon
     assert registry._pyplot_shows()
 
 
+def test_the_style_of_the_user_stays_on_his_axes(run: Run, no_pyplot: None) -> None:
+    with mpl.rc_context({"xtick.top": True, "axes.linewidth": 7.0, "axes.labelsize": 26.0}):
+        _, own = plots.plot_byte_ledger(run)
+        _, theirs = plots.plot_byte_ledger(run, ax=Figure().add_subplot())
+    assert [ax.spines["left"].get_linewidth() for ax in (own, theirs)] == [0.8, 7.0]
+    assert [ax.texts[0].get_fontsize() for ax in (own, theirs)] == [8.5, pytest.approx(22.1)]
+
+
 def test_a_subfigure_and_removed_axes(run: Run) -> None:
     figure = Figure()
     part = figure.subfigures(1, 2)[0]
