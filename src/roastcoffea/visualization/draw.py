@@ -224,6 +224,7 @@ def bars(ax: Axes, names: Sequence[str | None], parts: Mapping[str, Numbers], co
     ax.set_yticks(places, [short(name) for name in names])
     ax.set_ylim(len(names) - 0.4, -0.6)
     ax.tick_params(axis="y", length=0)
+    ax.set_xlim(left=min(0.0, float(reached.min(initial=0.0))))  # bars of almost nothing move the limit
 
 
 def bar_texts(ax: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
