@@ -6,11 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from handmade import handmade_run
 
 import roastcoffea
 from roastcoffea.cli import main
 from roastcoffea.export.measurements import load_measurement, save_measurement
+from roastcoffea.measurement import Measurement
 from roastcoffea.report.reference import metric_reference
+from roastcoffea.visualization.plots import PLOTS
 
 METRICS = {"elapsed_time_seconds": 12.5, "total_events": 4000}
 
@@ -69,7 +72,7 @@ def test_an_interrupt_is_one_line_and_status_130(
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
-    assert [name for name in ("demo", "list", "metrics", "show") if f"\n  {name} " not in out] == []
+    assert [name for name in ("demo", "list", "metrics", "plot", "show") if f"\n  {name} " not in out] == []
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,6 +109,47 @@ def test_metrics_prints_the_reference(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == metric_reference()
     assert main(["metrics"]) == 0
     assert "core_efficiency" in capsys.readouterr().out
+
+
+@pytest.fixture
+def drawable(tmp_path: Path) -> Path:
+    """Folder of a measurement with records."""
+    return Measurement(handmade_run()).save(tmp_path / "runs", "by hand")
+
+
+def test_plot_writes_files_and_names_them(
+    drawable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", str(drawable), "byte_ledger", "plot_time_ledger"]) == 0
+    folder = Path("roastcoffea-plots", "by hand")
+    files = [folder / "byte_ledger.png", folder / "time_ledger.png"]
+    assert capsys.readouterr().out.splitlines() == [str(file) for file in files]
+    assert [file.read_bytes()[1:4] for file in files] == [b"PNG", b"PNG"]
+    assert main(["plot", str(drawable), "sections", "-o", "here", "--format", "pdf"]) == 0
+    assert Path("here", "sections.pdf").read_bytes().startswith(b"%PDF")
+    capsys.readouterr()
+
+
+def test_plot_tells_what_cannot_be_drawn(drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = "roastcoffea: plot_stragglers has nothing to draw: 3 chunks are too few to tell a slow one\n"
+    assert main(["plot", str(drawable), "stragglers", "byte_ledger", "-o", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path / 'byte_ledger.png'}\n"
+    assert err == lacking
+    assert main(["plot", str(drawable), "byte_leger", "-o", str(tmp_path)]) == 2
+    assert "did you mean byte_ledger" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_plot_without_names_draws_all_that_can_be(
+    drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plot", str(drawable), "-o", str(tmp_path / "all"), "--format", "svg"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) + len(err.splitlines()) == len(PLOTS)
+    assert "plot_stragglers has nothing to draw" in err
+    assert sorted(map(str, (tmp_path / "all").iterdir())) == sorted(out.splitlines())
 
 
 @pytest.mark.parametrize("lines", [0, 1, 5])

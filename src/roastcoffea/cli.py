@@ -15,9 +15,11 @@ from roastcoffea import __version__
 from roastcoffea.errors import RoastcoffeaError
 
 if TYPE_CHECKING:
+    from roastcoffea.measurement import Measurement
     from roastcoffea.store import StoredRun
 
 RUNS_FOLDER: Final = Path("roastcoffea-runs")
+PLOTS_FOLDER: Final = Path("roastcoffea-plots")
 FAILED: Final = 1
 INTERRUPTED: Final = 130
 
@@ -156,6 +158,57 @@ def show(path: Path) -> None:
     from roastcoffea.measurement import load
 
     load(path).print_summary()
+
+
+@commands.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder that gets the files  [default: roastcoffea-plots/NAME OF THE MEASUREMENT]",
+)
+@click.option(
+    "--format",
+    "suffix",
+    type=click.Choice(["png", "pdf", "svg"]),
+    default="png",
+    show_default=True,
+    help="Kind of files.",
+)
+def plot(path: Path, names: tuple[str, ...], out: Path | None, suffix: str) -> int:
+    """Draw the plots NAME of the measurement in PATH, or all that can be drawn of it.
+
+    Names are those of the functions, with or without "plot_". A plot that cannot be drawn is told with its reason on
+    stderr; that is a failure where it was asked for by name, or where there is no other.
+    """
+    from roastcoffea.measurement import load
+    from roastcoffea.visualization.plots import PLOTS
+    from roastcoffea.visualization.registry import registered
+
+    try:
+        wanted = [registered(name) for name in names] or list(PLOTS.values())
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    measurement = load(path)
+    folder = PLOTS_FOLDER / path.resolve().name if out is None else out
+    files = {entry.name: folder / f"{entry.name}.{suffix}" for entry in wanted}
+    drawn = [_drawn(measurement, name, file) for name, file in files.items()]
+    return 0 if all(drawn) or (not names and any(drawn)) else FAILED
+
+
+def _drawn(measurement: Measurement, name: str, file: Path) -> bool:
+    """Draw one plot into a file, and name the file; say why it cannot be drawn where that is so."""
+    from roastcoffea.visualization.registry import PLOTS, figure_alone, save
+
+    try:
+        figure = figure_alone(PLOTS[name], measurement)
+    except ValueError as reason:
+        fail(str(reason), FAILED)
+        return False
+    click.echo(str(save(figure, file)))
+    return True
 
 
 @commands.command("list")

@@ -41,6 +41,8 @@ from roastcoffea.store import load_run, save_run
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 METRICS_FORMAT: Final = "roastcoffea metrics 1"
 JOINED: Final = ("branch_reads", "sections")
@@ -259,6 +261,29 @@ class Measurement:
         from roastcoffea.report.terminal import print_summary
 
         print_summary(self.run, self.metrics, file)
+
+    def plot(
+        self,
+        name: str,
+        ax: Axes | None = None,
+        *,
+        title: str | None = None,
+        figsize: tuple[float, float] | None = None,
+        output_path: str | PathLike[str] | None = None,
+    ) -> tuple[Figure, Axes]:
+        """Draw the plot of this name, with or without "plot_": on these axes, else on a new figure.
+
+        Raises
+        ------
+        ValueError
+            If there is no such plot, or what it draws was not measured.
+        """
+        from roastcoffea.visualization import plots
+        from roastcoffea.visualization.registry import registered
+
+        function = getattr(plots, registered(name).function_name)
+        drawn: tuple[Figure, Axes] = function(self, ax=ax, title=title, figsize=figsize, output_path=output_path)
+        return drawn
 
     def _derived(self, derive: Callable[[Run], pa.Table], columns: Sequence[Column]) -> pd.DataFrame:
         """Frame of what is made of the run; empty, with the reason, where it cannot be made."""

@@ -1,0 +1,330 @@
+"""What several plots draw: lines and bands of workers, bars, distributions, clouds; units of axes, legends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from textwrap import fill, shorten
+from typing import Final, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from roastcoffea.visualization.colours import BLUE, CYCLE, GREY
+from roastcoffea.visualization.series import Series, on_grid
+
+MOST_LINES: Final = 7
+"""Workers or datasets that are told apart by line; more are drawn as bands, or together."""
+
+MOST_BARS: Final = 20
+MOST_POINTS: Final = 3000
+"""Points that are drawn one by one; more are drawn as a density."""
+
+NARROW: Final = 0.01
+"""Spread of values, beside themselves, below which it is not worth to look closer."""
+
+GRID: Final = 300
+LONGEST_NAME: Final = 30
+NOTE_WIDTH: Final = 46
+LONGEST_NOTE: Final = 3 * NOTE_WIDTH
+POINTS_PER_INCH: Final = 72
+MANY_TIMES: Final = 100
+"""Spread of values, largest beside smallest, from which an axis is logarithmic."""
+
+
+class Scale(NamedTuple):
+    """Factor from stored values to those on an axis, and the unit there."""
+
+    factor: float
+    unit: str
+
+
+# Units
+
+
+def bytes_scale(largest: float, unit: str = "B") -> Scale:
+    """Prefix in which the largest amount has one to three digits before the point."""
+    steps = int(np.clip(np.floor(np.log10(max(largest, 1.0)) / 3), 0, len(LARGE_PREFIXES) - 1))
+    return Scale(10.0 ** (-3 * steps), f"{LARGE_PREFIXES[steps]}{unit}")
+
+
+def seconds_scale(longest: float) -> Scale:
+    """Unit of time in which the longest duration is easily read."""
+    if longest >= 3 * SECONDS_PER_HOUR:
+        return Scale(1 / SECONDS_PER_HOUR, "h")
+    if longest >= 3 * SECONDS_PER_MINUTE:
+        return Scale(1 / SECONDS_PER_MINUTE, "min")
+    return Scale(1.0, "s") if longest >= 1 or longest <= 0 else Scale(1e3, "ms")
+
+
+def time_axis(ax: Axes, start: float, stop: float) -> Callable[[Numbers], Numbers]:
+    """Label a time axis from start to stop (Unix seconds); give what turns moments into its numbers."""
+    scale = seconds_scale(max(stop - start, 1.0))
+    ax.set_xlabel(f"time since the start of the run ({scale.unit})")
+    if stop > start:
+        ax.set_xlim(0, (stop - start) * scale.factor)
+    return lambda moments: (np.asarray(moments, dtype=np.float64) - start) * scale.factor
+
+
+def whole_numbers(axis: Axis) -> None:
+    """Have an axis say whole numbers only, thousands separated."""
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+# Words
+
+
+def short(name: str | None, longest: int = LONGEST_NAME) -> str:
+    """Name that fits beside an axis: the middle of a long one is left out; `$` stays what it is."""
+    text = str("(none)" if name is None else name).replace("$", r"\$")
+    half = (longest - 1) // 2
+    return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
+
+
+def letters(ax: Axes) -> float:
+    """Size of the letters of labels, in points: others are in proportion to it."""
+    return float(ax.xaxis.label.get_fontsize())
+
+
+def worker_names(addresses: Sequence[str]) -> list[str]:
+    """Addresses of workers, without what they all have in front."""
+    plain = [address.partition("://")[2] or address for address in addresses]
+    hosts = {name.rpartition(":")[0] for name in plain}
+    return [short(name.rpartition(":")[2] if len(hosts) == 1 and ":" in name else name) for name in plain]
+
+
+def note(ax: Axes, text: str) -> None:
+    """Write a remark below the label of the x axis; a very long one is cut."""
+    remark = fill(shorten(text, LONGEST_NOTE, placeholder=" ..."), NOTE_WIDTH).replace("$", r"\$")
+    ax.set_xlabel("\n".join(filter(None, (ax.get_xlabel(), remark))))
+
+
+def legend(ax: Axes) -> None:
+    """Legend above all that was drawn: the y axis grows by the room that it takes."""
+    labels = ax.get_legend_handles_labels()[1]
+    if not labels:
+        return
+    figure = ax.figure
+    box = ax.get_window_extent()
+    points = POINTS_PER_INCH / figure.dpi
+    size = 0.9 * letters(ax)
+    columns = max(1, int(box.width * points / (0.58 * size * max(map(len, labels)) + 3.6 * size)))
+    columns = min(columns, len(labels))
+    rows = -(-len(labels) // columns)
+    columns = -(-len(labels) // rows)
+    share = min((1.3 * rows + 0.7) * size / (box.height * points), 0.6)
+    _grow(ax, share / (1 - share))
+    ax.legend(
+        loc="upper center",
+        ncols=columns,
+        fontsize=size,
+        frameon=False,
+        borderaxespad=0.1,
+        columnspacing=1.0,
+        handlelength=1.4,
+        handletextpad=0.5,
+        labelspacing=0.3,
+    )
+
+
+def _grow(ax: Axes, share: float) -> None:
+    """Move the upper end of the y axis outwards by a share of its length."""
+    transform = ax.yaxis.get_transform()
+    low, high = transform.transform(np.array(ax.get_ylim()))
+    top = transform.inverted().transform(np.array([high + share * (high - low)]))[0]
+    ax.set_ylim(top=top)
+
+
+# Workers over time
+
+
+def worker_lines(ax: Axes, series: Series, start: float, stop: float, scale: float = 1.0) -> None:
+    """Draw each worker's line; of many workers the median, and bands that hold 80 % and all of them."""
+    if len(series.workers) > MOST_LINES:
+        worker_bands(ax, series, start, stop, scale)
+        return
+    axis = time_axis(ax, start, stop)
+    names = worker_names(series.workers)
+    wider = range(len(names) - 1, -1, -1)  # so that lines which lie on each other are all seen
+    for name, times, values, colour, more in zip(names, series.times, series.values, CYCLE, wider, strict=False):
+        marker = "." if len(times) < 30 else None
+        width = 1.2 + 0.5 * more
+        ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=width, marker=marker, markersize=4)
+    ax.set_ylim(bottom=0)
+    legend(ax)
+
+
+def worker_bands(ax: Axes, series: Series, start: float, stop: float, scale: float = 1.0) -> None:
+    """Draw what half of the workers are below, and bands that hold 80 % and all of them."""
+    grid, rows = _gridded(series)
+    low, tenth, middle, ninth, high = np.nanquantile(rows * scale, [0, 0.1, 0.5, 0.9, 1], axis=0)
+    axis = time_axis(ax, start, stop)
+    ax.fill_between(axis(grid), low, high, color=BLUE, alpha=0.2, linewidth=0, label=f"all {len(rows)} workers")
+    ax.fill_between(axis(grid), tenth, ninth, color=BLUE, alpha=0.4, linewidth=0, label="80 % of them")
+    ax.plot(axis(grid), middle, color="#162E50", linewidth=1.4, label="median")
+    ax.set_ylim(bottom=0)
+    legend(ax)
+
+
+def worker_mean(ax: Axes, series: Series, start: float, stop: float, scale: float = 1.0) -> None:
+    """Draw the mean over the workers that are there, in a band from the least to the most."""
+    grid, rows = _gridded(series)
+    rows = rows * scale
+    axis = time_axis(ax, start, stop)
+    if len(rows) > 1:
+        band = (np.nanmin(rows, axis=0), np.nanmax(rows, axis=0))
+        ax.fill_between(axis(grid), *band, color=BLUE, alpha=0.25, linewidth=0, label="least to most")
+    ax.plot(axis(grid), np.nanmean(rows, axis=0), color="#162E50", linewidth=1.4, label="mean over workers")
+    ax.set_ylim(bottom=0)
+    legend(ax)
+
+
+def worker_sum(ax: Axes, series: Series, start: float, stop: float) -> None:
+    """Draw the sum over the workers that are there."""
+    grid, rows = _gridded(series)
+    axis = time_axis(ax, start, stop)
+    total = np.nansum(rows, axis=0)
+    ax.fill_between(axis(grid), total, color=BLUE, alpha=0.3, linewidth=0)
+    ax.plot(axis(grid), total, color=BLUE, linewidth=1.4)
+    ax.set_ylim(bottom=0)
+
+
+def _gridded(series: Series) -> tuple[Numbers, Numbers]:
+    """Moments at which any worker was sampled, and what each had there."""
+    first, last = min(times[0] for times in series.times), max(times[-1] for times in series.times)
+    sampled = max(len(times) for times in series.times)
+    grid = np.linspace(first, last, min(GRID, max(2 * sampled, 2)) if last > first else 1)
+    rows = on_grid(series, grid)
+    seen = ~np.isnan(rows).all(axis=0)
+    return grid[seen], rows[:, seen]
+
+
+def held(counts: Numbers) -> Numbers:
+    """Counts from moment to moment, of which the last is the one until then: all leave as the run ends."""
+    return counts if len(counts) == 1 or counts[-1] else np.append(counts[:-1], counts[-2])
+
+
+# Bars
+
+
+def bars(ax: Axes, names: Sequence[str | None], parts: Mapping[str, Numbers], colours: Mapping[str, str]) -> None:
+    """Draw one horizontal bar a name, the first on top, stacked of parts; parts of nothing but zeros are left out."""
+    places = np.arange(len(names))
+    reached = np.zeros(len(names))
+    for part, amounts in parts.items():
+        if np.any(amounts):
+            ax.barh(places, amounts, left=reached, color=colours[part], label=part, height=0.75)
+            reached = reached + amounts
+    ax.set_yticks(places, [short(name) for name in names])
+    ax.set_ylim(len(names) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlim(left=min(0.0, float(reached.min(initial=0.0))))  # bars of almost nothing move the limit
+
+
+def bar_texts(ax: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
+    """Write a text beside the end of each bar, and make room for it."""
+    size = 0.85 * letters(ax)
+    for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
+        ax.annotate(text, (max(end, 0.0), place), (3, 0), textcoords="offset points", va="center", fontsize=size)
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    longest = max(map(len, texts)) * 0.6 * size + 8
+    width = ax.get_window_extent().width * POINTS_PER_INCH / ax.figure.dpi
+    share = min(longest / width, 0.6)
+    ax.set_xlim(1.02 * low, high / (1 - share) if high > 0 else 1.0)
+
+
+def largest_first(totals: Numbers, most: int = MOST_BARS) -> tuple[list[int], list[int]]:
+    """Numbers of those with a bar of their own, the largest first, and of the others."""
+    order = np.argsort(-totals, kind="stable").tolist()
+    return (order, []) if len(order) <= most else (order[: most - 1], order[most - 1 :])
+
+
+def pooled(names: Sequence[str | None], parts: Mapping[str, Numbers]) -> tuple[list[str | None], dict[str, Numbers]]:
+    """The largest by their sum over parts, and the others together."""
+    own, others = largest_first(np.sum(list(parts.values()), axis=0))
+    kept: list[str | None] = [names[place] for place in own]
+    if not others:
+        return kept, {part: amounts[own] for part, amounts in parts.items()}
+    rest = {part: np.append(amounts[own], amounts[others].sum()) for part, amounts in parts.items()}
+    return [*kept, f"{len(others)} others"], rest
+
+
+# Distributions
+
+
+def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things: str, whole: bool = False) -> None:
+    """Draw how values are distributed, stacked of groups where they are few; `whole` numbers get bins of their own."""
+    edges = _edges(values, whole)
+    named = np.array([str(group) for group in groups], dtype=object)
+    kinds, sizes = np.unique(named, return_counts=True)
+    if len(kinds) == 1 or len(kinds) > MOST_LINES:
+        ax.stairs(np.histogram(values, edges)[0], edges, fill=True, color=BLUE)
+    else:
+        below = np.zeros(len(edges) - 1)
+        for kind, colour in zip(kinds[np.argsort(-sizes, kind="stable")], CYCLE, strict=False):
+            reached = below + np.histogram(values[named == kind], edges)[0]
+            ax.stairs(reached, edges, baseline=below, fill=True, color=colour, alpha=0.85, label=short(kind))
+            below = reached
+    if whole:
+        ax.set_xlim(edges[0] - 1, edges[-1] + 1)
+        whole_numbers(ax.xaxis)
+    ax.set_ylabel(things)
+    whole_numbers(ax.yaxis)
+    ax.set_ylim(bottom=0)
+    legend(ax)
+
+
+def _edges(values: Numbers, whole: bool) -> Numbers:
+    low, high = float(values.min()), float(values.max())
+    if whole and high - low < 2 * MOST_POINTS**0.5:
+        step = max(1, round((high - low) / 50))
+        return np.arange(low - 0.5, high + step + 0.5, step)
+    if high - low < NARROW * abs(high):
+        low, high = low - NARROW * abs(high), high + NARROW * abs(high)
+    if low == high:
+        low, high = low - 0.5, high + 0.5
+    return np.linspace(low, high, int(np.clip(2 * len(values) ** 0.5, 8, 60)) + 1)
+
+
+def cloud(ax: Axes, x: Numbers, y: Numbers, groups: Sequence[str | None], things: str) -> None:
+    """Draw points, in groups where they are few; of many points their density."""
+    for values, set_scale in ((x, ax.set_xscale), (y, ax.set_yscale)):
+        if values.min() > 0 and values.max() > MANY_TIMES * values.min():
+            set_scale("log")
+    if len(x) > MOST_POINTS:
+        _density(ax, x, y, things)
+        return
+    kinds = list(dict.fromkeys(groups))
+    for kind, colour in zip(kinds if len(kinds) <= MOST_LINES else [None], CYCLE, strict=False):
+        here = np.array([group == kind for group in groups]) if len(kinds) <= MOST_LINES else slice(None)
+        label = short(kind) if 1 < len(kinds) <= MOST_LINES else None
+        ax.plot(x[here], y[here], ".", color=colour, markersize=7, alpha=0.75, markeredgewidth=0, label=label)
+
+
+def _density(ax: Axes, x: Numbers, y: Numbers, things: str) -> None:
+    across, up = _axis_bins(x, ax.get_xscale() == "log"), _axis_bins(y, ax.get_yscale() == "log")
+    counts = np.histogram2d(x, y, (across, up))[0].T
+    filled = np.ma.masked_equal(counts, 0)
+    mesh = ax.pcolormesh(across, up, filled, norm=LogNorm(1, max(counts.max(), 2)), cmap="viridis_r", rasterized=True)
+    figure = ax.figure
+    if isinstance(figure, Figure):
+        figure.colorbar(mesh, ax=ax, label=things, pad=0.02)
+
+
+def _axis_bins(values: Numbers, log: bool) -> Numbers:
+    low, high = float(values.min()), float(values.max())
+    if log:
+        return np.geomspace(low, high * 1.001, 101)
+    margin = 0.01 * (high - low) or 0.01 * abs(high) or 0.5
+    return np.linspace(low - margin, high + margin, 101)
+
+
+def diagonal(ax: Axes, low: float, high: float) -> None:
+    """Line of equal values."""
+    ax.plot([low, high], [low, high], color=GREY, linewidth=1, linestyle="--", zorder=0.5)

@@ -1,0 +1,77 @@
+"""Numbers for pictures: series of workers on a common grid, rates and classes in bins of time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.statistics import Numbers
+
+Integers = npt.NDArray[np.int64]
+
+
+class Series(NamedTuple):
+    """A quantity of workers: moments in order and values for each."""
+
+    workers: list[str]
+    times: list[Numbers]
+    values: list[Numbers]
+
+
+def series_of(samples: pa.Table, column: str) -> Series:
+    """A column of the samples by worker; refused where it was never measured."""
+    known = samples.select(["worker", "time", column]).drop_null()
+    if len(known) == 0:
+        raise NotMeasuredError(f"no sample tells {column}")
+    encoded = pc.dictionary_encode(known["worker"]).combine_chunks()
+    code = np.asarray(encoded.indices.to_numpy(), dtype=np.int64)
+    time, value = (np.asarray(known[name].to_numpy(), dtype=np.float64) for name in ("time", column))
+    order = np.lexsort((time, code))
+    borders = np.cumsum(np.bincount(code))[:-1]
+    workers = encoded.dictionary.to_pylist()
+    return Series(workers, np.split(time[order], borders), np.split(value[order], borders))
+
+
+def on_grid(series: Series, grid: Numbers) -> Numbers:
+    """Values of each worker at the moments of a grid, linear between samples; NaN before the first and after the last.
+
+    A worker whose samples all lie between two moments of the grid has its mean at the nearer one.
+    """
+    rows = np.full((len(series.workers), len(grid)), np.nan)
+    for row, times, values in zip(rows, series.times, series.values, strict=True):
+        row[:] = np.interp(grid, times, values, left=np.nan, right=np.nan)
+        if np.isnan(row).all():
+            row[np.abs(grid - times.mean()).argmin()] = values.mean()
+    return rows
+
+
+def amounts_in_bins(starts: Numbers, stops: Numbers, amounts: Numbers, edges: Numbers) -> Numbers:
+    """What falls into each bin of time where each amount is spread evenly from its start to its stop."""
+    stops = np.maximum(stops, starts + 1e-6)
+    slopes = amounts / (stops - starts)
+    moments, changes = np.concatenate([starts, stops]), np.concatenate([slopes, -slopes])
+    order = np.argsort(moments)
+    moments = moments[order]
+    rates = np.cumsum(changes[order])
+    reached = np.concatenate([[0.0], np.cumsum(rates[:-1] * np.diff(moments))])
+    return np.diff(np.interp(edges, moments, reached))
+
+
+def busy_in_pixels(rows: Integers, starts: Numbers, stops: Numbers, shape: tuple[int, int], edges: Numbers) -> Numbers:
+    """Seconds of intervals in each pixel of rows x bins of time; all bins are equally long."""
+    width = edges[1] - edges[0]
+    partial, whole = np.zeros(shape[0] * shape[1]), np.zeros(shape[0] * shape[1])
+    for sign, moments in ((1.0, starts), (-1.0, stops)):
+        bins = np.clip(((moments - edges[0]) / width).astype(np.int64), 0, shape[1] - 1)
+        place = rows * shape[1] + bins
+        left = np.clip(edges[bins + 1] - moments, 0.0, width)
+        partial += sign * np.bincount(place, left, minlength=len(partial))
+        whole += sign * np.bincount(place, minlength=len(whole))
+    # an interval fills the bins after the one it begins in, until it ends
+    covered = np.cumsum(whole.reshape(shape), axis=1) - whole.reshape(shape)
+    return np.asarray(partial.reshape(shape) + width * covered)

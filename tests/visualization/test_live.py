@@ -1,0 +1,49 @@
+"""Pictures of runs on a real cluster: as they end, from their folder, and of one that failed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import analyses
+import pytest
+from analyses import runner_for
+
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.measurement import load
+from roastcoffea.visualization.plots import PLOTS
+from roastcoffea.visualization.registry import figure_alone
+
+NO_SECTIONS = "sections"
+
+
+def drawn(source: Any) -> dict[str, str]:
+    """Reason for each plot that could not be drawn; "" for the others."""
+    reasons = {}
+    for name, entry in PLOTS.items():
+        try:
+            figure_alone(entry, source)
+            reasons[name] = ""
+        except ValueError as reason:
+            reasons[name] = str(reason)
+    return reasons
+
+
+def test_a_run_that_finished(client: Any, sample: Any, tmp_path: Path) -> None:
+    with MetricsCollector(client, worker_tracking_interval=0.5) as collector:
+        runner_for(client, 500)(sample, processor_instance=analyses.Jets())
+    reasons = drawn(collector)
+    assert {name for name, reason in reasons.items() if reason} == {NO_SECTIONS}
+    assert reasons[NO_SECTIONS] == "plot_sections has nothing to draw: the processor names no section"
+    assert drawn(load(collector.save_measurement(tmp_path))) == reasons
+
+
+def test_a_run_that_failed(client: Any, sample: Any) -> None:
+    with pytest.raises(Exception, match="planted"), MetricsCollector(client) as collector:
+        runner_for(client, 1000, retries=0)(sample, processor_instance=analyses.Raising(3000))
+    reasons = drawn(collector.measurement)
+    for name in ("byte_ledger", "time_ledger", "task_stream", "throughput_timeline", "worker_count_timeline"):
+        assert reasons[name] == ""
+    _, ax = collector.measurement.plot("task_stream")
+    assert ax.get_title() == "Task stream (the run failed)"
+    assert "failed" in [text.get_text() for text in ax.get_legend().get_texts()]

@@ -1,0 +1,306 @@
+"""Every plot of the registry, in its one calling form."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from handmade import empty_run, handmade_run, run_without_tables
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pictures import synthetic_run
+
+import roastcoffea
+from roastcoffea.measurement import Measurement, load
+from roastcoffea.metrics import evaluate
+from roastcoffea.records.run import FAILED, Run
+from roastcoffea.visualization import plots, registry
+from roastcoffea.visualization.plots import PLOTS
+from roastcoffea.visualization.registry import figure_alone
+
+NAMES = [f"plot_{name}" for name in PLOTS]
+OLD = {
+    "worker_count_timeline": ("tracking_data",),
+    "memory_utilization_mean_timeline": ("tracking_data",),
+    "memory_utilization_per_worker_timeline": ("tracking_data",),
+    "cpu_utilization_mean_timeline": ("tracking_data",),
+    "cpu_utilization_per_worker_timeline": ("tracking_data",),
+    "occupancy_timeline": ("tracking_data",),
+    "executing_tasks_timeline": ("tracking_data",),
+    "worker_activity_timeline": ("tracking_data",),
+    "total_active_tasks_timeline": ("tracking_data",),
+    "throughput_timeline": ("chunk_metrics", "tracking_data"),
+    "efficiency_summary": ("metrics",),
+    "resource_utilization": ("metrics",),
+    "per_task_cpu_io": ("span_metrics",),
+    "per_task_bytes_read": ("span_metrics",),
+    "per_task_overhead": ("span_metrics",),
+    "runtime_distribution": ("chunk_metrics",),
+    "runtime_vs_events": ("chunk_metrics",),
+    "compression_ratio_distribution": (),
+    "data_access_percentage": ("metrics",),
+    "branch_access_per_chunk": ("chunk_metrics",),
+    "bytes_accessed_per_chunk": ("chunk_metrics",),
+}
+"""Plots of 0.1.2, and the arguments that they were given."""
+
+OWN = {
+    "byte_ledger",
+    "time_ledger",
+    "task_stream",
+    "chunk_phases",
+    "branch_bytes",
+    "sections",
+    "worker_balance",
+    "stragglers",
+}
+NOT_IN_0_1_2 = OWN - {"stragglers"}
+PYPLOT = "matplotlib.pyplot"
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return synthetic_run()
+
+
+@pytest.fixture(scope="module")
+def measurement(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Measurement:
+    """The same run, from a folder."""
+    return load(Measurement(run).save(tmp_path_factory.mktemp("runs"), "drawn"))
+
+
+@pytest.fixture
+def no_pyplot(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (PYPLOT, "IPython"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+
+@pytest.fixture
+def pyplot() -> Iterator[Any]:
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
+    plt.close("all")
+    yield plt
+    plt.close("all")
+
+
+def settings() -> dict[str, Any]:
+    """Settings of matplotlib; to ask for the backend would load pyplot."""
+    return {name: mpl.rcParams[name] for name in mpl.rcParams if name != "backend"}
+
+
+def function(name: str) -> Callable[..., tuple[Figure, Axes]]:
+    return getattr(plots, name if name.startswith("plot_") else f"plot_{name}")
+
+
+def content(ax: Axes) -> list[Any]:
+    """What is on the figure: numbers and words, in order."""
+    found: list[Any] = []
+    for axes in ax.figure.axes:
+        found += [axes.get_title(), axes.get_xlabel(), axes.get_ylabel(), *axes.get_xlim(), *axes.get_ylim()]
+        found += [text.get_text() for text in axes.texts]
+        found += [tick.get_text() for tick in axes.get_yticklabels()]
+        found += [line.get_xydata().tolist() for line in axes.lines]
+        found += [patch.get_path().vertices.tolist() for patch in axes.patches]
+        found += [patch.get_extents().bounds for patch in axes.patches]
+        found += [path.vertices.tolist() for artist in axes.collections for path in artist.get_paths()]
+    return found
+
+
+def drawn(name: str, source: Any = None, **options: Any) -> list[Any]:
+    ax = Figure(dpi=100).add_subplot()
+    function(name)(source, ax=ax, **options)
+    return content(ax)
+
+
+def test_the_names_are_those_that_users_know_and_ours() -> None:
+    assert set(PLOTS) == set(OLD) | OWN
+    assert all(getattr(roastcoffea, name) is function(name) for name in NAMES)
+    assert set(NAMES) <= set(plots.__all__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_run_measurement_collector_and_loaded_folder_look_alike(name: str, run: Run, measurement: Measurement) -> None:
+    wanted = drawn(name, run)
+    assert drawn(name, measurement) == wanted
+    assert drawn(name, SimpleNamespace(measurement=Measurement(run))) == wanted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_new_figure_has_a_title_labels_and_a_unit(name: str, run: Run, no_pyplot: None) -> None:
+    before = settings()
+    figure, ax = function(name)(run)
+    assert ax.figure is figure
+    assert ax.get_title() == PLOTS[name.removeprefix("plot_")].title
+    assert ax.get_xlabel()
+    assert ax.get_ylabel() or [text.get_text() for text in ax.get_yticklabels() if text.get_text()]
+    assert settings() == before
+    assert PYPLOT not in sys.modules
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_axes_of_the_user_are_all_that_changes(name: str, run: Run, pyplot: Any) -> None:
+    figure, (left, right) = pyplot.subplots(1, 2)
+    other, elsewhere = pyplot.subplots()
+    right.plot([1, 2], [3, 4])
+    current, numbers = pyplot.gca(), pyplot.get_fignums()
+    before, beside = content(elsewhere), right.lines[0].get_xydata().tolist()
+    assert function(name)(run, ax=left) == (figure, left)
+    assert content(elsewhere) == before
+    assert [line.get_xydata().tolist() for line in right.lines] == [beside]
+    assert (pyplot.gca(), pyplot.gcf(), pyplot.get_fignums()) == (current, other, numbers)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_failed_run_is_drawn_and_says_so(name: str, run: Run) -> None:
+    from dataclasses import replace
+
+    failed = replace(run, outcome=FAILED, error="ValueError: boom")
+    assert drawn(name, failed)[0] == f"{PLOTS[name.removeprefix('plot_')].title} (the run failed)"
+    assert drawn(name, failed)[1:] == drawn(name, run)[1:]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_not_measured_is_an_error_that_says_what_and_why(name: str, pyplot: Any) -> None:
+    run = run_without_tables(absent=dict.fromkeys(("chunks", "tasks", "samples", "lifetimes"), "the cluster was away"))
+    reason = "were not recorded" if "per_task" in name else "the cluster was away"
+    with pytest.raises(ValueError, match=rf"^{name} has nothing to draw: .*{reason}"):
+        function(name)(run)
+    assert pyplot.get_fignums() == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_in_which_little_happened(name: str) -> None:
+    for run in (empty_run(), handmade_run()):
+        try:
+            figure = figure_alone(PLOTS[name.removeprefix("plot_")], run)
+        except ValueError as error:
+            assert str(error).startswith(f"{name} has nothing to draw: ")  # noqa: PT017
+        else:
+            figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize("name", [name for name, arguments in OLD.items() if arguments])
+def test_data_of_the_older_names(name: str, run: Run) -> None:
+    metrics = evaluate(run)
+    older = {
+        "tracking_data": metrics["tracking_data"],
+        "span_metrics": metrics["raw_span_metrics"],
+        "chunk_metrics": metrics["raw_chunk_metrics"],
+        "metrics": {name: value for name, value in metrics.items() if name != "processor_cpu_percentage"}
+        | {"processor_cpu_percent": metrics["processor_cpu_percentage"]},
+    }
+    given = {argument: older[argument] for argument in OLD[name]}
+    words = [one for one in drawn(name, **given) if isinstance(one, str)]
+    assert words[:3] == [one for one in drawn(name, run) if isinstance(one, str)][:3]
+    if len(given) == 1:
+        assert drawn(name, *given.values()) == drawn(name, **given)
+    with pytest.raises(ValueError, match=f"^plot_{name} has nothing to draw"):
+        function(name)(**{first: type(given[first])() for first in OLD[name]})
+
+
+def test_numbers_from_older_data_are_those_of_the_run(run: Run) -> None:
+    metrics = evaluate(run)
+    for name, argument, key in (
+        ("cpu_utilization_mean_timeline", "tracking_data", "tracking_data"),
+        ("runtime_distribution", "chunk_metrics", "raw_chunk_metrics"),
+        ("per_task_cpu_io", "span_metrics", "raw_span_metrics"),
+    ):
+        wanted = [one for one in drawn(name, run) if not isinstance(one, (str, float))]
+        found = [one for one in drawn(name, **{argument: metrics[key]}) if not isinstance(one, (str, float))]
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)  # the first sample is where time begins
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_of_0_1_2(name: str) -> None:
+    folder = os.environ.get("ROASTCOFFEA_TEST_DATA")
+    if not folder:
+        pytest.skip("ROASTCOFFEA_TEST_DATA is not set")
+    old = load(Path(folder, "measurement-0.1.2"))
+    if name.removeprefix("plot_") in NOT_IN_0_1_2:
+        with pytest.raises(ValueError, match=r"0\.1\.2|not known"):
+            function(name)(old)
+    else:
+        assert drawn(name, old)
+
+
+def test_nothing_to_draw_from() -> None:
+    with pytest.raises(ValueError, match=r"give a collector, a measurement, a Run, or .* nothing"):
+        plots.plot_time_ledger()
+    with pytest.raises(ValueError, match="float was given"):
+        plots.plot_time_ledger(3.0)
+    with pytest.raises(ValueError, match=r"plot_sections has nothing to draw: .*chunk_metrics="):
+        plots.plot_sections(tracking_data={})
+
+
+def test_title_size_and_file(run: Run, tmp_path: Path, no_pyplot: None) -> None:
+    figure, ax = plots.plot_byte_ledger(run, title="", figsize=(7, 2), output_path=tmp_path / "new" / "ledger.svg")
+    assert ax.get_title() == ""
+    assert figure.get_size_inches().tolist() == [7, 2]
+    assert (tmp_path / "new" / "ledger.svg").read_text().startswith("<?xml")
+    assert plots.plot_byte_ledger(run, title="Mine")[1].get_title() == "Mine"
+
+
+def test_where_pyplot_is_in_use_the_figure_is_its_own(run: Run, pyplot: Any) -> None:
+    figure, _ = plots.plot_byte_ledger(run)
+    assert pyplot.gcf() is figure
+
+
+def test_where_ipython_runs_the_figure_is_pyplots(run: Run, no_pyplot: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not registry._pyplot_shows()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert not registry._pyplot_shows()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: "a shell"))
+    assert registry._pyplot_shows()
+
+
+def test_the_style_of_the_user_stays_on_his_axes(run: Run, no_pyplot: None) -> None:
+    with mpl.rc_context({"xtick.top": True, "axes.linewidth": 7.0, "axes.labelsize": 26.0}):
+        _, own = plots.plot_byte_ledger(run)
+        _, theirs = plots.plot_byte_ledger(run, ax=Figure().add_subplot())
+    assert [ax.spines["left"].get_linewidth() for ax in (own, theirs)] == [0.8, 7.0]
+    assert [ax.texts[0].get_fontsize() for ax in (own, theirs)] == [8.5, pytest.approx(22.1)]
+
+
+def test_a_subfigure_and_removed_axes(run: Run) -> None:
+    figure = Figure()
+    part = figure.subfigures(1, 2)[0]
+    ax = part.add_subplot()
+    assert plots.plot_byte_ledger(run, ax=ax)[0] is figure
+
+
+def test_a_measurement_draws_by_name(run: Run, no_pyplot: None) -> None:
+    measurement = Measurement(run)
+    ax = Figure().add_subplot()
+    assert measurement.plot("byte_ledger", ax) == (ax.figure, ax)
+    assert measurement.plot("plot_byte_ledger", title="x")[1].get_title() == "x"
+    with pytest.raises(ValueError, match="there is no plot 'byte_leger'; did you mean byte_ledger"):
+        measurement.plot("byte_leger")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_in_the_data_are_taken_as_they_are(name: str, run: Run) -> None:
+    from dataclasses import replace
+
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    odd = "$$x_^$ <a&b> \\frac"
+    chunks = run.chunks.set_column(
+        run.chunks.column_names.index("dataset"), "dataset", pc.binary_join_element_wise(run.chunks["dataset"], odd, "")
+    )
+    reads = run.branch_reads
+    reads = reads.set_column(1, "branch", pa.array([odd + branch for branch in reads["branch"].to_pylist()]))
+    changed = replace(
+        run, chunks=chunks, branch_reads=reads, span_metrics={("execute", odd, "thread-cpu", "seconds"): 1.0}
+    )
+    figure_alone(PLOTS[name.removeprefix("plot_")], changed).draw_without_rendering()

@@ -1,0 +1,364 @@
+"""What is drawn, against numbers that were worked out apart from the drawing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from handmade import EXPECTED, LIFETIMES, SPAN, T, handmade_run
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from pictures import DATASETS, GIB, synthetic_run
+
+from roastcoffea.records.run import Run
+from roastcoffea.visualization import draw, plots
+from roastcoffea.visualization.colours import OF_BYTES, OF_TIME
+from roastcoffea.visualization.plots import extract_per_task_metrics
+from roastcoffea.visualization.series import Series, amounts_in_bins, busy_in_pixels, on_grid
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return synthetic_run()
+
+
+def axes_of(function: Any, source: Run) -> Axes:
+    ax = Figure(figsize=(6, 4)).add_subplot()
+    function(source, ax=ax)
+    return ax
+
+
+def bars(ax: Axes) -> dict[str, list[float]]:
+    """Widths of the bars by the name beside the axis, from left to right."""
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    found: dict[str, list[float]] = {name: [] for name in names}
+    for container in ax.containers:
+        for name, bar in zip(names, container, strict=True):
+            found[name].append(bar.get_width())
+    return found
+
+
+def test_the_byte_ledger() -> None:
+    ax = axes_of(plots.plot_byte_ledger, handmade_run())
+    names = ("payload", "reread", "metadata", "preprocessing", "failed", "residual")
+    wanted = [[pytest.approx(EXPECTED[f"bytes_{name}"] / 1000)] for name in names]
+    assert list(bars(ax)) == list(OF_BYTES)
+    assert list(bars(ax).values()) == wanted
+    assert [to_hex(bar.get_facecolor()).upper() for bar in ax.containers[0]] == list(OF_BYTES.values())
+    assert ax.get_xlabel().startswith("requested (kB); in all 6.05 kB\nincomplete: ")
+    assert [text.get_text() for text in ax.texts][:2] == ["3.2 kB, 52.9 %", "700 B, 11.6 %"]
+
+
+def test_the_time_ledger() -> None:
+    ax = axes_of(plots.plot_time_ledger, handmade_run())
+    found = bars(ax)
+    for name in (
+        "compute",
+        "read",
+        "wait",
+        "merge",
+        "preprocessing",
+        "failed",
+        "idle: tail",
+        "idle: client",
+        "residual",
+    ):
+        key = f"time_{name.replace(': ', '_').replace(' ', '_')}_seconds"
+        assert found[name] == [pytest.approx(EXPECTED[key] / 60, abs=1e-9)]
+    assert "transfer" not in found
+    assert sum(width for widths in found.values() for width in widths) == pytest.approx(440 / 60)
+    assert ax.get_xlabel().startswith("worker threads x time (min); in all 7 min 20 s")
+    shown = [to_hex(bar.get_facecolor()).upper() for bar in ax.containers[0]]
+    assert shown == [OF_TIME[name] for name in found]
+
+
+def test_workers_come_and_go() -> None:
+    ax = axes_of(plots.plot_worker_count_timeline, handmade_run())
+    times, counts = ax.lines[0].get_data()
+    assert dict(zip(times.tolist(), counts.tolist(), strict=True)) == {0: 1, 20: 2, 60: 2, 80: 1, 100: 1}
+    assert len(LIFETIMES) == 3
+
+
+def test_the_area_below_the_data_rate_is_what_was_requested(run: Run) -> None:
+    ax = axes_of(plots.plot_throughput_timeline, run)
+    values, edges, _ = ax.patches[0].get_data()
+    assert "Mbit/s" in ax.get_ylabel()
+    requested = sum(run.chunks["bytes_requested"].to_pylist())
+    assert float(np.sum(values * np.diff(edges))) * 1e6 / 8 == pytest.approx(requested)
+    workers = ax.figure.axes[1].lines[0].get_ydata()
+    assert workers.max() == 4
+
+
+def test_amounts_in_bins_against_a_sum_over_small_steps() -> None:
+    starts, stops, amounts = np.array([0.0, 1.0, 2.5]), np.array([2.0, 4.0, 2.5]), np.array([4.0, 6.0, 5.0])
+    # 2 a second until 2, 2 a second from 1 to 4, 5 at once at 2.5
+    wanted = [2, 4, 7, 2, 0]
+    np.testing.assert_allclose(amounts_in_bins(starts, stops, amounts, np.arange(6.0)), wanted, atol=1e-4)
+
+
+def test_busy_time_in_pixels_against_one_by_one() -> None:
+    random = np.random.default_rng(5)
+    rows, starts = random.integers(0, 3, 50), random.uniform(-1, 9, 50)
+    stops = starts + random.exponential(1.5, 50)
+    edges = np.linspace(0, 10, 21)
+    wanted = np.zeros((3, 20))
+    for row, start, stop in zip(rows, starts, stops, strict=True):
+        wanted[row] += np.clip(np.minimum(stop, edges[1:]) - np.maximum(start, edges[:-1]), 0, None)
+    np.testing.assert_allclose(busy_in_pixels(rows, starts, stops, (3, 20), edges), wanted, atol=1e-9)
+
+
+def test_workers_on_a_grid() -> None:
+    series = Series(["a", "b"], [np.array([0.0, 2.0]), np.array([0.9])], [np.array([0.0, 4.0]), np.array([7.0])])
+    nan = np.nan
+    np.testing.assert_array_equal(on_grid(series, np.array([0.0, 1.0, 2.0, 3.0])), [[0, 2, 4, nan], [nan, 7, nan, nan]])
+
+
+def test_memory_in_percent_of_the_limit(run: Run) -> None:
+    first = {row["worker"]: row for row in run.samples.to_pylist() if row["time"] == T}
+    shares = [100 * row["memory"] / (3 * GIB) for row in first.values()]
+    each = axes_of(plots.plot_memory_utilization_per_worker_timeline, run)
+    assert [line.get_ydata()[0] for line in each.lines] == pytest.approx(shares)
+    mean = axes_of(plots.plot_memory_utilization_mean_timeline, run)
+    assert mean.lines[0].get_ydata()[0] == pytest.approx(np.mean(shares))
+    assert "% of the limit" in mean.get_ylabel()
+
+
+def test_many_workers_are_bands_and_few_are_lines(run: Run) -> None:
+    many = synthetic_run(workers=30, rounds=2)
+    ax = axes_of(plots.plot_occupancy_timeline, many)
+    assert len(ax.lines) == 1
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["all 30 workers", "80 % of them", "median"]
+    assert len(axes_of(plots.plot_occupancy_timeline, run).lines) == 4
+
+
+def test_all_tasks_of_all_workers() -> None:
+    run = handmade_run()
+    ax = axes_of(plots.plot_total_active_tasks_timeline, run)
+    times, values = ax.lines[0].get_data()
+    assert (times[0], values[0], values[-1]) == (0, 0, 2)
+
+
+def test_activities_of_tasks() -> None:
+    found = extract_per_task_metrics(SPAN)
+    assert set(found) == {"Dijet", "reduce"}
+    assert found["Dijet"] == {
+        "thread-cpu": 12.0,
+        "thread-noncpu": 4.0,
+        "memory-read": 1000,
+        "memory-read (count)": 7,
+        "executor": 0.5,
+    }
+    assert (found["reduce"]["disk-write"], found["reduce"]["disk-write (seconds)"]) == (64, 0.125)
+    assert extract_per_task_metrics({}) == {}
+
+
+def test_bars_of_tasks() -> None:
+    run = handmade_run()
+    assert bars(axes_of(plots.plot_per_task_cpu_io, run)) == {"Dijet": [12, 4], "reduce": [0.75, 0.25]}
+    assert bars(axes_of(plots.plot_per_task_bytes_read, run)) == {"Dijet": [1.0], "reduce": [0.5]}
+    overhead = axes_of(plots.plot_per_task_overhead, run)
+    assert bars(overhead) == {"reduce": [500, 250, 125], "Dijet": [0, 0, 0]}
+    assert overhead.get_xlabel() == "time of threads (ms)"
+
+
+def test_no_overhead_is_drawn_as_none() -> None:
+    ax = axes_of(
+        plots.plot_per_task_overhead, handmade_run(span_metrics={("execute", "a", "thread-cpu", "seconds"): 1.0})
+    )
+    assert "Dask counted none in tasks" in ax.get_xlabel()
+
+
+def test_many_prefixes_are_pooled() -> None:
+    span = {("execute", f"task{number}", "thread-cpu", "seconds"): float(number) for number in range(1, 41)}
+    found = bars(axes_of(plots.plot_per_task_cpu_io, handmade_run(span_metrics=span)))
+    assert len(found) == draw.MOST_BARS
+    assert next(iter(found)) == "task40"
+    assert found["21 others"] == [pytest.approx(sum(range(1, 22)) / 60)]
+
+
+@pytest.mark.parametrize(
+    ("function", "column", "factor"),
+    [
+        (plots.plot_runtime_distribution, "wall_seconds", 1),
+        (plots.plot_bytes_accessed_per_chunk, "bytes_requested", 1e-6),
+        (plots.plot_branch_access_per_chunk, "branches", 1),
+    ],
+)
+def test_distributions_have_each_chunk_once(run: Run, function: Any, column: str, factor: float) -> None:
+    ax = axes_of(function, run)
+    rows = [row for row in run.chunks.to_pylist() if row["outcome"] == "ok"]
+    stacked = {patch.get_label(): patch.get_data() for patch in ax.patches}
+    assert set(stacked) == set(DATASETS)
+    for dataset, (values, edges, below) in stacked.items():
+        own = [row[column] * factor for row in rows if row["dataset"] == dataset]
+        np.testing.assert_array_equal(values - below, np.histogram(own, edges)[0])
+        assert sum(values - below) == len(own)
+
+
+def test_compression_of_chunks() -> None:
+    ax = axes_of(plots.plot_compression_ratio_distribution, handmade_run())
+    values, edges, _ = ax.patches[0].get_data()
+    # 2000 / 800 twice, 7000 / 2700, 500 / 400
+    assert (edges[0], edges[-1], sum(values)) == (1.25, pytest.approx(7000 / 2700), 4)
+
+
+def test_shares_of_files() -> None:
+    ax = axes_of(plots.plot_data_access_percentage, handmade_run())
+    assert bars(ax) == {"b.root": [50, 50], "a.root": [pytest.approx(100 * 2800 / 4800), 50]}
+
+
+def test_shares_of_many_files() -> None:
+    files = {f"{number}.root": {"bytes_read_percent": number, "branches_read_percent": None} for number in range(40)}
+    ax = Figure().add_subplot()
+    plots.plot_data_access_percentage(metrics={"file_read_metrics": files}, ax=ax)
+    assert [sum(patch.get_data().values) for patch in ax.patches] == [40, 0]
+
+
+def test_branches_are_first_read_and_read_again() -> None:
+    found = bars(axes_of(plots.plot_branch_bytes, handmade_run()))
+    assert found == {"Jet_pt": [2.4, pytest.approx(0.7)], "run": [0.8, 0]}
+
+
+def test_phases_are_means_of_chunks() -> None:
+    found = bars(axes_of(plots.plot_chunk_phases, handmade_run()))
+    assert found["mc"] == [0.25, 0.25, 0.5, 0.5, 0.5, 5.0, 0.5, 0, 0.25]
+    assert sum(found["data"]) == pytest.approx((1.75 + 4.0 + 5.75) / 3)
+
+
+def test_sections_are_sums_over_datasets() -> None:
+    assert bars(axes_of(plots.plot_sections, handmade_run())) == {"jets": [3.25, 3.0], "jets/read": [0.5, 0.25]}
+
+
+def test_balance_is_per_thread() -> None:
+    found = bars(axes_of(plots.plot_worker_balance, handmade_run()))
+    assert found == {"A": [1.25, 0.75], "B": [0, 0], "C": [0, 0]}
+
+
+def test_efficiency_and_what_was_not_measured() -> None:
+    ax = axes_of(plots.plot_efficiency_summary, handmade_run(tasks=None, span_metrics=None))
+    found, texts = bars(ax), [text.get_text() for text in ax.texts]
+    assert found["core efficiency"] == [pytest.approx(100 * EXPECTED["core_efficiency"])]
+    assert found["useful bytes"] == [pytest.approx(100 * EXPECTED["useful_fraction"])]
+    assert texts[2] == "not measured"
+    used = axes_of(plots.plot_resource_utilization, handmade_run())
+    assert bars(used)["workers: mean of peak"] == [pytest.approx(80)]
+    assert used.texts[0].get_text() == "80 % (1.6 of 2)"
+
+
+def test_lines_of_constant_rate(run: Run) -> None:
+    ax = axes_of(plots.plot_runtime_vs_events, run)
+    dotted = [line.get_xydata() for line in ax.lines if line.get_linestyle() == ":"]
+    rates = [xy[-1, 0] / xy[-1, 1] for xy in dotted]
+    assert rates == pytest.approx([2000, 5000, 10_000])
+    assert [text.get_text() for text in ax.texts] == ["2 kHz", "5 kHz", "10 kHz"]
+    points = sum(len(line.get_xydata()) for line in ax.lines if line.get_linestyle() == "None")
+    assert points == sum(outcome == "ok" for outcome in run.chunks["outcome"].to_pylist())
+
+
+def test_many_chunks_are_a_density() -> None:
+    run = synthetic_run(workers=8, threads=2, rounds=220)
+    ax = axes_of(plots.plot_runtime_vs_events, run)
+    counted = sum(outcome == "ok" for outcome in run.chunks["outcome"].to_pylist())
+    assert ax.collections[0].get_array().sum() == counted
+    assert ax.collections[0].get_rasterized()
+
+
+def test_the_stream_of_tasks(run: Run) -> None:
+    ax = axes_of(plots.plot_task_stream, run)
+    rectangles = ax.collections[0].get_paths()
+    colours = [to_hex(colour).upper() for colour in ax.collections[0].get_facecolors()]
+    rows = run.tasks.to_pylist()
+    failed = [number for number, row in enumerate(rows) if row["outcome"] == "error"]
+    assert [number for number, colour in enumerate(colours) if colour == OF_TIME["failed"]] == failed
+    assert colours.count(OF_TIME["merge"]) == 8
+    for rectangle, row in zip(rectangles, rows, strict=True):
+        left, right = rectangle.vertices[:, 0].min(), rectangle.vertices[:, 0].max()
+        assert (left, right) == (pytest.approx(row["start"] - T), pytest.approx(row["stop"] - T))
+    slow = run.chunks.to_pylist()[17]
+    assert slow["read_seconds"] > slow["compute_seconds"]
+    assert colours[17] == OF_TIME["read"]
+
+
+def test_the_stream_of_very_many_tasks() -> None:
+    run = synthetic_run(workers=20, threads=2, rounds=600)
+    ax = axes_of(plots.plot_task_stream, run)
+    image = ax.images[0].get_array()
+    assert image.shape[:2] == (40, 800)
+    shown = {to_hex(colour).upper() for colour in image.reshape(-1, 4)}
+    assert {OF_TIME[name] for name in ("compute", "read", "failed")} <= shown
+    assert len(run.tasks) > 20_000
+
+
+def test_tasks_whose_thread_is_not_known_do_not_lie_on_each_other() -> None:
+    ax = axes_of(plots.plot_task_stream, handmade_run())
+    boxes = [path.get_extents() for path in ax.collections[0].get_paths()]
+    overlaps = [
+        (one, other)
+        for place, one in enumerate(boxes)
+        for other in boxes[:place]
+        if one.y0 == other.y0 and min(one.x1, other.x1) > max(one.x0, other.x0)
+    ]
+    assert overlaps == []
+
+
+def test_without_a_scheduler_chunks_are_the_stream(run: Run) -> None:
+    ax = axes_of(plots.plot_task_stream, replace(run, tasks=None))
+    assert len(ax.collections[0].get_paths()) == len(run.chunks)
+
+
+def test_stragglers_are_marked(run: Run) -> None:
+    ax = axes_of(plots.plot_stragglers, run)
+    marks = [line for line in ax.lines if line.get_marker() == "D"]
+    assert [line.get_label() for line in marks] == ["slow: read"]
+    wall = run.chunks["wall_seconds"].to_pylist()
+    slow = [wall[number] for number in (17, 46) if run.chunks["outcome"][number].as_py() == "ok"]
+    assert sorted(marks[0].get_ydata()) == sorted(slow)
+    assert "2 of 61 chunks took much longer than expected" in ax.get_xlabel()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "unit"), [(0.0, "s"), (0.5, "ms"), (1.0, "s"), (179.0, "s"), (180.0, "min"), (10_800.0, "h")]
+)
+def test_units_of_time(seconds: float, unit: str) -> None:
+    assert draw.seconds_scale(seconds).unit == unit
+
+
+@pytest.mark.parametrize(("amount", "unit"), [(0, "B"), (999, "B"), (1000, "kB"), (5e9, "GB"), (1e30, "EB")])
+def test_units_of_bytes(amount: float, unit: str) -> None:
+    assert draw.bytes_scale(amount).unit == unit
+
+
+def test_names_are_shortened() -> None:
+    assert draw.worker_names(["tcp://10.0.0.1:1234", "tcp://10.0.0.1:1235"]) == ["1234", "1235"]
+    assert draw.worker_names(["tcp://10.0.0.1:1234", "tcp://10.0.0.2:1234"]) == ["10.0.0.1:1234", "10.0.0.2:1234"]
+    assert len(draw.short("x" * 100)) <= draw.LONGEST_NAME
+    assert draw.short(None) == "(none)"
+
+
+def without(run: Run, table: str, **columns: Any) -> Run:
+    """The run, with other values in some columns of a table."""
+    changed = getattr(run, table)
+    for name, values in columns.items():
+        place = changed.column_names.index(name)
+        changed = changed.set_column(
+            place, changed.schema.field(name), pa.array(values, changed.schema.field(name).type)
+        )
+    return replace(run, **{table: changed})
+
+
+def test_what_is_not_known_is_not_drawn_as_zero() -> None:
+    run = handmade_run()
+    balance = axes_of(plots.plot_worker_balance, without(run, "chunks", cpu_seconds=[None] * 6))
+    assert [text.get_text() for text in balance.get_legend().get_texts()] == ["not told apart"]
+    phases = axes_of(plots.plot_chunk_phases, without(run, "chunks", read_seconds=[None] * 6))
+    assert "not known everywhere: read" in phases.get_xlabel()
+    sections = axes_of(plots.plot_sections, without(run, "sections", cpu_seconds=[1.0, None, 1.0, 1.0]))
+    assert np.isnan(bars(sections)["jets/read"][1])
+    nothing = without(run, "chunks", bytes_requested=[None] * 6, coffea_bytes_read=[None] * 6)
+    for function in (plots.plot_throughput_timeline, plots.plot_bytes_accessed_per_chunk):
+        with pytest.raises(ValueError, match="known"):
+            function(nothing)
