@@ -314,6 +314,15 @@ class MetricsCollector:
             raise RoastcoffeaError(text)
         return self._measurement
 
+    def _repr_html_(self) -> str:
+        """Page of the measurement, or of where the collector stands."""
+        from roastcoffea.report.notebook import collector_html
+
+        if self._measurement is not None:
+            return self._measurement._repr_html_()
+        state = "It measures what runs now." if self._entered else "It has not been entered yet."
+        return collector_html(state, self.problems)
+
     def set_coffea_report(self, report: Mapping[str, Any], custom_metrics: Any = None) -> None:
         """Hand over coffea's report; it wins over the one that the hook saw.
 
