@@ -59,6 +59,11 @@ class ClusterLog:
         self._lifetimes: list[dict[str, Any]] = []
         self._present: dict[int, dict[str, Any]] = {}
 
+    @property
+    def workers(self) -> int:
+        """Workers that are there now, as far as was told."""
+        return len(self._present)
+
     def feed(self, data: bytes) -> None:
         """Take a piece of the log: whole entries, in order."""
         at = 0
