@@ -306,7 +306,7 @@ class Measurement:
         """
         from roastcoffea.report.exports.formats import export
 
-        return export(self.run, self.metrics, lambda: self.tables, Path(path), file_format, overwrite=overwrite)
+        return export(self.run, lambda: self.metrics, lambda: self.tables, Path(path), file_format, overwrite=overwrite)
 
     def _repr_html_(self) -> str:
         """Page of it for notebooks."""

@@ -35,7 +35,7 @@ def default_name(measurement: Path, file_format: str) -> str:
 
 def export(
     run: Run,
-    metrics: Metrics,
+    metrics: Callable[[], Metrics],
     tables: Callable[[], Mapping[str, pd.DataFrame]],
     path: Path,
     file_format: str,
@@ -54,10 +54,10 @@ def export(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if file_format in get_args(TableFormat):
-            return write_tables(run, metrics, tables(), path, file_format, overwrite=overwrite)
+            return write_tables(run, metrics(), tables(), path, file_format, overwrite=overwrite)
         with whole_file(path, overwrite=overwrite) as file:
             if file_format == OPENMETRICS:
-                write_openmetrics(run, metrics, file)
+                write_openmetrics(run, metrics(), file)
             else:
                 write_perfetto(run, file, packed=path.suffix == ".gz")
     except OSError as error:

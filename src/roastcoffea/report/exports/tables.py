@@ -130,7 +130,7 @@ def _write_parquet(table: pa.Table, file: BinaryIO) -> None:
 
 def _write_csv(table: pa.Table, file: BinaryIO) -> None:
     text = io.TextIOWrapper(file, "utf-8", newline="")
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text)
     writer.writerow(table.column_names)
     for row in _rows(table):
         writer.writerow(map(_cell, row.values()))
