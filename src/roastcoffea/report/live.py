@@ -226,7 +226,7 @@ class BottomRow:
 
 def _reserved(size: os.terminal_size) -> str:
     """What makes all rows but the lowest scroll: where the cursor is in that one, it moves up with the text."""
-    return f"\x1bD\x1b7\x1b[1;{size.lines - 1}r\x1b8\x1b[A"
+    return f"\x1bD\x1b[A\x1b7\x1b[1;{size.lines - 1}r\x1b8"
 
 
 def _on_row(row: int, text: str) -> str:
