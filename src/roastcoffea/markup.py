@@ -16,13 +16,19 @@ STYLE: Final = """
 .roastcoffea .wide { overflow-x: auto }
 .roastcoffea table { border-collapse: collapse; color: inherit; background: none; margin: .2em 0 .6em }
 .roastcoffea th, .roastcoffea td { padding: .15em .7em; text-align: right; color: inherit; background: none;
-  border: 0 solid var(--line); border-bottom-width: 1px; font-weight: normal; font-variant-numeric: tabular-nums }
+  border: 0 solid var(--line); border-bottom-width: 1px; font-weight: normal; white-space: nowrap;
+  font-variant-numeric: tabular-nums }
 .roastcoffea th { opacity: var(--quiet) }
-.roastcoffea :is(th, td):first-child { text-align: left; opacity: 1; overflow-wrap: anywhere; max-width: 30rem }
+.roastcoffea td.long { text-align: left; white-space: normal }
+.roastcoffea :is(th, td):first-child { white-space: normal; text-align: left; opacity: 1;
+  overflow-wrap: anywhere; min-width: 8rem; max-width: 30rem }
 .roastcoffea .bar { min-width: 7rem }
 .roastcoffea .bar i { display: block; height: .7em; background: currentColor; opacity: .45 }
 .roastcoffea summary { cursor: pointer; margin: .4em 0 }
 """
+
+LONGEST_AMOUNT: Final = 16
+"""Letters of a cell beyond which it is text that may go over several lines."""
 
 
 class Html(str):
@@ -83,4 +89,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
 
 
 def _cell(content: str) -> str:
-    return f'<td class="bar">{content}</td>' if isinstance(content, Html) else f"<td>{text(content)}</td>"
+    if isinstance(content, Html):
+        return f'<td class="bar">{content}</td>'
+    kind = ' class="long"' if len(content) > LONGEST_AMOUNT else ""
+    return f"<td{kind}>{text(content)}</td>"

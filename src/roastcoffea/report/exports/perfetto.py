@@ -97,13 +97,16 @@ def _write(run: Run, file: Any) -> None:
     facts: dict[str, Any] = {"run": run.id, "name": run.name, "outcome": run.outcome, "error": run.error}
     facts |= {"start_unix_seconds": trace.origin, "problems": list(run.problems)}
     head = {"displayTimeUnit": "ms", "otherData": facts}
-    text.write(json.dumps(head, allow_nan=False)[:-1] + ', "traceEvents": [\n')
+    text.write(_encoded(head)[:-1] + ', "traceEvents": [\n')
     before = ""
     for event in trace.events():
-        text.write(before + json.dumps(event, allow_nan=False))
+        text.write(before + _encoded(event))
         before = ",\n"
     text.write("\n]}\n")
     text.detach()
+
+
+_encoded: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
 class Trace:

@@ -142,10 +142,12 @@ def _write_json(table: pa.Table, file: BinaryIO) -> None:
     begin = "[\n"
     for row in _rows(table):
         line = {name: _standard(value) for name, value in row.items()}
-        file.write((begin + json.dumps(line, ensure_ascii=False, allow_nan=False)).encode())
+        file.write((begin + _encoded(line)).encode())
         begin = ",\n"
     file.write(b"[]\n" if begin == "[\n" else b"\n]\n")
 
+
+_encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
 
 WRITERS: Final = {"csv": _write_csv, "parquet": _write_parquet, "json": _write_json}
 
