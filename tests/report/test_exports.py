@@ -7,6 +7,7 @@ import gzip
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,13 @@ def hostile() -> Measurement:
 
 
 # Tables
+
+
+def test_no_dataframe_of_a_measurement_is_left_out(handmade: Measurement) -> None:
+    names = [name for name, value in vars(Measurement).items() if isinstance(value, cached_property)]
+    frames = [name for name in names if isinstance(getattr(handmade, name), pd.DataFrame)]
+    assert "chunks" in frames
+    assert set(frames) <= set(handmade.tables)
 
 
 @pytest.mark.parametrize("file_format", FOLDERS)
