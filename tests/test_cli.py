@@ -39,6 +39,10 @@ def runs(tmp_path: Path) -> Path:
         (["list", "nowhere"], 1, "nowhere"),
         (["show", "."], 1, "."),
         (["list", "/dev/null"], 1, "/dev/null"),
+        (["export", "nowhere"], 2, "Missing option '--format'"),
+        (["export", "nowhere", "--format", "xls"], 2, "'xls' is not one of"),
+        (["export", "nowhere", "--format", "csv"], 1, "nowhere"),
+        (["export", ".", "--format", "perfetto"], 1, "."),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_status(
@@ -72,7 +76,7 @@ def test_an_interrupt_is_one_line_and_status_130(
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
-    assert [name for name in ("demo", "list", "metrics", "plot", "show") if f"\n  {name} " not in out] == []
+    assert [name for name in ("demo", "export", "list", "metrics", "plot", "show") if f"\n  {name} " not in out] == []
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RUNS_FOLDER: Final = Path("roastcoffea-runs")
 PLOTS_FOLDER: Final = Path("roastcoffea-plots")
+EXPORT_FORMATS: Final = ("csv", "parquet", "json", "openmetrics", "perfetto")
 FAILED: Final = 1
 INTERRUPTED: Final = 130
 
@@ -209,6 +210,30 @@ def _drawn(measurement: Measurement, name: str, file: Path) -> bool:
         return False
     click.echo(str(save(figure, file)))
     return True
+
+
+@commands.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--format", "file_format", type=click.Choice(EXPORT_FORMATS), required=True, help="What to write.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Folder (csv, parquet, json) or file to write; else it gets the measurement's name, in this folder.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace the export, or the file, that is there.")
+def export(*, path: Path, file_format: str, output: Path | None, overwrite: bool) -> None:
+    """Write the measurement in PATH for other programs.
+
+    csv, parquet and json make a folder with a file for each table, the metrics among them, and columns.json, which
+    tells what their columns mean. openmetrics makes a file of the metrics for Prometheus, perfetto one with a track for
+    each worker thread, for https://ui.perfetto.dev (compressed where its name ends with .gz).
+    """
+    from roastcoffea.measurement import load
+    from roastcoffea.report.exports.formats import default_name
+
+    measurement = load(path)
+    click.echo(measurement.export(output or Path(default_name(path, file_format)), file_format, overwrite))
 
 
 @commands.command("list")

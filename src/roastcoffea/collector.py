@@ -22,7 +22,7 @@ from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.errors import RoastcoffeaError, error_text, noting
-from roastcoffea.instrument.hook import end_open_calls, unwatch, watch
+from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import arrow_schema
@@ -30,6 +30,7 @@ from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.records.tasks import PROCESSOR
+from roastcoffea.report.live import LiveLine, Progress
 
 VERSIONS_OF = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
 TABLES = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes", "pauses")
@@ -57,6 +58,8 @@ class MetricsCollector:
         Seconds between samples; workers report less often than each half second.
     processor_instance : optional
         Not needed: the hook finds the processor itself.
+    live : bool
+        Whether a line tells how the run goes on: in a notebook, or in the lowest row of the terminal behind stderr.
 
     Raises
     ------
@@ -73,13 +76,14 @@ class MetricsCollector:
     >>> collector.print_summary()  # doctest: +SKIP
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  (the order in which 0.1.2 took them, and ours behind)
         self,
         client: Any = None,
         backend: str | None = None,
         track_workers: bool = True,
         worker_tracking_interval: float = 1.0,
         processor_instance: Any = None,
+        live: bool = False,
     ) -> None:
         self.processor_instance = processor_instance
         self.problems: list[str] = []
@@ -88,6 +92,7 @@ class MetricsCollector:
         self._span = RunSpan("roastcoffea", self._backend.name)
         self._calls: list[RunnerCall] = []
         self._asked: list[pa.Table] = [arrow_schema(ASKED_COLUMNS).empty_table()]
+        self._chunks_asked = self._files_asked = 0
         self._began_calls: list[str] = []
         self._items_unseen = False
         self._chunks_unseen: str | None = None
@@ -96,6 +101,7 @@ class MetricsCollector:
         self._id = uuid.uuid4().hex
         self._entered = False
         self._measurement: Measurement | None = None
+        self._live = LiveLine(self._progress, self.note) if live else None
 
     # the run
 
@@ -111,21 +117,43 @@ class MetricsCollector:
             self._backend.close()
             raise
         self._start, self._began = time.time(), time.perf_counter()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         stop = self._start + time.perf_counter() - self._began
+        try:
+            self._close(error)
+        finally:
+            if self._live is not None:
+                self._live.stop()
+            self._measurement = Measurement(self._seen(stop, error))
+
+    def _close(self, error: BaseException | None) -> None:
         if error is not None:
             with noting(self.note, "Runner calls that went on were not recorded"):
                 end_open_calls(self, error)
         unwatch(self)
-        try:
-            self._leave_span()
-            self._backend.close()
-        finally:
-            self._measurement = Measurement(self._seen(stop, error))
+        self._leave_span()
+        self._backend.close()
+
+    def _progress(self) -> Progress:
+        """How far the run has come, as far as records have come home."""
+        take_new_records()
+        tally = self._backend.received.tally
+        return Progress(
+            chunks=tally.chunks,
+            chunks_asked=self._chunks_asked,
+            files=tally.files,
+            files_asked=self._files_asked,
+            failed=tally.failed,
+            events=tally.events,
+            bytes=tally.bytes,
+            workers=self._backend.workers_now(),
+        )
 
     def _open(self) -> None:
         span = self._span.__enter__()
@@ -182,6 +210,9 @@ class MetricsCollector:
     def items_asked(self, call: str, items: Sequence[Any]) -> None:
         """Learn what a Runner call asked for: files for preprocessing, or chunks."""
         uuids = [getattr(item, "fileuuid", None) for item in items]
+        chunks = sum(hasattr(item, "entrystart") for item in items)
+        self._chunks_asked += chunks
+        self._files_asked += len(items) - chunks
         columns = {
             "call": [call] * len(items),
             "dataset": [str(item.dataset) for item in items],
@@ -321,6 +352,15 @@ class MetricsCollector:
             text = "there is no measurement yet: leave the with of the MetricsCollector first"
             raise RoastcoffeaError(text)
         return self._measurement
+
+    def _repr_html_(self) -> str:
+        """Page of the measurement, or of where the collector stands."""
+        from roastcoffea.report.notebook import collector_html
+
+        if self._measurement is not None:
+            return self._measurement._repr_html_()
+        state = "It measures what runs now." if self._entered else "It has not been entered yet."
+        return collector_html(state, self.problems)
 
     def set_coffea_report(self, report: Mapping[str, Any], custom_metrics: Any = None) -> None:
         """Hand over coffea's report; it wins over the one that the hook saw.

@@ -27,6 +27,8 @@ _SIGNS_OF_DAMAGE: Final = (
     pa.ArrowException,
 )
 
+OR_OVERWRITE: Final = "choose another name, or say to overwrite it"
+
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
@@ -73,6 +75,36 @@ def synced_file(path: Path) -> Iterator[BinaryIO]:
         yield file
         file.flush()
         os.fsync(file.fileno())
+
+
+@contextmanager
+def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
+    """New file that appears at its path when all is in it, or not at all; another is replaced with `overwrite` only."""
+    if path.is_dir():
+        raise MeasurementError(f"{path} is a folder; choose the name of a file")
+    if path.exists() and not overwrite:
+        raise MeasurementError(f"{path} exists; {OR_OVERWRITE}")
+    hidden = _hidden(path.parent)
+    try:
+        with synced_file(hidden) as file:
+            yield file
+        if overwrite:
+            hidden.replace(path)
+        else:
+            _rename_to_new(hidden, path)
+    finally:
+        hidden.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def _rename_to_new(file: Path, path: Path) -> None:
+    """Give a file its name, unless another has taken it meanwhile."""
+    try:
+        path.hardlink_to(file)
+    except FileExistsError:
+        raise MeasurementError(f"{path} exists; {OR_OVERWRITE}") from None
+    except OSError:  # a file system without links
+        file.rename(path)
 
 
 def sync_folder(folder: Path) -> None:

@@ -15,6 +15,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Finding, Metrics, TimeLedger, Verdict, evaluate
+from roastcoffea.metrics import bytes as byte_metrics
+from roastcoffea.metrics import time as time_metrics
 from roastcoffea.metrics.balance import BALANCE_COLUMNS
 from roastcoffea.metrics.bytes import BRANCH_COLUMNS, branches_of
 from roastcoffea.metrics.catalogue import RAW, NotMeasuredError
@@ -38,6 +40,7 @@ from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.store import load_run, save_run
+from roastcoffea.units import BYTE, SECOND, Unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,14 +51,41 @@ METRICS_FORMAT: Final = "roastcoffea metrics 1"
 JOINED: Final = ("branch_reads", "sections")
 """Records that belong to the chunks' own."""
 
+TABLES: Final = (
+    "chunks",
+    "tasks",
+    "workers",
+    "lifetimes",
+    "pauses",
+    "branches",
+    "sections",
+    "preprocessing",
+    "failed",
+    "failed_files",
+    "missing",
+    "stragglers",
+    "worker_balance",
+)
+"""Attributes of a measurement that are DataFrames."""
+
+BREAKDOWNS: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, str], Unit]]] = {
+    "byte_ledger": (
+        ("dataset", "file", "branch", "endpoint"),
+        {name: meaning for name, (_, meaning) in byte_metrics.MEANINGS.items()},
+        BYTE,
+    ),
+    "time_ledger": (("worker", "dataset"), time_metrics.MEANINGS, SECOND),
+}
+"""Breakdowns of the ledgers, with what their columns mean and the unit of all."""
+
 
 class Measurement:
     """A run with its metrics and tables.
 
     Tables are pandas DataFrames with one row per thing. Whole numbers are "Int64": what was not measured is
-    <NA>, and NaN in a column of floats. `frame.attrs["columns"]` tells each column's meaning and unit;
-    where a table was not recorded at all it is empty, and `frame.attrs["absent"]` has the reason. Frames
-    are built once: copy before changing.
+    <NA>, and NaN in a column of floats. `frame.attrs["columns"]` tells each column's meaning and unit, and
+    `frame.attrs["units"]` the unit alone; where a table was not recorded at all it is empty, and
+    `frame.attrs["absent"]` has the reason. Frames are built once: copy before changing.
     """
 
     def __init__(self, run: Run) -> None:
@@ -232,6 +262,15 @@ class Measurement:
         return self._recorded("pauses", PAUSE_COLUMNS)
 
     @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """All tables by name, the ledgers' breakdowns among them."""
+        return {name: getattr(self, name) for name in TABLES} | {
+            f"{ledger}_by_{what}": _breakdown(getattr(self, ledger), what, meanings, unit)
+            for ledger, (breakdowns, meanings, unit) in BREAKDOWNS.items()
+            for what in breakdowns
+        }
+
+    @property
     def fine_metrics(self) -> dict[tuple[Any, ...], float]:
         """Dask's own metrics of the run's span, by tuple; empty where there are none."""
         return dict(self.run.span_metrics or {})
@@ -255,6 +294,34 @@ class Measurement:
         """
         files = {"metrics.json": metrics_json(self.run, self.metrics)}
         return save_run(self.run, folder, name, overwrite=overwrite, extra_files=files)
+
+    def export(self, path: str | PathLike[str], file_format: str, overwrite: bool = False) -> Path:
+        """Write the measurement for other programs; give the path.
+
+        Parameters
+        ----------
+        path
+            Folder that gets a file for each table ("csv", "parquet", "json"), else the file: a Perfetto trace
+            whose name ends with ".gz" is compressed.
+        file_format : {"csv", "parquet", "json", "openmetrics", "perfetto"}
+            "perfetto" is the trace format of Chrome, which https://ui.perfetto.dev shows.
+        overwrite
+            Replace an export, or a file, that is there; no folder is replaced that is none of an export.
+
+        Raises
+        ------
+        MeasurementError
+            If the format is not known, something is there already, or it cannot be written.
+        """
+        from roastcoffea.report.exports.formats import export
+
+        return export(self.run, lambda: self.metrics, lambda: self.tables, Path(path), file_format, overwrite=overwrite)
+
+    def _repr_html_(self) -> str:
+        """Page of it for notebooks."""
+        from roastcoffea.report.notebook import measurement_html
+
+        return measurement_html(self.run, self.metrics)
 
     def print_summary(self, file: IO[str] | None = None) -> None:
         """Print the metrics as tables, to the terminal or into a file."""
@@ -320,6 +387,7 @@ def frame_of(table: pa.Table, columns: Sequence[Column]) -> pd.DataFrame:
 
     frame: pd.DataFrame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     frame.attrs["columns"] = {column.name: _documentation(column) for column in columns}
+    frame.attrs["units"] = {column.name: column.unit for column in columns if column.unit is not None}
     return frame
 
 
@@ -391,6 +459,22 @@ def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
 def _metadata_of(fileset: Mapping[str, Any] | None, dataset: str) -> Any:
     given = (fileset or {}).get(dataset)
     return given.get("metadata") if isinstance(given, Mapping) else None
+
+
+def _breakdown(ledger: ByteLedger | TimeLedger, what: Any, meanings: Mapping[str, str], unit: Unit) -> pd.DataFrame:
+    """Breakdown of a ledger as a table with documented columns."""
+    frame = ledger.by(what)
+    absent: dict[Any, Any] = {} if ledger.absent is None else {"absent": ledger.absent}
+    key = "address" if what == "worker" else what  # "worker" is a class of the time ledger
+    frame = frame.rename_axis(index=key).reset_index()
+    amounts = [name for name in frame.columns if name != key]
+    frame.attrs = {
+        "columns": {key: f"{key} of the {what}" if key != what else what}
+        | {name: f"{meanings.get(name, name)} [{unit}]" for name in amounts},
+        "units": dict.fromkeys(amounts, str(unit)),
+        **absent,
+    }
+    return frame
 
 
 def _documentation(column: Column) -> str:

@@ -70,6 +70,10 @@ class AbstractMetricsBackend(ABC):
     def received(self) -> ReceivedRecords:
         """Records of attempts that came home."""
 
+    def workers_now(self) -> int | None:
+        """Workers that are there now; None where that is not known before the end."""
+        return None
+
     def saw_executor(self, executor: Any) -> None:  # noqa: B027  (nothing to learn where a scheduler tells)
         """Learn the executor of a Runner call that begins."""
 

@@ -158,6 +158,10 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self._note_missing_package()
         return packed_by_value(thing)
 
+    def workers_now(self) -> int:
+        """Workers that are there now."""
+        return self.log.workers
+
     # what was seen, as tables on the client's clock
 
     @property

@@ -63,6 +63,11 @@ class ClusterLog:
         self._pauses: list[dict[str, Any]] = []
         self._pausing: dict[int, dict[str, Any]] = {}
 
+    @property
+    def workers(self) -> int:
+        """Workers that are there now, as far as was told."""
+        return len(self._present)
+
     def feed(self, data: bytes) -> None:
         """Take a piece of the log: whole entries, in order."""
         at = 0

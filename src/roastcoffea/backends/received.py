@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -14,7 +16,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import error_text, noting
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
-from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.wire import (
@@ -98,10 +100,31 @@ class Growing(Generic[Item]):
             return []
 
 
+@dataclass(slots=True)
+class Tally:
+    """How much came home so far: attempts that gave a result and their events, others, bytes of all, and files."""
+
+    chunks: int = 0
+    events: int = 0
+    failed: int = 0
+    bytes: int = 0
+    files: int = 0
+
+    def add(self, record: Mapping[str, Any], *, preprocessing: bool) -> None:
+        """Count a record."""
+        gave = record.get("outcome") in (OK, CHECKPOINT)
+        self.bytes += record.get("bytes_requested") or 0
+        self.files += preprocessing and gave
+        self.failed += not gave
+        if gave and not preprocessing:
+            self.chunks += 1
+            self.events += record.get("events") or 0
+
+
 class ReceivedRecords:
     """Attempts of chunks with their branches and sections, and openings of files in preprocessing.
 
-    A record that comes by two ways counts once.
+    A record that comes by two ways counts once; `take` may be called on several threads.
     """
 
     def __init__(self) -> None:
@@ -111,6 +134,8 @@ class ReceivedRecords:
         self._sections = Growing("records of sections", partial(table_of_rows, SECTION_COLUMNS))
         self._preprocessing = Growing("records of preprocessing", partial(table_of_rows, PREPROCESSING_COLUMNS))
         self._known: set[int] = set()
+        self._taking = threading.Lock()
+        self.tally = Tally()
 
     @property
     def problems(self) -> list[str]:
@@ -120,7 +145,7 @@ class ReceivedRecords:
 
     def take(self, blob: bytes) -> None:
         """Take packed records."""
-        with noting(self._note, "records could not be unpacked"):
+        with self._taking, noting(self._note, "records could not be unpacked"):
             for record in unpacked_records(blob):
                 for problem in record.pop(TOLD, ()):
                     self._note(problem)
@@ -130,7 +155,9 @@ class ReceivedRecords:
 
     def _take(self, record: dict[str, Any]) -> None:
         branches = record.pop(BRANCHES, None)
-        if record.pop(PREPROCESSING, False):
+        preprocessing = bool(record.pop(PREPROCESSING, False))
+        self.tally.add(record, preprocessing=preprocessing)
+        if preprocessing:
             self._preprocessing.add(record)
             return
         if branches is not None:

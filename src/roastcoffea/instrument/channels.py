@@ -92,17 +92,25 @@ def append_to_spool(folder: str, records: bytes) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)
 
 
-def spooled(folder: str) -> Iterator[bytes]:
-    """Packed records that were appended to files in a folder; one that was cut off by a process's death is left out."""
+def spooled(folder: str, read: dict[str, int] | None = None) -> Iterator[bytes]:
+    """Packed records that were appended to files in a folder; one that was cut off by a process's death is left out.
+
+    With `read`, which keeps how many bytes of each file have been read, only those that were not read before.
+    """
+    read = {} if read is None else read
     for path in sorted(Path(folder).iterdir()):
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            file.seek(read.setdefault(path.name, 0))
+            data = file.read()
         at = 0
         while at + LENGTH_SIZE <= len(data):
             (length,) = struct.unpack_from(LENGTH, data, at)
-            at += LENGTH_SIZE
-            if at + length <= len(data):
-                yield data[at : at + length]
-            at += length
+            end = at + LENGTH_SIZE + length
+            if end > len(data):
+                break
+            read[path.name] += end - at
+            yield data[end - length : end]
+            at = end
 
 
 def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:

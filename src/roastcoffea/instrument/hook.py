@@ -128,6 +128,12 @@ def watched_beside(others: Sequence[Watcher]) -> bool:
     return any(watcher not in others for watcher in list(_active))
 
 
+def take_new_records() -> None:
+    """Take home what lies in the folders of executors that work now, and was not taken yet."""
+    for way in list(_open_ways):
+        way.take_new()
+
+
 def end_open_calls(watcher: Watcher, error: BaseException) -> None:
     """Deliver what was seen of Runner calls that go on, as of calls that failed: the process is about to end."""
     for way in list(_open_ways):
@@ -256,6 +262,8 @@ class _Probed:
         self._name = name
         self._on_dask = isinstance(executor, DaskExecutor)
         self._spool: str | None = None
+        self._read: dict[str, int] = {}
+        self._reading = threading.Lock()
         reasons = [watcher.out_of_reach(executor) for watcher in watchers]
         if name is None and not self._on_dask:
             reasons = [None for _ in reasons]
@@ -301,10 +309,20 @@ class _Probed:
             yield
         finally:
             _open_ways.remove(self)
+            self.take_new()
+            self._remove_folder()
+
+    def take_new(self) -> None:
+        """Take what lies in the folder and was not taken yet."""
+        with self._reading, noting(self._note, "records were lost"):
             if self._spool is not None:
-                with noting(self._note, "records were lost"):
-                    self._take(spooled(self._spool))
-                shutil.rmtree(self._spool, ignore_errors=True)
+                self._take(spooled(self._spool, self._read))
+
+    def _remove_folder(self) -> None:
+        with self._reading:
+            folder, self._spool = self._spool, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def take_spooled(self, watcher: Watcher) -> None:
         """Have a collector take what lies in the folder so far."""

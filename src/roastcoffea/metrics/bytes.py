@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.markup import heading, page, paragraph
 from roastcoffea.metrics.advice import ADVISED, Saving, savings
 from roastcoffea.metrics.attempts import among, identities
 from roastcoffea.metrics.baskets import Flags, Integers, Reads, came_with_tree, integers, split_reads
@@ -113,6 +114,10 @@ class ByteLedger(Ledger["int | None"]):
     def gaps(self) -> int | None:
         """Bytes that were transferred and not requested."""
         return None if self.transferred is None or self.total is None else self.transferred - self.total
+
+    def _repr_html_(self) -> str:
+        transferred = [] if self.transferred is None else [paragraph(f"Transferred: {BYTE.text(self.transferred)}.")]
+        return page(heading("Byte ledger"), self.html_table(self.total, BYTE), *transferred)
 
     def by(self, what: Breakdown) -> pd.DataFrame:
         """Classes and total as columns, with a row for each dataset, file, branch or endpoint.

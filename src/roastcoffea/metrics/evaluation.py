@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 import pyarrow as pa
 
 from roastcoffea.errors import MissingMetricError
+from roastcoffea.markup import Html, folded, heading, page, table
 from roastcoffea.metrics.catalogue import CATALOGUE, RAW, RUN, Fact, Metric, NotMeasuredError, Sourced
 from roastcoffea.records.run import Run
 from roastcoffea.units import STRUCTURE, Unit
@@ -80,6 +81,21 @@ class Metrics(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def _repr_html_(self) -> str:
+        return page(self.html_tables())
+
+    def html_tables(self) -> Html:
+        """Numbers and words by group, and the reasons of those that are missing."""
+        groups: dict[str, list[tuple[str, str, str]]] = {}
+        for metric in CATALOGUE.metrics():
+            if metric.name in self and self.unit[metric.name] is not STRUCTURE:
+                row = (metric.name, metric.unit.text(self[metric.name]), self.source[metric.name])
+                groups.setdefault(metric.group, []).append(row)
+        parts = [f"{heading(group)}{table(('', 'value', 'source'), rows)}" for group, rows in groups.items()]
+        if self.missing:
+            parts.append(folded(f"{len(self.missing)} missing", table(("", "reason"), list(self.missing.items()))))
+        return Html("".join(parts))
 
     def __repr__(self) -> str:
         return f"<Metrics: {len(self)} computed, {len(self.missing)} missing>"

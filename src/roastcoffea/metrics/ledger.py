@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from roastcoffea.markup import Html, bar, paragraph, table
+from roastcoffea.units import FRACTION, Unit, number
+
 RESIDUAL: Final = "residual"
 TOTAL: Final = "total"
 
-Amount = TypeVar("Amount")
+Amount = TypeVar("Amount", bound="float | None")
+NOT_KNOWN: Final = "-"
 
 
 class Attempts(NamedTuple):
@@ -34,6 +38,15 @@ class Certificate:
         """Whether nothing is known to be missing."""
         return not self.reasons
 
+    def __str__(self) -> str:
+        seen, assigned = self.attempts
+        attempts = number(seen) if assigned is None else f"{number(seen)} of {number(assigned)}"
+        complete = "Complete" if self.complete else f"Incomplete: {'; '.join(self.reasons)}"
+        line = f"{complete}; {attempts} attempts left a record."
+        if self.estimated:
+            line += f" In {number(self.estimated)} reads of branches re-read bytes are estimated."
+        return line
+
 
 class Ledger(Mapping[str, Amount], Generic[Amount]):
     """Amounts by class; where there is no ledger it is empty, and `absent` has the reason."""
@@ -55,7 +68,22 @@ class Ledger(Mapping[str, Amount], Generic[Amount]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.absent or dict(self._classes)}>"
 
+    def html_table(self, total: Amount | None, unit: Unit) -> Html:
+        """Classes that occurred, and the residual, with their shares of the total; the reason where there is none."""
+        if self.absent is not None:
+            return paragraph(f"not measured: {self.absent}", quiet=True)
+        rows = [_row(name, amount, total, unit) for name, amount in self.items() if amount or name == RESIDUAL]
+        rows.append((TOTAL, NOT_KNOWN if total is None else unit.text(float(total)), "", Html("")))
+        return Html(table(("", "amount", "share", ""), rows) + paragraph(str(self.certificate), quiet=True))
+
     @property
     def residual(self) -> Amount | None:
         """Total less the classes; None where there is no ledger."""
         return self._classes.get(RESIDUAL)
+
+
+def _row(name: str, amount: float | None, total: float | None, unit: Unit) -> tuple[str, str, str, Html]:
+    """Cells of a class: name, amount, share of the total, and a bar."""
+    if amount is None or not total:
+        return name, NOT_KNOWN if amount is None else unit.text(amount), "", Html("")
+    return name, unit.text(amount), FRACTION.text(amount / total), bar(amount / total)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.markup import heading, page
 from roastcoffea.metrics.attempts import among, identities, places
 from roastcoffea.metrics.baskets import Flags
 from roastcoffea.metrics.catalogue import CATALOGUE, TIME, Metric, NotMeasuredError, Sourced, metric
@@ -163,6 +164,9 @@ class TimeLedger(Ledger[float]):
         """Ledger of a run for which there is none."""
         certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
         return cls(_rows([], [], {}), {}, certificate, absent=reason)
+
+    def _repr_html_(self) -> str:
+        return page(heading("Time ledger: worker threads x time"), self.html_table(self.total, SECOND))
 
     def by(self, what: Breakdown) -> pd.DataFrame:
         """Seconds of each class by "worker" or "dataset", with their total; by worker also the residual.

@@ -20,7 +20,7 @@ from roastcoffea.metrics import time as time_metrics
 from roastcoffea.metrics.bytes import CLASSES
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.failures import failed_files
-from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Certificate
+from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, number
 
@@ -132,13 +132,13 @@ def _visible(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def _title(run: Run) -> str:
+def title_of(run: Run) -> str:
     """Name of the run, else the processors that ran."""
     return run.name or ", ".join(dict.fromkeys(call.processor for call in run.calls)) or run.id
 
 
 def _print_heading(console: Console, run: Run) -> None:
-    console.print(Text.assemble(("\nroastcoffea  ", "bold"), verbatim(console, _title(run))), overflow="fold")
+    console.print(Text.assemble(("\nroastcoffea  ", "bold"), verbatim(console, title_of(run))), overflow="fold")
     started = datetime.fromtimestamp(run.start)
     what = verbatim(console, f"{started:%Y-%m-%d %H:%M:%S}, {run.backend}, {run.outcome}, {run.id[:8]}")
     what.stylize(QUIET)
@@ -326,7 +326,7 @@ def _print_bytes(console: Console, members: list[Metric], metrics: Metrics) -> N
     if ledger.transferred is not None:
         table.add_row(TRANSFERRED, BYTE.text(ledger.transferred), _gaps(ledger.gaps or 0))
     _print_table(console, table)
-    _print_lines(console, [_certificate(ledger.certificate), *_transfer(ledger)])
+    _print_lines(console, [str(ledger.certificate), *_transfer(ledger)])
     console.print()
     _print_values(console, [metric for metric in members if metric.label not in LEDGER_ROWS], metrics)
     if ledger.advice:
@@ -343,7 +343,7 @@ def _print_time(console: Console, members: list[Metric], metrics: Metrics) -> No
     failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in ledger.failed.items() if seconds]
     lines = [f"Failed: {', '.join(failed)}."] if failed else []
     lines += [f'"{name}" was not measured: {reason}.' for name, reason in ledger.unknown.items()]
-    _print_lines(console, [_certificate(ledger.certificate), *lines])
+    _print_lines(console, [str(ledger.certificate), *lines])
     console.print()
     _print_values(console, [metric for metric in members if metric.label not in TIME_ROWS], metrics)
 
@@ -372,17 +372,6 @@ def _transfer(ledger: ByteLedger) -> list[str]:
 def _print_lines(console: Console, lines: Sequence[str]) -> None:
     for line in lines:
         console.print(Padding(verbatim(console, line), INDENT), overflow="fold")
-
-
-def _certificate(certificate: Certificate) -> str:
-    """What is in the ledger, in a line."""
-    seen, assigned = certificate.attempts
-    attempts = number(seen) if assigned is None else f"{number(seen)} of {number(assigned)}"
-    complete = "Complete" if certificate.complete else f"Incomplete: {'; '.join(certificate.reasons)}"
-    line = f"{complete}; {attempts} attempts left a record."
-    if certificate.estimated:
-        line += f" In {number(certificate.estimated)} reads of branches re-read bytes are estimated."
-    return line
 
 
 def _print_branches(console: Console, ledger: ByteLedger) -> None:

@@ -1,0 +1,65 @@
+"""The formats that a measurement can be exported to: tables in a folder, or one file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, get_args
+
+from roastcoffea.errors import MeasurementError
+from roastcoffea.folders import whole_file
+from roastcoffea.metrics import Metrics
+from roastcoffea.records.run import Run
+from roastcoffea.report.exports.openmetrics import write_openmetrics
+from roastcoffea.report.exports.perfetto import write_perfetto
+from roastcoffea.report.exports.tables import TableFormat, write_tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OPENMETRICS: Final = "openmetrics"
+PERFETTO: Final = "perfetto"
+FORMATS: Final[Mapping[str, str]] = {
+    **{name: f"-{name}" for name in get_args(TableFormat)},
+    OPENMETRICS: ".openmetrics.txt",
+    PERFETTO: ".perfetto.json",
+}
+"""Formats, each with the end of the name that an export has where none was given."""
+
+
+def default_name(measurement: Path, file_format: str) -> str:
+    """Name of an export of the measurement in a folder: that of the folder, with an end of its own."""
+    folder = measurement.resolve()
+    return (folder.parent if folder.is_file() else folder).name + FORMATS[file_format]
+
+
+def export(
+    run: Run,
+    metrics: Callable[[], Metrics],
+    tables: Callable[[], Mapping[str, pd.DataFrame]],
+    path: Path,
+    file_format: str,
+    *,
+    overwrite: bool = False,
+) -> Path:
+    """Write a measurement in a format, whole or not at all; give the path of the folder or file.
+
+    Raises
+    ------
+    MeasurementError
+        If something is there already, or it cannot be written.
+    """
+    if file_format not in FORMATS:
+        raise MeasurementError(f"there is no format {file_format!r}; choose {', '.join(FORMATS)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if file_format in get_args(TableFormat):
+            return write_tables(run, metrics(), tables(), path, file_format, overwrite=overwrite)
+        with whole_file(path, overwrite=overwrite) as file:
+            if file_format == OPENMETRICS:
+                write_openmetrics(run, metrics(), file)
+            else:
+                write_perfetto(run, file, packed=path.suffix == ".gz")
+    except OSError as error:
+        raise MeasurementError(f"nothing was exported to {path}: {error}") from error
+    return path

@@ -1,0 +1,169 @@
+"""The tables of a measurement as files of a folder, with what their columns mean beside them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from roastcoffea.errors import MeasurementError
+from roastcoffea.folders import OR_OVERWRITE, file_name, new_folder, put_in_place, sync_folder, synced_file
+from roastcoffea.metrics import CATALOGUE, Metrics
+from roastcoffea.records.run import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TableFormat = Literal["csv", "parquet", "json"]
+
+EXPORT_FORMAT: Final = "roastcoffea export 1"
+COLUMNS_FILE: Final = "columns.json"
+METRICS_TABLE: Final = "metrics"
+BATCH: Final = 10_000
+"""Rows that are turned into text at a time."""
+
+FORMULA_SIGNS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
+"""What a spreadsheet may take for the beginning of a formula, and the sign against that itself."""
+
+CSV_NOTE: Final = (
+    "Text that begins with one of = + - @ ' or with a tab or line break has a ' before it, so that no spreadsheet runs "
+    "it as a formula: take one ' away from text that begins with '. Lists are JSON. What was not measured is empty."
+)
+METRIC_COLUMNS: Final[Mapping[str, str]] = {
+    "name": "name of the metric",
+    "value": "its value, where that is a number",
+    "text": "its value, where that is a word",
+    "unit": "unit of the value",
+    "group": "what it belongs to",
+    "source": "where it came from in this run",
+    "meaning": "what it is",
+    "missing": "why there is no value",
+}
+
+
+def write_tables(  # noqa: PLR0917
+    run: Run, metrics: Metrics, tables: Mapping[str, pd.DataFrame], folder: Path, file_format: str, overwrite: bool
+) -> Path:
+    """Write each table to a file of a new folder, the metrics among them, and `columns.json`; give the folder."""
+    frames = {METRICS_TABLE: metrics_table(metrics), **tables}
+    if folder.exists() and not (overwrite and is_export(folder)):
+        way_out = "it is no export of roastcoffea, and stays" if overwrite else OR_OVERWRITE
+        raise MeasurementError(f"{folder} exists; {way_out}")
+    with new_folder(folder.parent) as temporary:
+        for name, frame in frames.items():
+            with synced_file(temporary / f"{file_name(name)}.{file_format}") as file:
+                WRITERS[file_format](_arrow(frame), file)
+        with synced_file(temporary / COLUMNS_FILE) as file:
+            file.write(json.dumps(_description(run, frames, file_format), indent=1, allow_nan=False).encode())
+        sync_folder(temporary)
+        if not put_in_place(temporary, folder, is_export if overwrite else None):
+            raise MeasurementError(f"{folder} exists; {OR_OVERWRITE}")
+    return folder
+
+
+def is_export(path: Path) -> bool:
+    """Whether a folder holds tables that were exported."""
+    try:
+        return not path.is_symlink() and EXPORT_FORMAT in (path / COLUMNS_FILE).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def metrics_table(metrics: Metrics) -> pd.DataFrame:
+    """Metrics that are numbers or words, and those that are missing, a row each."""
+    import pandas as pd
+
+    rows = [_metric_row(metrics, name) for name in dict.fromkeys((*metrics, *metrics.missing))]
+    frame = pd.DataFrame([row for row in rows if row is not None], columns=list(METRIC_COLUMNS))
+    frame["value"] = frame["value"].astype("float64")
+    frame.attrs["columns"] = dict(METRIC_COLUMNS)
+    return frame
+
+
+def _metric_row(metrics: Metrics, name: str) -> dict[str, Any] | None:
+    """Row of a metric; None for a structure, which tables hold."""
+    entry = next((metric for metric in CATALOGUE.metrics() if metric.name == name), None)
+    told = {} if entry is None else {"unit": str(entry.unit), "group": entry.group, "meaning": entry.meaning}
+    row = {"name": name, "source": None if entry is None else entry.source} | told
+    if name not in metrics:
+        return row | {"missing": metrics.missing[name]}
+    value = metrics[name]
+    row |= {"source": metrics.source[name]}
+    if isinstance(value, str):
+        return row | {"text": value}
+    return row | {"value": float(value)} if isinstance(value, Real) else None
+
+
+def _description(run: Run, frames: Mapping[str, pd.DataFrame], file_format: str) -> dict[str, Any]:
+    """Content of `columns.json`."""
+    identity = {name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error", "problems")}
+    notes = {"note": CSV_NOTE} if file_format == "csv" else {}
+    tables = {name: _table_description(name, frame, file_format) for name, frame in frames.items()}
+    return {"format": EXPORT_FORMAT, "run": identity, **notes, "tables": tables}
+
+
+def _table_description(name: str, frame: pd.DataFrame, file_format: str) -> dict[str, Any]:
+    meanings, units = frame.attrs.get("columns", {}), frame.attrs.get("units", {})
+    absent = {"absent": frame.attrs["absent"]} if "absent" in frame.attrs else {}
+    columns = {column: {"unit": units.get(column), "meaning": meanings.get(column)} for column in frame.columns}
+    return {"file": f"{name}.{file_format}", "rows": len(frame), **absent, "columns": columns}
+
+
+def _arrow(frame: pd.DataFrame) -> pa.Table:
+    """Arrow table of a frame; a column in which nothing is known is one of text."""
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    fields = [pa.field(each.name, pa.string()) if pa.types.is_null(each.type) else each for each in table.schema]
+    return table.cast(pa.schema(fields, metadata=table.schema.metadata))
+
+
+def _write_parquet(table: pa.Table, file: BinaryIO) -> None:
+    pq.write_table(table, file, compression="zstd")
+
+
+def _write_csv(table: pa.Table, file: BinaryIO) -> None:
+    text = io.TextIOWrapper(file, "utf-8", newline="")
+    writer = csv.writer(text)
+    writer.writerow(table.column_names)
+    for row in _rows(table):
+        writer.writerow(map(_cell, row.values()))
+    text.detach()
+
+
+def _write_json(table: pa.Table, file: BinaryIO) -> None:
+    """Write an array with an object for each row, one a line."""
+    begin = "[\n"
+    for row in _rows(table):
+        line = {name: _standard(value) for name, value in row.items()}
+        file.write((begin + _encoded(line)).encode())
+        begin = ",\n"
+    file.write(b"[]\n" if begin == "[\n" else b"\n]\n")
+
+
+_encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
+
+WRITERS: Final = {"csv": _write_csv, "parquet": _write_parquet, "json": _write_json}
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in table.to_batches(max_chunksize=BATCH):
+        yield from batch.to_pylist()
+
+
+def _cell(value: Any) -> Any:
+    """Value as a cell, in which text is never a formula."""
+    if isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_SIGNS) else value
+
+
+def _standard(value: Any) -> Any:
+    """Value that standard JSON has; an infinite number is text."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,234 @@
+"""A line that tells how a run goes on, in terminals and notebooks.
+
+In a terminal it has the lowest row to itself: all else scrolls in the rows above, as it does when `apt` installs. So it
+shares nothing with what the analysis or coffea prints. Two displays of rich that know of each other stand twice where
+one ends, older versions raise an error at the second, and two that do not know of each other write on one row.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol, TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from roastcoffea.errors import noting
+from roastcoffea.units import GIGABIT_PER_SECOND, SECOND, number, three_digits
+
+INTERVAL: Final = 0.5
+"""Seconds between two looks."""
+
+SPAN: Final = 20.0
+"""Seconds over which rates are averaged: records come chunk by chunk, about once in a second."""
+
+PATIENCE: Final = 2.0
+"""Seconds to wait for a terminal that takes no more; the run goes on without."""
+
+FEWEST_ROWS: Final = 4
+"""In a terminal with fewer rows nothing is drawn."""
+
+NAME: Final = "roastcoffea"
+
+
+class Progress(NamedTuple):
+    """How far a run has come; None is not known."""
+
+    chunks: int
+    chunks_asked: int
+    files: int
+    files_asked: int
+    failed: int
+    events: int
+    bytes: int
+    workers: int | None
+
+
+class Display(Protocol):
+    """Where a line is shown."""
+
+    def show(self, line: str) -> None:
+        """Show the line in place of the one before."""
+
+    def end(self, line: str) -> None:
+        """Leave what is to stay when the run is over."""
+
+
+class LiveLine:
+    """Shows the progress of a run until it is stopped; it draws nothing where there is no terminal and no notebook.
+
+    Parameters
+    ----------
+    progress
+        Tells how far the run has come; it is called on a thread of the line's own.
+    note
+        Takes note of why there is no line any more.
+    """
+
+    def __init__(self, progress: Callable[[], Progress], note: Callable[[str], None]) -> None:
+        self._progress = progress
+        self._note = note
+        self._display: Display | None = None
+        self._rates = Rates()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to show the line."""
+        with noting(self._note, "there is no live line"):
+            self._display = display_for(sys.stderr)
+        if self._display is not None:
+            self._rates = Rates()
+            self._thread = threading.Thread(target=self._keep_showing, name=f"{NAME}-live", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Take the line away; in a notebook its last state stays."""
+        self._stopped.set()
+        if self._thread is not None and self._display is not None:
+            self._thread.join(PATIENCE)
+            if not self._thread.is_alive():  # else the terminal takes nothing, nor would it now
+                with noting(self._note, "the live line could not be taken away"):
+                    self._display.end(self._line())
+
+    def _keep_showing(self) -> None:
+        with noting(self._note, "the live line ended before the run"):
+            while self._display is not None:
+                self._display.show(self._line())
+                if self._stopped.wait(INTERVAL):
+                    return
+
+    def _line(self) -> str:
+        progress = self._progress()
+        self._rates.add(time.monotonic(), progress)
+        return line_of(progress, self._rates)
+
+
+class Rates:
+    """Events and bytes in a second, over the last seconds."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self._seen: deque[tuple[float, int, int]] = deque([(self.began, 0, 0)])
+
+    def add(self, moment: float, progress: Progress) -> None:
+        """Take how far the run had come at a moment."""
+        self._seen.append((moment, progress.events, progress.bytes))
+        while len(self._seen) > 2 and self._seen[1][0] <= moment - SPAN:
+            self._seen.popleft()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the beginning."""
+        return self._seen[-1][0] - self.began
+
+    def in_a_second(self) -> tuple[float, float]:
+        """Events and bytes in a second."""
+        (first, *before), (last, *after) = self._seen[0], self._seen[-1]
+        events, size = ((new - old) / max(last - first, 1e-9) for new, old in zip(after, before, strict=True))
+        return events, size
+
+
+def line_of(progress: Progress, rates: Rates) -> str:
+    """The line: what is done of what was asked for, rates, workers, and the time."""
+    events, size = rates.in_a_second()
+    parts = [_done(progress)]
+    if progress.chunks:
+        parts += [f"{number(three_digits(events))} events/s", GIGABIT_PER_SECOND.text(8e-9 * size)]
+    if progress.workers is not None:
+        parts.append(f"{number(progress.workers)} worker{'' if progress.workers == 1 else 's'}")
+    if progress.failed:
+        parts.append(f"{number(progress.failed)} failed")
+    return f"{NAME}  {', '.join([*parts, SECOND.text(float(round(rates.elapsed)))])}"
+
+
+def _done(progress: Progress) -> str:
+    """Chunks that gave a result; before there are any, files that were opened."""
+    if progress.chunks_asked:
+        done = min(progress.chunks, progress.chunks_asked)  # a result that was lost came twice
+        return f"{number(done)} of {number(progress.chunks_asked)} chunks"
+    if progress.files_asked:
+        return f"{number(min(progress.files, progress.files_asked))} of {number(progress.files_asked)} files opened"
+    return "no chunks yet"
+
+
+def display_for(stream: TextIO) -> Display | None:
+    """Notebook, or terminal behind the stream; None where there is neither."""
+    shell = _notebook()
+    if shell is not None:
+        return NotebookLine()
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    if os.name == "posix" and stream.isatty() and not console.is_dumb_terminal:
+        return BottomRow(stream.fileno(), console)
+    return None
+
+
+def _notebook() -> Any:
+    """The shell of a notebook's kernel; None elsewhere."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell if getattr(shell, "kernel", None) is not None else None
+
+
+class NotebookLine:
+    """A display of its own in the cell that began the run."""
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._handle: Any = display({"text/plain": NAME}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+
+    def show(self, line: str) -> None:
+        self._handle.update({"text/plain": line}, raw=True)
+
+    end = show
+
+
+class BottomRow:
+    """The lowest row of a terminal.
+
+    It is written past Python's buffers: no lock of theirs is held when the analysis forks. A process that is killed
+    leaves the row behind, until the terminal is reset.
+    """
+
+    def __init__(self, terminal: int, console: Console) -> None:
+        self._terminal = terminal
+        self._console = console
+        self._size: os.terminal_size | None = None
+
+    def show(self, line: str) -> None:
+        size = os.get_terminal_size(self._terminal)
+        if size.lines >= FEWEST_ROWS:
+            reserved = "" if size == self._size else _reserved(size)
+            self._size = size
+            self._write(reserved + _on_row(size.lines, self._styled(line[: size.columns - 1])))
+
+    def end(self, line: str) -> None:  # noqa: ARG002  (nothing stays)
+        if self._size is not None:
+            self._write(_on_row(self._size.lines, "\x1b[r"))
+            self._size = None
+
+    def _styled(self, line: str) -> str:
+        with self._console.capture() as styled:
+            self._console.print(Text.assemble((line[: len(NAME)], "bold"), line[len(NAME) :]), end="", soft_wrap=True)
+        return styled.get()
+
+    def _write(self, sequence: str) -> None:
+        data = sequence.encode("ascii", "replace")
+        while data:
+            data = data[os.write(self._terminal, data) :]
+
+
+def _reserved(size: os.terminal_size) -> str:
+    """What makes all rows but the lowest scroll: where the cursor is in that one, it moves up with the text."""
+    return f"\x1bD\x1b[A\x1b7\x1b[1;{size.lines - 1}r\x1b8"
+
+
+def _on_row(row: int, text: str) -> str:
+    """What writes a row anew and leaves the cursor where it is."""
+    return f"\x1b7\x1b[{row};1H\x1b[2K{text}\x1b8"

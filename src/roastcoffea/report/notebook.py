@@ -1,0 +1,93 @@
+"""What a notebook shows of a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Final
+
+from roastcoffea.markup import Html, columns, folded, heading, listing, page, paragraph, table
+from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, Verdict
+from roastcoffea.records.run import FAILED, Run
+from roastcoffea.report.terminal import DATASET_COLUMNS, NOT_KNOWN, title_of
+from roastcoffea.units import BYTE, SECOND
+
+SHOWN: Final = {
+    "total_events": "events",
+    "num_chunks": "chunks",
+    "num_failed_chunks": "failed attempts",
+    "elapsed_time_seconds": "elapsed",
+    "event_rate_elapsed_khz": "event rate",
+    "data_rate_gbps": "data rate",
+    "avg_workers": "workers (mean)",
+    "core_efficiency": "core efficiency",
+    "useful_fraction": "useful bytes",
+    "peak_memory_bytes": "memory of a worker (peak)",
+}
+"""Metrics that stand on top, and their labels."""
+
+
+def measurement_html(run: Run, metrics: Metrics) -> str:
+    """Heading, verdict, the main numbers, both ledgers, datasets and problems; all metrics are folded."""
+    return page(*_heading(run), *_verdict(run, metrics), _numbers(metrics), *_datasets(metrics), *_rest(run, metrics))
+
+
+def collector_html(state: str, problems: list[str]) -> str:
+    """What there is to tell of a collector without a measurement."""
+    return page(heading("MetricsCollector", 3), paragraph(state), *_problems(problems))
+
+
+def _heading(run: Run) -> Iterator[Html]:
+    started = datetime.fromtimestamp(run.start)
+    yield heading(title_of(run), 3)
+    yield paragraph(f"{started:%Y-%m-%d %H:%M:%S}, {run.backend}, {run.outcome}, {run.id[:8]}", quiet=True)
+    if run.outcome == FAILED:
+        yield paragraph(f"This run failed: {run.error or 'no error text was kept'}")
+    if run.reported is not None:
+        yield paragraph(f"Numbers as reported by {run.reported_by}; they were not computed anew.", quiet=True)
+
+
+def _verdict(run: Run, metrics: Metrics) -> Iterator[Html]:
+    if "verdict" not in metrics:
+        return
+    verdict: Verdict = metrics["verdict"]
+    yield heading(f"Bound by {metrics['bound']}")
+    if not verdict:
+        yield paragraph("Healthy: nothing was found that is worth changing.")
+    elapsed = SECOND.text(run.stop - run.start)
+    yield listing(f"{each.cause}, up to {SECOND.text(each.seconds)} of {elapsed}: {each.text}." for each in verdict)
+
+
+def _numbers(metrics: Metrics) -> Html:
+    """The main numbers beside the ledgers."""
+    main = [(label, metrics.unit[name].text(metrics[name])) for name, label in SHOWN.items() if name in metrics]
+    parts = [heading("Numbers") + table(("", "value"), main)]
+    if "time_ledger" in metrics:
+        time: TimeLedger = metrics["time_ledger"]
+        parts.append(heading("Time ledger: worker threads x time") + time.html_table(time.total, SECOND))
+    if "byte_ledger" in metrics:
+        requested: ByteLedger = metrics["byte_ledger"]
+        parts.append(heading("Byte ledger") + requested.html_table(requested.total, BYTE))
+    return columns(*parts)
+
+
+def _datasets(metrics: Metrics) -> Iterator[Html]:
+    datasets = metrics.get("per_dataset")
+    if datasets:
+        rows = [
+            (name, *(NOT_KNOWN if told.get(key) is None else unit.text(told[key]) for _, key, unit in DATASET_COLUMNS))
+            for name, told in datasets.items()
+        ]
+        yield heading("Datasets")
+        yield table(("dataset", *(header for header, _, _ in DATASET_COLUMNS)), rows)
+
+
+def _rest(run: Run, metrics: Metrics) -> Iterator[Html]:
+    yield from _problems(list(run.problems))
+    yield folded(f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)", metrics.html_tables())
+
+
+def _problems(problems: list[str]) -> Iterator[Html]:
+    if problems:
+        yield heading(f"Problems ({len(problems)})")
+        yield listing(problems)

@@ -1,0 +1,176 @@
+"""What notebooks show: tables with the numbers of the metrics, in which no text from data is anything but text."""
+
+from __future__ import annotations
+
+import dataclasses
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from handmade import CHUNKS, EXPECTED, LIFETIMES, empty_run, handmade_run, run_without_tables
+
+from roastcoffea import markup
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics import CATALOGUE
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS
+from roastcoffea.units import BYTE, SECOND, STRUCTURE
+
+NAMES = ["<script>alert(1)</script>", "$$x$$", "a&b", '"><img src=x onerror=alert(1)>', r"\(y\)"]
+ALLOWED = {"class", "scope", "style"}
+VOID: frozenset[str] = frozenset()
+
+
+class Page(HTMLParser):
+    """What is on a page: rows of its tables, all text, and each element with its attributes."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.rows: list[list[str]] = []
+        self.pieces: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.open.append(tag)
+        self.tags.append(tag)
+        self.attributes.update(name for name, _ in attrs)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in {"td", "th"}:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.pieces.append(data)
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+@pytest.fixture(scope="module")
+def handmade() -> Measurement:
+    return Measurement(handmade_run(problems=("a <b> problem",)))
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Measurement:
+    """A measurement in which all text that comes from data is hostile."""
+    rows = [
+        {**CHUNKS[-1], "id": 100 + number, "dataset": name, "error": name, "file": name, "call": name}
+        for number, name in enumerate(NAMES)
+    ]
+    workers = [{**row, "worker": NAMES[0]} for row in LIFETIMES]
+    run = handmade_run(
+        name=NAMES[0],
+        outcome="failed",
+        error=NAMES[3],
+        problems=tuple(NAMES),
+        chunks=table_of_rows(CHUNK_COLUMNS, rows),
+        lifetimes=table_of_rows(LIFETIME_COLUMNS, workers),
+        reported={"core_efficiency": 0.5, NAMES[0]: 1},
+        reported_by=NAMES[3],
+    )
+    return Measurement(run)
+
+
+def shown(measurement: Measurement) -> dict[str, Any]:
+    collector = MetricsCollector()
+    collector._measurement = measurement
+    return {
+        "collector": collector,
+        "measurement": measurement,
+        "metrics": measurement.metrics,
+        "bytes": measurement.byte_ledger,
+        "time": measurement.time_ledger,
+    }
+
+
+@pytest.mark.parametrize("what", ["collector", "measurement", "metrics", "bytes", "time"])
+@pytest.mark.parametrize("of", ["handmade", "hostile", "empty", "nothing"])
+def test_no_page_has_anything_but_text_and_tables(of: str, what: str, request: pytest.FixtureRequest) -> None:
+    runs = {"empty": empty_run(), "nothing": run_without_tables()}
+    measurement = Measurement(runs[of]) if of in runs else request.getfixturevalue(of)
+    html = shown(measurement)[what]._repr_html_()
+    page = Page(html)
+    elements = {"div", "style", "h3", "h4", "p", "ul", "li", "span", "i", "details", "summary"}
+    assert set(page.tags) <= elements | {"table", "thead", "tbody", "tr", "th", "td"}
+    assert page.attributes <= ALLOWED
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_hostile_names_show_as_text(hostile: Measurement) -> None:
+    computed = Measurement(dataclasses.replace(hostile.run, reported=None, reported_by=None))
+    page = Page(computed._repr_html_())
+    names = {row[0] for row in page.rows}
+    assert set(NAMES) <= names
+    assert all(name in page.text for name in NAMES)
+
+
+def test_nothing_is_taken_for_a_formula() -> None:
+    assert "$$" not in markup.text("$$x$$")
+    assert "\\(" not in markup.text(r"\(x\)")
+    assert Page(f"<p>{markup.text(NAMES[1])}</p>").text == NAMES[1]
+
+
+def test_the_page_of_a_measurement_has_its_numbers(handmade: Measurement) -> None:
+    page = Page(handmade._repr_html_())
+    rows = {row[0]: row[1:] for row in page.rows}
+    assert rows["events"] == ["450"]
+    assert rows["elapsed"] == ["1 min 40 s"]
+    assert rows["total_events"][0] == "450"
+    assert rows["data"][:3] == ["2", "1", "400"]
+    assert "Bound by client" in page.text
+    assert "a <b> problem" in page.text
+    assert handmade.verdict[0].text in page.text
+    assert "by hand" in page.text
+
+
+def test_every_metric_is_on_the_page_of_metrics(handmade: Measurement) -> None:
+    rows = {row[0]: row[1] for row in Page(handmade.metrics._repr_html_()).rows}
+    for metric in CATALOGUE.metrics():
+        if metric.name in handmade.metrics and metric.unit is not STRUCTURE:
+            assert rows[metric.name] == metric.unit.text(handmade.metrics[metric.name])
+    assert all(rows[name] == reason for name, reason in handmade.metrics.missing.items())
+
+
+def test_ledgers_show_classes_shares_and_certificate(handmade: Measurement) -> None:
+    page = Page(handmade.byte_ledger._repr_html_())
+    rows = {row[0]: row[1:] for row in page.rows}
+    assert rows["payload"][:2] == [BYTE.text(EXPECTED["bytes_payload"]), "52.9 %"]
+    assert rows["residual"][0] == "50 B"
+    assert rows["total"][0] == "6.05 kB"
+    assert str(handmade.byte_ledger.certificate) in page.text
+    time = {row[0]: row[1] for row in Page(handmade.time_ledger._repr_html_()).rows}
+    assert time["idle: client"] == SECOND.text(361.5)
+    assert "other tasks" not in time
+
+
+def test_a_ledger_that_is_not_there_gives_its_reason() -> None:
+    measurement = Measurement(run_without_tables())
+    assert measurement.time_ledger.absent in Page(measurement.time_ledger._repr_html_()).text
+
+
+def test_a_run_that_failed_says_so(hostile: Measurement) -> None:
+    assert f"This run failed: {NAMES[3]}" in Page(hostile._repr_html_()).text
+
+
+def test_a_collector_shows_where_it_stands() -> None:
+    collector = MetricsCollector()
+    assert "not been entered" in Page(collector._repr_html_()).text
+    with collector:
+        assert "measures what runs now" in Page(collector._repr_html_()).text
+    assert Page(collector._repr_html_()).text == Page(collector.measurement._repr_html_()).text
