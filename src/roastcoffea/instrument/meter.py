@@ -341,22 +341,36 @@ class Meter:
         found = None if here.branch is not None or not args or args[0] is None else self._column_read(args[0])
         if found is None:
             return original(*args, **kwargs)
-        here.branch, steps_are_known = found
-        waited, decompressed, began, before = here.waited, here.decompressed, 0.0, here.source_cpu
-        if not steps_are_known:
-            began = thread_time()
+        read, of_tree = found
+        if of_tree:
+            return self._tree_branch(read, original, *args, **kwargs)
+        here.branch = read
+        waited, decompressed, began, before = here.waited, here.decompressed, thread_time(), here.source_cpu
         try:
             return original(*args, **kwargs)
         finally:
-            read, here.branch = here.branch, None
-            cpu = 0.0 if steps_are_known else thread_time() - began - here.decompressed + decompressed
-            self._column_came(read, here.waited - waited, cpu - here.source_cpu + before, steps_are_known)
+            here.branch = None
+            cpu = thread_time() - began - here.decompressed + decompressed
+            self._column_came(read, here.waited - waited, cpu - here.source_cpu + before)
 
-    def _column_came(self, read: BranchRead, waited: float, cpu: float, steps_are_known: bool) -> None:
+    def _tree_branch(self, read: BranchRead, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A branch of a TTree, whose steps are metered each: what is no CPU time in it is waiting for storage."""
+        here = self._place.here
+        here.branch, here.of_tree = read, True
+        wall, cpu = perf_counter(), thread_time()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            waited = max(perf_counter() - wall - thread_time() + cpu, 0.0)
+            here.branch, here.of_tree = None, False
+            with self._lock:
+                read.read = (read.read or 0.0) + waited
+                if get_ident() == self._thread:
+                    self.read += waited
+
+    def _column_came(self, read: BranchRead, waited: float, cpu: float) -> None:
         with self._lock:
             read.read = (read.read or 0.0) + waited
-            if steps_are_known:
-                return
             if get_ident() == self._thread:
                 self._interpret += cpu
                 read.interpret += cpu
@@ -364,7 +378,7 @@ class Meter:
                 self._helper_cpu += cpu
 
     def _column_read(self, handle: Any) -> tuple[BranchRead, bool] | None:
-        """What is known of a Parquet column, an RNTuple field or a branch, and whether its steps are metered."""
+        """What is known of a Parquet column, an RNTuple field or a branch, and whether it is one of a TTree."""
         try:
             if self._parquet is not None:
                 return self._read_of(str(handle.column)), False
@@ -444,18 +458,22 @@ class Meter:
         return chunk
 
     def _chunks(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        queues = [given for given in (*args, *kwargs.values()) if type(given) is Queue]
+        here = self._place.here
+        here.in_chunks = True
+        try:
+            if not here.of_tree:
+                self._watch_queues(*args, *kwargs.values())
+            return self._reading(original, *args, **kwargs)
+        finally:
+            here.in_chunks = False
+
+    def _watch_queues(self, *given: Any) -> None:
+        queues = [each for each in given if type(each) is Queue]
         if not queues:
             self._miss("waiting for storage", "uproot hands no queue to its source", *WAITED)
         for notifications in queues:
             got = partial(self._got, notifications.queue, weakref.ref(notifications))
             notifications.get = got  # type: ignore[method-assign]
-        here = self._place.here
-        here.in_chunks = True
-        try:
-            return self._reading(original, *args, **kwargs)
-        finally:
-            here.in_chunks = False
 
     def _got(self, there: Any, notifications: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
         """`get` of a queue, metered where nothing waits in it yet: only then time passes."""
@@ -472,13 +490,15 @@ class Meter:
             found.__dict__.pop("wait", None)
 
     def _reading(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        here = self._place.here
+        if here.of_tree:
+            return original(*args, **kwargs)
         wall, cpu = perf_counter(), thread_time()
         try:
             return original(*args, **kwargs)
         finally:
             cpu = thread_time() - cpu
             waited = max(perf_counter() - wall - cpu, 0.0)
-            here = self._place.here
             here.source_cpu += cpu
             here.waited += waited
             if get_ident() == self._thread:
@@ -574,13 +594,13 @@ class _Place(threading.local):
 class _Here:
     """What a thread reads at the moment, and what it did so far."""
 
-    __slots__ = ("branch", "decompressed", "in_chunks", "pages", "source_cpu", "waited")
+    __slots__ = ("branch", "decompressed", "in_chunks", "of_tree", "pages", "source_cpu", "waited")
 
     def __init__(self) -> None:
         self.branch: BranchRead | None = None
         self.pages: tuple[int, int] | None = None
         """Cluster and column of an RNTuple."""
-        self.in_chunks = False
+        self.in_chunks = self.of_tree = False
         self.waited = self.decompressed = self.source_cpu = 0.0
 
 
