@@ -155,7 +155,7 @@ def test_ledgers_show_classes_shares_and_certificate(handmade: Measurement) -> N
     assert rows["total"][0] == "6.05 kB"
     assert str(handmade.byte_ledger.certificate) in page.text
     time = {row[0]: row[1] for row in Page(handmade.time_ledger._repr_html_()).rows}
-    assert time["idle: client"] == SECOND.text(361.5)
+    assert time["idle: client"] == SECOND.text(EXPECTED["time_idle_client_seconds"])
     assert "other tasks" not in time
 
 

@@ -182,6 +182,7 @@ def synthetic_run(workers: int = 4, threads: int = 2, rounds: int = 8, samples: 
         "sections": table(SECTION_COLUMNS, len(passed), sections),
         "preprocessing": table(PREPROCESSING_COLUMNS, 6, opened),
         "tasks": table(TASK_COLUMNS, number + slots, tasks),
+        "attempts": {"processor": number, "merge": slots},
         "samples": table(SAMPLE_COLUMNS, len(worker), sampled),
         "lifetimes": table(LIFETIME_COLUMNS, workers, lifetimes),
     }

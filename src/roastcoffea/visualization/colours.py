@@ -41,6 +41,7 @@ OF_TIME: Final[Mapping[str, str]] = {
     slots.TRANSFER: "#881583",
     slots.WORKER: "#C78ED0",
     slots.ON_THE_WAY: "#D850E2",
+    slots.PAUSED: "#28082E",
     slots.QUEUED: "#656565",
     slots.PLACEMENT: GREY,
     slots.TAIL: "#B7B7B7",
