@@ -17,7 +17,9 @@ from roastcoffea.units import (
     Unit,
 )
 
-UNITS = [value for value in vars(units).values() if isinstance(value, Unit) and value.symbol != "structure"]
+UNITS = [
+    value for value in vars(units).values() if isinstance(value, Unit) and value.symbol not in ("structure", "word")
+]
 
 
 @pytest.mark.parametrize(
