@@ -19,8 +19,6 @@ from roastcoffea.units import (
 
 OF_NO_NUMBER = ("structure", "word")
 UNITS = [value for value in vars(units).values() if isinstance(value, Unit) and value.symbol not in OF_NO_NUMBER]
-    value for value in vars(units).values() if isinstance(value, Unit) and value.symbol not in ("structure", "word")
-]
 
 
 @pytest.mark.parametrize(

@@ -301,8 +301,7 @@ def _checkpoints(seen: Seen) -> Judged:
         seen,
         taken,
         lambda: (
-            "loads and saves checkpoints. "
-            "Make the output smaller, chunks larger, or keep checkpoints in a faster place"
+            "loads and saves checkpoints. Make the output smaller, chunks larger, or keep checkpoints in a faster place"
         ),
     )
 
