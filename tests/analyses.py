@@ -53,6 +53,17 @@ def spin(seconds: float) -> None:
         pass
 
 
+class KernelCounted(Sleeping):
+    """Reads a branch and computes; gives the CPU time of its thread in process() as the kernel counts it."""
+
+    def process(self, events: Any) -> dict[str, float]:
+        clock = Path("/proc/thread-self/schedstat")
+        began = int(clock.read_text().split()[0])
+        ak.materialize(events.Jet.pt)
+        spin(self.seconds)
+        return {"kernel": (int(clock.read_text().split()[0]) - began) / 1e9}
+
+
 class Planted(ProcessorABC):
     """Does what a plan says in each chunk.
 
@@ -113,13 +124,15 @@ class Noting(Sleeping):
 
 
 class Raising(ProcessorABC):
-    """Raises in the chunk that begins at an entry, and works in the others."""
+    """Raises, after a while, in the chunk that begins at an entry, and works in the others."""
 
-    def __init__(self, entry: int) -> None:
+    def __init__(self, entry: int, after: float = 0.0) -> None:
         self.entry = entry
+        self.after = after
 
     def process(self, events: Any) -> dict[str, int]:
         if events.metadata["entrystart"] == self.entry:
+            time.sleep(self.after)
             raise ZeroDivisionError("planted")
         return {"events": len(events)}
 

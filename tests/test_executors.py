@@ -211,10 +211,12 @@ def test_attempts_that_are_repeated_have_records_of_their_own(
 def test_a_recoverable_executor_gives_what_was_done(sample: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     with ExitStack() as stack, executor_of("threads", stack, retries=0, recoverable=True) as executor:
         runner = runner_with(executor)
+        # a chunk must be there before the error, else coffea has nothing to give
+        processor = Raising(entry=0, after=0.3)
         with pytest.raises(Exception, match="planted") as without:
-            runner(sample, processor_instance=Raising(entry=0))
+            runner(sample, processor_instance=processor)
         with pytest.raises(Exception, match="planted") as within, MetricsCollector() as collector:
-            runner(sample, processor_instance=Raising(entry=0))
+            runner(sample, processor_instance=processor)
     assert set(within.value.partial_output) == set(without.value.partial_output)
     assert collector.measurement.chunks["outcome"].value_counts()["ok"] > 0
 

@@ -13,7 +13,7 @@ from typing import Any
 import distributed.scheduler
 import psutil
 import pytest
-from analyses import Sleeping, Spinning, runner_for
+from analyses import KernelCounted, Sleeping, Spinning, runner_for
 from conftest import wait_until
 from distributed import Client, LocalCluster, as_completed
 
@@ -52,19 +52,13 @@ def test_cpu_time_is_that_of_the_operating_system(client: Any, sample: Any, proc
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
-def test_cpu_rows_of_the_time_ledger_are_the_threads_cpu(client: Any, sample: Any) -> None:
-    runner = runner_for(client, 4000)
-    chunks = list(runner.preprocess(sample))
-    runner.run(list(chunks), Sleeping(0))
-    before = sum(client.run(cpu_of_task_threads).values())
+def test_cpu_rows_of_the_time_ledger_are_the_kernel_s(client: Any, sample: Any) -> None:
     with MetricsCollector(client) as collector:
-        runner.run(list(chunks), Spinning(0.6))
-    in_threads = sum(client.run(cpu_of_task_threads).values()) - before
+        output, _ = runner_for(client, 2000)(sample, processor_instance=KernelCounted(0.3))
     ledger = collector.measurement.time_ledger
     rows = sum(ledger[name] for name in ("compute", "decompress", "interpret"))
-    # the threads opened the files as well
-    assert rows == pytest.approx(in_threads, rel=0.05, abs=0.3)
-    assert rows >= 4 * 0.6
+    assert rows == pytest.approx(output["kernel"], rel=0.05)
+    assert rows >= 8 * 0.3
 
 
 @contextmanager

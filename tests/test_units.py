@@ -17,7 +17,8 @@ from roastcoffea.units import (
     Unit,
 )
 
-UNITS = [value for value in vars(units).values() if isinstance(value, Unit) and value.symbol != "structure"]
+OF_NO_NUMBER = ("structure", "word")
+UNITS = [value for value in vars(units).values() if isinstance(value, Unit) and value.symbol not in OF_NO_NUMBER]
 
 
 @pytest.mark.parametrize(

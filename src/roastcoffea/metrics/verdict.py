@@ -243,6 +243,11 @@ class Judged(NamedTuple):
     text: Callable[[], str]
 
 
+def _of_threads(seen: Seen, taken: Mapping[str, float], what: Callable[[], str]) -> Judged:
+    """What is to be said of rows: their share of the threads' time, and what that does."""
+    return Judged(taken, lambda: f"{seen.share(sum(taken.values()))} of the threads' time {what()}")
+
+
 def _finding(seen: Seen, cause: str, judged: Judged) -> Finding:
     seconds = seen.wall(sum(judged.rows.values()))
     return Finding(cause, seconds, judged.text() if seconds >= seen.least(cause) else "", judged.rows)
@@ -259,10 +264,11 @@ def _taken(seen: Seen, *names: str) -> dict[str, float]:
 
 def _storage(seen: Seen) -> Judged:
     taken = {} if seen.shares_interpreter else _taken(seen, rows.READ)
-    return Judged(
+    return _of_threads(
+        seen,
         taken,
         lambda: (
-            f"{seen.share(sum(taken.values()))} of the threads' time waits for storage{_slowest_endpoint(seen)}. "
+            f"waits for storage{_slowest_endpoint(seen)}. "
             "Read from a nearer or faster place; or run more processes than there are cores: who waits needs none"
         ),
     )
@@ -270,21 +276,20 @@ def _storage(seen: Seen) -> Judged:
 
 def _decompression(seen: Seen) -> Judged:
     taken = _taken(seen, rows.DECOMPRESS)
-    return Judged(
+    return _of_threads(
+        seen,
         taken,
-        lambda: (
-            f"{seen.share(sum(taken.values()))} of the threads' time decompresses. "
-            "Store the files with zstd or lz4 instead of lzma or zlib, or read fewer branches"
-        ),
+        lambda: "decompresses. Store the files with zstd or lz4 instead of lzma or zlib, or read fewer branches",
     )
 
 
 def _interpretation(seen: Seen) -> Judged:
     taken = _taken(seen, rows.INTERPRET)
-    return Judged(
+    return _of_threads(
+        seen,
         taken,
         lambda: (
-            f"{seen.share(sum(taken.values()))} of the threads' time makes arrays of what was read. "
+            "makes arrays of what was read. "
             "Read fewer branches, above all of those that are no plain numbers: `measurement.branches` has their times"
         ),
     )
@@ -292,11 +297,11 @@ def _interpretation(seen: Seen) -> Judged:
 
 def _checkpoints(seen: Seen) -> Judged:
     taken = _taken(seen, rows.CHECKPOINT)
-    return Judged(
+    return _of_threads(
+        seen,
         taken,
         lambda: (
-            f"{seen.share(sum(taken.values()))} of the threads' time loads and saves checkpoints. "
-            "Make the output smaller, chunks larger, or keep checkpoints in a faster place"
+            "loads and saves checkpoints. Make the output smaller, chunks larger, or keep checkpoints in a faster place"
         ),
     )
 
@@ -308,11 +313,10 @@ def _metadata(seen: Seen) -> Judged:
         opened, chunks = sum(taken.values()), _length(seen.counted)
         each = f", {SECOND.text(opened / chunks)} for each of {number(chunks)} chunks" if chunks else ""
         return (
-            f"{seen.share(opened)} of the threads' time opens files and builds events{each}. "
-            f"{_larger_chunks(seen, opened)}, or a schema with fewer collections"
+            f"opens files and builds events{each}. {_larger_chunks(seen, opened)}, or a schema with fewer collections"
         )
 
-    return Judged(taken, text)
+    return _of_threads(seen, taken, text)
 
 
 def _wait(seen: Seen) -> Judged:
@@ -320,11 +324,10 @@ def _wait(seen: Seen) -> Judged:
     taken = _taken(seen, rows.WAIT, *((rows.READ,) if shared else ()))
 
     def text() -> str:
-        share = seen.share(sum(taken.values()))
         what = "is in process() without CPU" if shared else "is in process() without CPU, and not in reading"
-        return f"{share} of the threads' time {what}. {_wait_remedy(seen)}"
+        return f"{what}. {_wait_remedy(seen)}"
 
-    return Judged(taken, text)
+    return _of_threads(seen, taken, text)
 
 
 def _wait_remedy(seen: Seen) -> str:
@@ -360,20 +363,18 @@ def _scheduler(seen: Seen) -> Judged:
     def text() -> str:
         lost = sum(taken.values())
         largest = max(taken, key=lambda name: taken[name])
-        return (
-            f'{seen.share(lost)} of the threads\' time goes into {doing} (most of it: "{largest}")'
-            f"{_task_length(seen)}. {_larger_chunks(seen, lost)}"
-        )
+        return f'goes into {doing} (most of it: "{largest}"){_task_length(seen)}. {_larger_chunks(seen, lost)}'
 
-    return Judged(taken, text)
+    return _of_threads(seen, taken, text)
 
 
 def _transfer(seen: Seen) -> Judged:
     taken = _taken(seen, slots.TRANSFER)
-    return Judged(
+    return _of_threads(
+        seen,
         taken,
         lambda: (
-            f"{seen.share(sum(taken.values()))} of the threads' time waits for results from other workers"
+            f"waits for results from other workers"
             f"{_transferred(seen)}. Make the output smaller, or merge in larger steps (treereduction in DaskExecutor)"
         ),
     )
@@ -381,10 +382,11 @@ def _transfer(seen: Seen) -> Judged:
 
 def _merge(seen: Seen) -> Judged:
     taken = _with_tail(seen, rows.MERGE, task_records.MERGE)
-    return Judged(
+    return _of_threads(
+        seen,
         taken,
         lambda: (
-            f"{seen.share(sum(taken.values()))} of the threads' time merges results, or waits for that. "
+            "merges results, or waits for that. "
             "Make the output smaller (fewer bins, no columns), or merge in larger steps (treereduction in DaskExecutor)"
         ),
     )
@@ -392,10 +394,11 @@ def _merge(seen: Seen) -> Judged:
 
 def _preprocessing(seen: Seen) -> Judged:
     taken = _with_tail(seen, rows.BEFORE, task_records.PREPROCESSING)
-    return Judged(
+    return _of_threads(
+        seen,
         taken,
         lambda: (
-            f"{seen.share(sum(taken.values()))} of the threads' time fetches the metadata of files, or waits for that. "
+            "fetches the metadata of files, or waits for that. "
             "Keep it: give the Runner a metadata_cache, or the chunks of an earlier Runner.preprocess"
         ),
     )
@@ -412,12 +415,10 @@ def _tail(seen: Seen) -> Judged:
     others = sum(seen.ledger.tail_of.get(kind, 0.0) for kind in (task_records.MERGE, task_records.PREPROCESSING))
     idle = seen.ledger.get(slots.TAIL, 0.0) - others
     taken = {slots.TAIL: idle} if idle > 0 else {}
-    return Judged(
+    return _of_threads(
+        seen,
         taken,
-        lambda: (
-            f"{seen.share(idle)} of the threads' time is idle at an end, while others still work"
-            f"{_worst_straggler(seen)}. {_smaller_chunks(seen)}"
-        ),
+        lambda: f"is idle at an end, while others still work{_worst_straggler(seen)}. {_smaller_chunks(seen)}",
     )
 
 
@@ -443,10 +444,11 @@ def _by_others(seen: Seen) -> str:
 def _others(seen: Seen) -> Judged:
     # where no Runner was called, these tasks are what was to be measured
     taken = _taken(seen, rows.OTHERS) if seen.run.calls else {}
-    return Judged(
+    return _of_threads(
+        seen,
         taken,
         lambda: (
-            f"{seen.share(sum(taken.values()))} of the threads' time went to tasks that belong to no Runner call here. "
+            "went to tasks that belong to no Runner call here. "
             "Where they are another user's or another run's, take workers of your own"
         ),
     )
@@ -454,12 +456,10 @@ def _others(seen: Seen) -> Judged:
 
 def _client(seen: Seen) -> Judged:
     taken = _taken(seen, slots.CLIENT)
-    return Judged(
+    return _of_threads(
+        seen,
         taken,
-        lambda: (
-            f"{seen.share(sum(taken.values()))} of the threads' time nothing was to be done: {_client_parts(seen)}. "
-            f"{_client_remedy(seen)}"
-        ),
+        lambda: f"nothing was to be done: {_client_parts(seen)}. {_client_remedy(seen)}",
     )
 
 
@@ -502,11 +502,11 @@ def _failures(seen: Seen) -> Judged:
     def text() -> str:
         reasons = ", ".join(f"{SECOND.text(seconds)} {reason}" for reason, seconds in seen.ledger.failed.items())
         return (
-            f"{seen.share(sum(taken.values()))} of the threads' time went into attempts that gave nothing ({reasons})"
+            f"went into attempts that gave nothing ({reasons})"
             f"{_commonest_error(seen)}. `measurement.failed` has them all"
         )
 
-    return Judged(taken, text)
+    return _of_threads(seen, taken, text)
 
 
 CAUSES: Final[Mapping[str, Callable[[Seen], Judged]]] = {
