@@ -124,15 +124,13 @@ class Noting(Sleeping):
 
 
 class Raising(ProcessorABC):
-    """Raises, after a while, in the chunk that begins at an entry, and works in the others."""
+    """Raises in the chunk that begins at an entry, and works in the others."""
 
-    def __init__(self, entry: int, after: float = 0.0) -> None:
+    def __init__(self, entry: int) -> None:
         self.entry = entry
-        self.after = after
 
     def process(self, events: Any) -> dict[str, int]:
         if events.metadata["entrystart"] == self.entry:
-            time.sleep(self.after)
             raise ZeroDivisionError("planted")
         return {"events": len(events)}
 

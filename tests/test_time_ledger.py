@@ -196,7 +196,7 @@ def test_workers_that_come_and_go(sample: Any) -> None:
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
         Client(cluster) as own,
     ):
-        cluster.adapt(minimum=1, maximum=3, interval="100ms", wait_count=3)
+        cluster.adapt(minimum=1, maximum=4, interval="100ms", wait_count=3)
         measurement = measured(own, sample, Sleeping(0.2), 40, pause=2.0)
     assert len(measurement.lifetimes) > 1
     assert measurement.time_ledger["wait"] >= 8.0

@@ -43,7 +43,6 @@ MOST_WORKERS: Final = 1 << 63 - TIME_BITS - KIND_BITS
 BLOCK: Final = 100_000
 """Attempts, and moments, that are looked at in one go: it bounds the memory."""
 
-LEVELS: Final = ("busy", "ready", "arriving", "way")
 EDGES: Final = {
     "assigned": (0, 0, 0, 1),
     "arrived": (0, 0, 1, -1),

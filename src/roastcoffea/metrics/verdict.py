@@ -274,36 +274,9 @@ def _storage(seen: Seen) -> Judged:
     )
 
 
-def _decompression(seen: Seen) -> Judged:
-    taken = _taken(seen, rows.DECOMPRESS)
-    return _of_threads(
-        seen,
-        taken,
-        lambda: "decompresses. Store the files with zstd or lz4 instead of lzma or zlib, or read fewer branches",
-    )
-
-
-def _interpretation(seen: Seen) -> Judged:
-    taken = _taken(seen, rows.INTERPRET)
-    return _of_threads(
-        seen,
-        taken,
-        lambda: (
-            "makes arrays of what was read. "
-            "Read fewer branches, above all of those that are no plain numbers: `measurement.branches` has their times"
-        ),
-    )
-
-
-def _checkpoints(seen: Seen) -> Judged:
-    taken = _taken(seen, rows.CHECKPOINT)
-    return _of_threads(
-        seen,
-        taken,
-        lambda: (
-            "loads and saves checkpoints. Make the output smaller, chunks larger, or keep checkpoints in a faster place"
-        ),
-    )
+def _of_row(row: str, text: str) -> Callable[[Seen], Judged]:
+    """Judge of a cause that has one row, of which there is always the same to say."""
+    return lambda seen: _of_threads(seen, _taken(seen, row), lambda: text)
 
 
 def _metadata(seen: Seen) -> Judged:
@@ -511,7 +484,10 @@ def _failures(seen: Seen) -> Judged:
 
 CAUSES: Final[Mapping[str, Callable[[Seen], Judged]]] = {
     STORAGE: _storage,
-    DECOMPRESSION: _decompression,
+    DECOMPRESSION: _of_row(
+        rows.DECOMPRESS,
+        "decompresses. Store the files with zstd or lz4 instead of lzma or zlib, or read fewer branches",
+    ),
     METADATA: _metadata,
     WAIT: _wait,
     SCHEDULER: _scheduler,
@@ -523,8 +499,15 @@ CAUSES: Final[Mapping[str, Callable[[Seen], Judged]]] = {
     CLIENT: _client,
     WORKERS: _workers,
     FAILURES: _failures,
-    INTERPRETATION: _interpretation,
-    CHECKPOINTS: _checkpoints,
+    INTERPRETATION: _of_row(
+        rows.INTERPRET,
+        "makes arrays of what was read. Read fewer branches, above all of those that are no plain numbers: "
+        "`measurement.branches` has their times",
+    ),
+    CHECKPOINTS: _of_row(
+        rows.CHECKPOINT,
+        "loads and saves checkpoints. Make the output smaller, chunks larger, or keep checkpoints in a faster place",
+    ),
     OTHER_TASKS: _others,
 }
 
