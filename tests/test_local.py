@@ -236,7 +236,8 @@ def test_memory_of_a_process_is_seen(backend: LocalMetricsBackend) -> None:
     samples = backend.samples().to_pylist()
     inside = [row["memory"] for row in samples if chunk["start"] < row["time"] < chunk["stop"]]
     outside = [row["memory"] for row in samples if row["time"] < chunk["start"] or row["time"] > chunk["stop"]]
-    assert max(inside) - min(outside) == pytest.approx(300 * MB, rel=0.1)
+    # a process that is about to end may have given all its memory back
+    assert max(inside) - np.median(outside) == pytest.approx(300 * MB, rel=0.1)
     assert {row["worker"] for row in samples} == {chunk["worker"]}
 
 

@@ -85,9 +85,8 @@ def check_timelines(ledger: TimeLedger, bins: int = 40) -> None:
 def test_sleep_is_waiting(client: Any, sample: Any, chunks: int, seconds: float) -> None:
     measurement = measured(client, sample, Sleeping(seconds), chunks)
     ledger = measurement.time_ledger
-    # a sleep may be longer than it should on a machine that does much else
-    assert ledger["wait"] == pytest.approx(measurement.chunks["coffea_process_seconds"].sum(), rel=0.1)
-    assert ledger["wait"] >= chunks * seconds
+    # a sleep may be longer than it should on a machine that does much else, and so may be all the rest of process()
+    assert chunks * seconds <= ledger["wait"] <= 1.01 * measurement.chunks["coffea_process_seconds"].sum()
     assert ledger["compute"] < 0.2
     assert ledger.certificate.complete, ledger.certificate.reasons
 
@@ -137,7 +136,7 @@ def test_a_worker_that_dask_pauses_is_paused(client: Any, sample: Any) -> None:
     check_closes(measurement)
     (pause,) = measurement.pauses.to_dict("records")
     assert pause["worker"] == address
-    assert (pause["start"], pause["stop"]) == pytest.approx(told, abs=0.05)
+    assert (pause["start"], pause["stop"]) == pytest.approx(told, abs=0.2)
     ran = measurement.tasks[measurement.tasks["worker"] == address]
     within = (ran["stop"].clip(*told) - ran["start"].clip(*told)).sum()
     ledger = measurement.time_ledger

@@ -187,3 +187,24 @@ def test_fine_metrics_tell_computing_from_waiting(client: Any, sample: Any) -> N
         assert metrics["processor_cpu_time_seconds"] + metrics["processor_noncpu_time_seconds"] == pytest.approx(
             busy, rel=0.05
         )
+
+
+def confirmed_steals(dask_scheduler: Any) -> list[str]:
+    """Keys that work stealing has moved, one for each time, as Dask's own log has them."""
+    entries = dask_scheduler.get_events("stealing")
+    return [message[1] for _, message in entries if isinstance(message, tuple | list) and message[0] == "confirm"]
+
+
+def test_what_is_stolen_is_what_dask_s_log_tells(client: Any) -> None:
+    victim = sorted(client.scheduler_info()["workers"])[0]
+    client.submit(time.sleep, 0.11, pure=False).result()  # stealing needs to know how long they take
+    before = len(client.run_on_scheduler(confirmed_steals))
+    with MetricsCollector(client) as collector:
+        tasks = [
+            client.submit(time.sleep, 0.1, pure=False, workers=[victim], allow_other_workers=True) for _ in range(30)
+        ]
+        client.gather(tasks)
+    stolen = client.run_on_scheduler(confirmed_steals)[before:]
+    rows = collector.measurement.tasks.set_index("key")["stolen"]
+    assert len(stolen) > 0
+    assert rows.to_dict() == {task.key: stolen.count(task.key) for task in tasks}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 LONGEST_ERROR: Final = 2000
@@ -52,10 +51,20 @@ def _own_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-@contextmanager
-def noting(note: Callable[[str], None], what: str) -> Iterator[None]:
+class noting:  # noqa: N801  (a context, as those of contextlib)
     """Go on where the block fails, and note what could not be done: measuring must not fail the analysis."""
-    try:
-        yield
-    except Exception as problem:  # noqa: BLE001  (it is told, not swallowed)
-        note(f"{what}: {error_text(problem)}")
+
+    __slots__ = ("_note", "_what")
+
+    def __init__(self, note: Callable[[str], None], what: str) -> None:
+        self._note = note
+        self._what = what
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type | None, problem: BaseException | None, traceback: object) -> bool:
+        if not isinstance(problem, Exception):
+            return False
+        self._note(f"{self._what}: {error_text(problem)}")
+        return True

@@ -71,11 +71,12 @@ def _with_times(body: Body, tables: Tables) -> tuple[Body, Tables]:
 
 
 def _with_asked_and_pauses(body: Body, tables: Tables) -> tuple[Body, Tables]:
-    """Run of schema 4: schema 3 did not know what was asked for, and when workers were paused."""
+    """Run of schema 4: schema 3 did not know what was asked for, what was stolen, and when workers were paused."""
+    known = {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
     return body | {
         "attempts": None,
         "absent": dict.fromkeys(("asked", "pauses"), NOT_RECORDED) | dict(body["absent"]),
-    }, tables
+    }, known
 
 
 UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {

@@ -135,6 +135,7 @@ def row_of(kind: str, task: Task, seen: float) -> Row:
         "type": task.typename if gave else None,
         "outcome": task.outcome,
         "attempt": 1,
+        "stolen": 0,
         "span": task.span,
         "error": task.error,
     }
@@ -325,7 +326,8 @@ def test_a_task_that_was_stolen_belongs_to_the_thief() -> None:
     plugin.transition(task.key, "waiting", "processing", stimulus_id="update-graph-1")
     plugin.log_event("stealing", ("confirm", task.key, "processing", victim.address, thief.address, "steal-1"))
     plugin.transition(task.key, "processing", "released", stimulus_id="client-releases-keys-1")
-    assert drained(plugin).tasks(0.0)["worker"].to_pylist() == [thief.address]
+    (row,) = drained(plugin).tasks(0.0).to_pylist()
+    assert (row["worker"], row["stolen"]) == (thief.address, 1)
 
 
 def test_pauses_are_told_from_when_to_when(clock: Clock) -> None:

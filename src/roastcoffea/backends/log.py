@@ -256,6 +256,7 @@ class ClusterLog:
             "run_id": pa.array(rows["run_id"]),
             "thread": pa.array(rows["thread"].astype(np.int64), mask=rows["thread"] == 0),
             "attempt": pa.array(attempt_numbers(keys)),
+            "stolen": pa.array(rows["stolen"].astype(np.int64)),
             "error": self._error_texts(),
             **{name: self._texts(rows[name]) for name in ("worker", "prefix", "type", "span")},
             **times,

@@ -75,6 +75,7 @@ LAST_WORD = 2.0
 """Seconds that leaving waits for what a worker that was retired has still to tell."""
 
 LONGEST_TEXT = 2000
+MOST_STOLEN = 255
 UNKNOWN_TIMES = (math.nan,) * 4
 MOST_PROBLEMS = 20
 """Different problems that are told; the rest is counted among the failures."""
@@ -98,12 +99,16 @@ UNASSIGNED = ("queued", "no-worker")
 
 
 class Assignment(NamedTuple):
-    """A worker that got a task; since when the task could run, when it was given away (this clock), and its kind."""
+    """A worker that got a task; since when the task could run, when it was given away (this clock), and its kind.
+
+    `stolen` is how often it was moved from one worker to another since.
+    """
 
     worker: str | None
     runnable: float
     time: float
     kind: str
+    stolen: int = 0
 
 
 class Log:
@@ -463,7 +468,9 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     def _stolen(self, message: Any) -> None:
         if message[0] == "confirm" and message[1] in self._open:
-            self._open[message[1]] = self._open[message[1]]._replace(worker=message[4], time=time.time())
+            before = self._open[message[1]]
+            stolen = min(before.stolen + 1, MOST_STOLEN)
+            self._open[message[1]] = before._replace(worker=message[4], time=time.time(), stolen=stolen)
 
     def _attempt_ended(self, key: Any, finish: str, told: Mapping[str, Any]) -> None:
         task = self.scheduler.tasks[key]
@@ -532,6 +539,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             number(task.group.span_id),
             self._kinds[assignment.kind],
             self._outcomes[outcome],
+            assignment.stolen,
             start,
             stop,
             time.time(),

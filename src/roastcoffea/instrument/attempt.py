@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 from roastcoffea.errors import error_text, noting
@@ -156,19 +155,16 @@ class Attempt:
         self._requested_before, self._payload_before = self.meter.requested(), self.meter.payload
         if self._opened is not None:
             self._phases["build_seconds"] = time.perf_counter() - self._opened
-        with self._processing(), self.meter.processing():
-            return function(events)
-
-    @contextmanager
-    def _processing(self) -> Iterator[None]:
         meter = self.meter
         read, decompress, interpret = meter.read, meter.decompress, meter.interpret
+        meter.in_process = True
         wall, cpu = time.perf_counter(), time.thread_time()
         try:
-            yield
+            return function(events)
         finally:
             cpu = time.thread_time() - cpu
             self._ended = time.perf_counter()
+            meter.in_process = False
             wall = self._ended - wall
             read, decompress, interpret = meter.read - read, meter.decompress - decompress, meter.interpret - interpret
             self._phases |= {

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import getitem
 from queue import Queue
@@ -36,10 +35,11 @@ READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 """Columns of a chunk's record that are unknown where one of the meter's views is missing."""
 
 STEP: Final = 6
-"""Entries that a step has in the log: branch, basket, its requested and its uncompressed size, CPU time and thread.
+"""Entries that a step has in the log: branch, basket, its requested and its uncompressed size, seconds and thread.
 
 A step of decompression does not tell the uncompressed size (None); one of interpretation requests nothing (None, or 0
-for a basket that came with the tree). The log is flat, as the garbage collector would have to look at a tuple a step.
+for a basket that came with the tree). Their seconds are CPU time. A step without a basket (None) is the waiting for
+storage of a whole branch. The log is flat, as the garbage collector would have to look at a tuple a step.
 """
 
 
@@ -87,7 +87,8 @@ class Meter:
     def __init__(self) -> None:
         self.branches: dict[str, BranchRead] = {}
         self.problems: list[str] = []
-        self.read = self._decompress = self._interpret = self._helper_cpu = 0.0
+        self._read = self._decompress = self._interpret = self._helper_cpu = 0.0
+        self._payload = self._uncompressed = 0
         self.late_metadata = 0
         self.transferred: int | None = 0
         self.tree_branches: int | None = None
@@ -99,15 +100,23 @@ class Meter:
         self._undo: list[Callable[[], None]] = []
         self._steps: list[Any] = []
         self._known: dict[int, tuple[Any, BranchRead]] = {}
+        self._clusters = False
         self.unknown: set[str] = set()
         """Columns of a chunk's record that could not be metered."""
         self._parquet: _ParquetReads | None = None
         self.handler: Any = None
         self._requested_at_end: int | None = None
         self._place = _Place()
-        self._in_process = False
+        self.in_process = False
+        """Whether process() goes on: metadata that is read in it comes late."""
 
     # what is asked of it
+
+    @property
+    def read(self) -> float:
+        """Time for which the thread has waited for storage so far."""
+        self._settle()
+        return self._read
 
     @property
     def decompress(self) -> float:
@@ -131,13 +140,13 @@ class Meter:
     def payload(self) -> int:
         """Bytes of baskets that were requested so far."""
         self._settle()
-        return sum(sum(branch.sizes.values()) + branch.again for branch in self.branches.values())
+        return self._payload
 
     @property
     def uncompressed(self) -> int:
         """Size of what was read so far, after decompression."""
         self._settle()
-        return sum(branch.uncompressed for branch in self.branches.values())
+        return self._uncompressed
 
     @property
     def source(self) -> str | None:
@@ -157,9 +166,10 @@ class Meter:
     def branch_rows(self) -> list[tuple[Any, ...]]:
         """One row for each branch that was read, see `records.wire.BRANCH_ROW`."""
         self._settle()
-        inner = sum(max(len(branch.sizes) - 2, 0) for branch in self.branches.values())
+        numbers = [len(branch.sizes) for branch in self.branches.values()]
+        whole = sum([number - 2 for number in numbers if number > 2]) <= INNER_SIZES
         return [
-            _branch_row(name, branch, whole=inner <= INNER_SIZES)
+            _branch_row(name, branch, whole=whole)
             for name, branch in self.branches.items()
             if branch.sizes or branch.uncompressed
         ]
@@ -197,18 +207,12 @@ class Meter:
                 self._parquet = _ParquetReads(self, factory.file_handle)
                 self._kinds.append("ParquetFile")
                 self.transferred = None
+                extract = self._extract_column
             else:
                 self._watch_trees(mapping)
-            self._shadow(mapping, "extract_column", self._extract_column)
-
-    @contextmanager
-    def processing(self) -> Iterator[None]:
-        """Time of process(): metadata that is read in it comes late."""
-        self._in_process = True
-        try:
-            yield
-        finally:
-            self._in_process = False
+                has_steps = self.tree_branches is not None and not self._clusters
+                extract = self._extract_branch if has_steps else self._extract_column
+            self._shadow(mapping, "extract_column", extract)
 
     def close(self) -> None:
         """Take all shadows away, and let go of the file."""
@@ -220,12 +224,9 @@ class Meter:
         self._known.clear()
         self._sources.clear()
 
-    @contextmanager
-    def _noting(self, what: str, *unknown: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as problem:  # noqa: BLE001  (the chunk must be processed where it cannot be metered)
-            self._miss(what, problem, *unknown)
+    def _noting(self, what: str, *unknown: str) -> _Noting:
+        """Context for what may fail, as the chunk must be processed where it cannot be metered."""
+        return _Noting(self, what, unknown)
 
     def _miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
         reason = problem if isinstance(problem, str) else error_text(problem)
@@ -257,6 +258,7 @@ class Meter:
                 self.tree_branches = _leaves(tree)
                 continue
             self.tree_branches = len(tree.fields)
+            self._clusters = True
             self._shadow(ntuple, "read_cluster_pages", partial(self._cluster_pages, ntuple))
             self._shadow(ntuple, "read_locator", self._locator)
             if getattr(mapping, "preloaded_arrays", None):
@@ -308,42 +310,47 @@ class Meter:
             logged = steps[:]
             del steps[: len(logged)]
             entries = iter(logged)
-            for step in zip(*[entries] * STEP, strict=True):
+            left = zip(*[entries] * STEP, strict=True)
+            while True:
                 try:
-                    self._count(*step)
-                except Exception as problem:  # noqa: BLE001
+                    self._count(left)
+                    return
+                except Exception as problem:  # noqa: BLE001  (of one step: the others are left)
                     self._miss("bytes of branches", problem, *BY_BRANCH)
 
-    def _count(  # noqa: PLR0917
-        self, branch: Any, basket: int, size: int | None, uncompressed: int | None, cpu: float, thread: int
-    ) -> None:
-        known = self._known.get(id(branch))
-        read = self._named(branch) if known is None else known[1]
-        if size is not None:
-            read.add(basket, size)
-        if uncompressed is None:
-            if thread == self._thread:
-                self._decompress += cpu
-                read.decompress += cpu
-                return
-        else:
-            read.uncompressed += uncompressed
-            if thread == self._thread:
-                self._interpret += cpu
-                read.interpret += cpu
-                return
-        self._helper_cpu += cpu
+    def _count(self, steps: Iterable[tuple[Any, int | None, int | None, int | None, float, int]]) -> None:
+        """Count steps, in one loop as there are many."""
+        known = self._known
+        for branch, basket, size, uncompressed, seconds, thread in steps:
+            found = known.get(id(branch))
+            read = self._named(branch) if found is None else found[1]
+            own = thread == self._thread
+            if basket is None:
+                read.read = seconds if read.read is None else read.read + seconds
+                self._read += seconds if own else 0.0
+                continue
+            if size is not None:
+                read.add(basket, size)
+                self._payload += size
+            if uncompressed is not None:
+                read.uncompressed += uncompressed
+                self._uncompressed += uncompressed
+            if not own:
+                self._helper_cpu += seconds
+            elif uncompressed is None:
+                self._decompress += seconds
+                read.decompress += seconds
+            else:
+                self._interpret += seconds
+                read.interpret += seconds
 
     # any branch, field or column
 
     def _extract_column(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         here = self._place.here
-        found = None if here.branch is not None or not args or args[0] is None else self._column_read(args[0])
-        if found is None:
+        read = None if here.branch is not None or not args or args[0] is None else self._column_read(args[0])
+        if read is None:
             return original(*args, **kwargs)
-        read, of_tree = found
-        if of_tree:
-            return self._tree_branch(read, original, *args, **kwargs)
         here.branch = read
         waited, decompressed, began, before = here.waited, here.decompressed, thread_time(), here.source_cpu
         try:
@@ -353,20 +360,19 @@ class Meter:
             cpu = thread_time() - began - here.decompressed + decompressed
             self._column_came(read, here.waited - waited, cpu - here.source_cpu + before)
 
-    def _tree_branch(self, read: BranchRead, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _extract_branch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A branch of a TTree, whose steps are metered each: what is no CPU time in it is waiting for storage."""
         here = self._place.here
-        here.branch, here.of_tree = read, True
+        if here.of_tree or not args or args[0] is None:
+            return original(*args, **kwargs)
+        here.of_tree = True
         wall, cpu = perf_counter(), thread_time()
         try:
             return original(*args, **kwargs)
         finally:
-            waited = max(perf_counter() - wall - thread_time() + cpu, 0.0)
-            here.branch, here.of_tree = None, False
-            with self._lock:
-                read.read = (read.read or 0.0) + waited
-                if get_ident() == self._thread:
-                    self.read += waited
+            waited = perf_counter() - wall - thread_time() + cpu
+            here.of_tree = False
+            self._steps.extend((args[0], None, None, None, waited if waited > 0 else 0.0, get_ident()))
 
     def _column_came(self, read: BranchRead, waited: float, cpu: float) -> None:
         with self._lock:
@@ -377,16 +383,10 @@ class Meter:
             else:
                 self._helper_cpu += cpu
 
-    def _column_read(self, handle: Any) -> tuple[BranchRead, bool] | None:
-        """What is known of a Parquet column, an RNTuple field or a branch, and whether it is one of a TTree."""
-        try:
-            if self._parquet is not None:
-                return self._read_of(str(handle.column)), False
-            if hasattr(handle, "ntuple"):
-                return self._read_of(str(handle.path)), False
-            return self._named(handle), True
-        except Exception as problem:  # noqa: BLE001
-            self._miss("bytes of branches", problem, *BY_BRANCH)
+    def _column_read(self, handle: Any) -> BranchRead | None:
+        """What is known of a Parquet column or an RNTuple field."""
+        with self._noting("bytes of branches", *BY_BRANCH):
+            return self._read_of(str(handle.path if self._parquet is None else handle.column))
         return None
 
     # RNTuple
@@ -416,7 +416,9 @@ class Meter:
             locator, uncompressed = [*args, *kwargs.values()][:2]
             (cluster, column), size = pages, int(locator.num_bytes)
             read.add_part(cluster, (column, int(locator.offset)), size)
+            self._payload += size
             read.uncompressed += int(uncompressed)
+            self._uncompressed += int(uncompressed)
             if get_ident() == self._thread:
                 self._decompress += cpu
                 read.decompress += cpu
@@ -432,12 +434,14 @@ class Meter:
         with self._lock:
             for group, (compressed, uncompressed) in enumerate(groups):
                 read.add(group, compressed)
+                self._payload += compressed
                 read.uncompressed += uncompressed
+                self._uncompressed += uncompressed
             here = self._place.here
             here.waited += waited
             here.decompressed += cpu
             if get_ident() == self._thread:
-                self.read += waited
+                self._read += waited
                 self._decompress += cpu
                 read.decompress += cpu
             else:
@@ -451,7 +455,7 @@ class Meter:
             return original(*args, **kwargs)
         chunk = self._reading(original, *args, **kwargs)
         with self._noting("waiting for storage", *WAITED):
-            if self._in_process and here.pages is None:
+            if self.in_process and here.pages is None:
                 self.late_metadata += chunk.stop - chunk.start
             if type(chunk.future).__name__ != "TrivialFuture":
                 chunk.wait = partial(self._waited, weakref.ref(chunk))
@@ -461,8 +465,9 @@ class Meter:
         here = self._place.here
         here.in_chunks = True
         try:
-            if not here.of_tree:
-                self._watch_queues(*args, *kwargs.values())
+            if here.of_tree:
+                return original(*args, **kwargs)
+            self._watch_queues(*args, *kwargs.values())
             return self._reading(original, *args, **kwargs)
         finally:
             here.in_chunks = False
@@ -502,7 +507,7 @@ class Meter:
             here.source_cpu += cpu
             here.waited += waited
             if get_ident() == self._thread:
-                self.read += waited
+                self._read += waited
 
     def _watch_file_system(self, source: Any) -> None:
         from fsspec.implementations.cached import CachingFileSystem
@@ -523,11 +528,33 @@ class Meter:
                 self._helper_cpu += cpu
 
 
+class _Noting:
+    """Context in which a meter takes note of what fails, and goes on."""
+
+    __slots__ = ("_meter", "_unknown", "_what")
+
+    def __init__(self, meter: Meter, what: str, unknown: tuple[str, ...]) -> None:
+        self._meter = meter
+        self._what = what
+        self._unknown = unknown
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: type | None, problem: BaseException | None, traceback: object) -> bool:
+        if not isinstance(problem, Exception):
+            return False
+        self._meter._miss(self._what, problem, *self._unknown)
+        return True
+
+
 def _branch_row(name: str, branch: BranchRead, *, whole: bool) -> tuple[Any, ...]:
     sizes = branch.sizes
-    first, last = min(sizes, default=None), max(sizes, default=None)
-    payload, told = sum(sizes.values()), list(sizes.values())
-    if first is not None and last is not None and len(sizes) > 1:
+    told = list(sizes.values())
+    payload, first = sum(told), next(iter(sizes), None)
+    last = first
+    if len(told) > 1:
+        first, last = min(sizes), max(sizes)
         told = [sizes.get(basket, 0) for basket in (range(first, last + 1) if whole else (first, last))]
     return (
         name,
@@ -546,11 +573,8 @@ def _branch_row(name: str, branch: BranchRead, *, whole: bool) -> tuple[Any, ...
 
 def _path(branch: Any) -> str:
     """Names of a branch and of those that it is in, below the tree."""
-    names = []
-    while hasattr(branch, "basket"):
-        names.append(str(branch.name))
-        branch = branch.parent
-    return "/".join(reversed(names))
+    name, parent = str(branch.name), branch.parent
+    return f"{_path(parent)}/{name}" if hasattr(parent, "basket") else name
 
 
 def _held_by(basket: Any) -> int:

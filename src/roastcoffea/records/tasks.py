@@ -41,6 +41,7 @@ TASK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("type", "text", None, "type of the result"),
     Column("outcome", "text", None, '"ok", "error", "worker lost", "cancelled" or "unfinished" (when the run stopped)'),
     Column("attempt", "integer", None, "which attempt of its task this is, from 1, among those seen"),
+    Column("stolen", "integer", None, "how often it was moved to another worker before it began (work stealing)"),
     Column("span", "text", None, "identity of the Dask span that counts it"),
     Column("error", "text", None, "text of the error, where there was one"),
 )

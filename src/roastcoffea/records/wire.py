@@ -12,6 +12,7 @@ import operator
 import struct
 import zlib
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ TASK_FIELDS: Final = (
     ("span", "I"),
     ("kind", "B"),
     ("outcome", "B"),
+    ("stolen", "B"),
     ("start", "d"),
     ("stop", "d"),
     ("seen", "d"),
@@ -240,20 +242,22 @@ def _packed_branches(columns: list[tuple[Any, ...]]) -> tuple[list[int], bytes]:
     """
     *fields, told = columns
     whole = [_whole(column, step) for column, (_, step) in zip(fields, BRANCH_FIELDS, strict=True)]
-    sizes = [size for sizes in told for size in sizes]
-    widths, packed = [], []
-    for column in (*whole, list(map(len, told)), sizes):
-        width = (operator.index(max(column, default=0)).bit_length() + 7) // 8
-        data = struct.pack(f"<{len(column)}Q", *column)
-        widths.append(width)
-        packed += [data[place::8] for place in range(width)]
+    whole += [list(map(len, told)), list(chain.from_iterable(told))]
+    widths = [(operator.index(max(column, default=0)).bit_length() + 7) // 8 for column in whole]
+    data = struct.pack(f"<{sum(map(len, whole))}Q", *chain.from_iterable(whole))
+    packed, start = [], 0
+    for column, width in zip(whole, widths, strict=True):
+        stop = start + 8 * len(column)
+        packed += [data[start + place : stop : 8] for place in range(width)]
+        start = stop
     return widths, b"".join(packed)
 
 
 def _whole(values: tuple[Any, ...], step: float | None) -> list[int]:
     if step is None:
         return [0 if value is None else 1 + value for value in values]
-    return [0 if value is None else 1 + max(round(value / step), 0) for value in values]
+    # half a step more, and what is below 0 is 0
+    return [0 if value is None else 1 + int(value / step + 0.5) if value > 0 else 1 for value in values]
 
 
 def _plain(value: Any) -> Any:
