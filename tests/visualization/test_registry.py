@@ -54,6 +54,7 @@ OLD = {
 OWN = {
     "byte_ledger",
     "time_ledger",
+    "time_ledger_timeline",
     "task_stream",
     "chunk_phases",
     "branch_bytes",
