@@ -1,6 +1,10 @@
 """How the site is built: `sphinx-build -W docs FOLDER`. Notebooks are executed; nothing is fetched from a network."""
 
+import os
+
 from roastcoffea import __version__
+
+os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # kernels inherit it: a busy machine is no matter of the pages
 
 project = "roastcoffea"
 author = "The roastcoffea developers"
