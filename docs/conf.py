@@ -17,6 +17,8 @@ default_role = "literal"
 
 html_theme = "furo"
 html_title = "roastcoffea"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 
 myst_heading_anchors = 3
 nb_execution_mode = "force"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,6 +14,9 @@ from roastcoffea.units import BYTE, SECOND, Unit, three_digits
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import OF_BYTES, OF_TIME
 from roastcoffea.visualization.registry import TALL, plot
+
+TOO_SMALL_TO_SEE: Final = 1e-3
+"""Share of all thread time up to which a class has no entry in the legend of a timeline."""
 
 
 @plot("Bytes requested from storage")
@@ -46,7 +50,8 @@ def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -
     reached = np.zeros(len(timeline))
     for name in (name for name in OF_TIME if name in timeline and timeline[name].any()):
         threads = reached + timeline[name].to_numpy(np.float64)
-        ax.stairs(threads, edges, baseline=reached, fill=True, color=OF_TIME[name], label=name)
+        label = name if time_ledger[name] > TOO_SMALL_TO_SEE * (time_ledger.total or 0.0) else None
+        ax.stairs(threads, edges, baseline=reached, fill=True, color=OF_TIME[name], label=label)
         reached = threads
     ax.stairs(timeline[TOTAL], edges, baseline=None, color="#222222", linewidth=0.8, label="threads there were")
     ax.set_ylabel("threads")
