@@ -1,6 +1,11 @@
 """How the site is built: `sphinx-build -W docs FOLDER`. Notebooks are executed; nothing is fetched from a network."""
 
 import os
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 
 from roastcoffea import __version__
 
@@ -36,3 +41,22 @@ napoleon_google_docstring = False
 napoleon_use_ivar = True
 napoleon_use_rtype = False
 python_use_unqualified_type_names = True
+
+
+def find_lost_pictures(app: Sphinx, problem: Exception | None) -> None:
+    """Fail where a page shows a picture that is not there: Sphinx says nothing of those that notebooks make."""
+    site = Path(app.outdir)
+    pages = {page: re.findall(r'src="(?:\.\./)*(_images/[^"]+)"', page.read_text()) for page in site.rglob("*.html")}
+    lost = [
+        f"{page}: {picture}"
+        for page, pictures in pages.items()
+        for picture in pictures
+        if not (site / picture).exists()
+    ]
+    if lost and problem is None:
+        raise ExtensionError(f"pictures are missing: {'; '.join(lost)}")
+
+
+def setup(app: Sphinx) -> None:
+    """Have the pages looked at once they are there."""
+    app.connect("build-finished", find_lost_pictures)

@@ -193,6 +193,6 @@ def test_every_public_name_is_in_the_reference() -> None:
     page, plots = ((DOCS / name).read_text(encoding="utf-8") for name in ("api.md", "plots.md"))
     for name in roastcoffea.__all__:
         if name.startswith("plot_"):
-            assert f"## `{name}`" in plots
+            assert f"## `{name}`" in plots, f"docs/plots.md lacks {name}"
         elif name != "__version__":
-            assert re.search(rf"^\.\. auto\w+:: roastcoffea\.{name}$", page, re.MULTILINE), name
+            assert re.search(rf"^\.\. auto\w+:: roastcoffea\.{name}$", page, re.MULTILINE), f"docs/api.md lacks {name}"

@@ -55,6 +55,7 @@ def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -
         reached = threads
     ax.stairs(timeline[TOTAL], edges, baseline=None, color="#222222", linewidth=0.8, label="threads there were")
     ax.set_ylabel("threads")
+    draw.whole_numbers(ax.yaxis)
     ax.set_ylim(bottom=0)
     draw.legend(ax)
     _note_certificate(ax, time_ledger.certificate)
