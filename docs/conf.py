@@ -57,6 +57,23 @@ def find_lost_pictures(app: Sphinx, problem: Exception | None) -> None:
         raise ExtensionError(f"pictures are missing: {'; '.join(lost)}")
 
 
+def first_sentence(  # noqa: PLR0917
+    app: Sphinx, kind: str, name: str, thing: object, options: object, lines: list[str]
+) -> None:
+    """Put the first sentence of an attribute together again: napoleon takes what is before a colon for its type."""
+    types = [line for line in lines if line.startswith(":type: ")]
+    if kind in {"attribute", "property"} and types:
+        lines.remove(types[0])
+        lines[0] = f"{types[0].removeprefix(':type: ')}: {lines[0]}"
+
+
+def pages_to_read_again(app: Sphinx, *changes: object) -> list[str]:
+    """The first page: it shows a picture that a notebook makes, and does not know when that is made anew."""
+    return ["index"]
+
+
 def setup(app: Sphinx) -> None:
-    """Have the pages looked at once they are there."""
+    """Have docstrings looked at once napoleon is done with them, and pages once they are there."""
+    app.connect("env-get-outdated", pages_to_read_again)
+    app.connect("autodoc-process-docstring", first_sentence, priority=900)
     app.connect("build-finished", find_lost_pictures)
