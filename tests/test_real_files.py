@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 from analyses import Jets, runner_for
 from distributed import Client, LocalCluster
 
+import roastcoffea
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.instrument.track import track_time
 from roastcoffea.monitor import TaskMonitor
 
 FILES = ("ttbar", "dy", "dimuon", "all")
@@ -118,6 +121,22 @@ def test_sample_on_a_cluster_without_the_package(without_package: Client, sample
     assert collector.metrics["worker_cpu_time_seconds"] > 0
     assert collector.span_metrics["execute", "Jets", "memory-read", "count"] == 16
     assert wait_until(lambda: what_stays(without_package) == [])
+
+
+def test_sections_on_a_cluster_without_the_package(without_package: Client, sample: Any) -> None:
+    class Sectioned(Jets):
+        def process(self, events: Any) -> dict[str, Any]:
+            with track_time("all"):
+                return Jets.process(self, events)
+
+    cloudpickle.register_pickle_by_value(roastcoffea)
+    try:
+        with MetricsCollector(without_package) as collector:
+            runner_for(without_package, 1000)(sample, processor_instance=Sectioned())
+    finally:
+        cloudpickle.unregister_pickle_by_value(roastcoffea)
+    sections = collector.measurement.sections
+    assert sections.groupby("name")["count"].sum().to_dict() == {"all": 16}
 
 
 def test_a_monitor_on_a_cluster_without_the_package(without_package: Client) -> None:

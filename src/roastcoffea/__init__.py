@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from roastcoffea.visualization.plots import plot_task_stream as plot_task_stream
     from roastcoffea.visualization.plots import plot_throughput_timeline as plot_throughput_timeline
     from roastcoffea.visualization.plots import plot_time_ledger as plot_time_ledger
+    from roastcoffea.visualization.plots import plot_time_ledger_timeline as plot_time_ledger_timeline
     from roastcoffea.visualization.plots import plot_total_active_tasks_timeline as plot_total_active_tasks_timeline
     from roastcoffea.visualization.plots import plot_worker_activity_timeline as plot_worker_activity_timeline
     from roastcoffea.visualization.plots import plot_worker_balance as plot_worker_balance
@@ -85,6 +86,7 @@ _PLOTS: Final = (
     "plot_task_stream",
     "plot_throughput_timeline",
     "plot_time_ledger",
+    "plot_time_ledger_timeline",
     "plot_total_active_tasks_timeline",
     "plot_worker_activity_timeline",
     "plot_worker_balance",

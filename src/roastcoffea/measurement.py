@@ -338,7 +338,7 @@ class Measurement:
         figsize: tuple[float, float] | None = None,
         output_path: str | PathLike[str] | None = None,
     ) -> tuple[Figure, Axes]:
-        """Draw the plot of this name, with or without "plot_": on these axes, else on a new figure.
+        """Draw the plot of this name, with or without `plot_`: on these axes, else on a new figure.
 
         Raises
         ------

@@ -183,8 +183,10 @@ class Snapshot(Mapping[str, Any]):
     ----------
     timestamp : float
         Unix seconds, on the client's clock.
-    num_tasks, num_workers : int
-        Tasks and workers that the scheduler knew.
+    num_tasks : int
+        Tasks that the scheduler knew.
+    num_workers : int
+        Workers that the scheduler knew.
     tasks : list of dict
         `key`, `state`, `worker` (None where no worker has it), `nbytes` and `type` (None where not known yet).
     """

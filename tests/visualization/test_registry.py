@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -54,6 +55,7 @@ OLD = {
 OWN = {
     "byte_ledger",
     "time_ledger",
+    "time_ledger_timeline",
     "task_stream",
     "chunk_phases",
     "branch_bytes",
@@ -261,6 +263,23 @@ def test_where_ipython_runs_the_figure_is_pyplots(run: Run, no_pyplot: None, mon
     assert not registry._pyplot_shows()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: "a shell"))
     assert registry._pyplot_shows()
+
+
+IN_A_NOTEBOOK = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell("from handmade import handmade_run; from roastcoffea import plot_byte_ledger", silent=True)
+for _ in range(3):
+    shell.run_cell("_ = plot_byte_ledger(handmade_run())")
+"""
+
+
+def test_each_figure_shows_in_a_notebook() -> None:
+    environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    command = [sys.executable, "-c", IN_A_NOTEBOOK]
+    done = subprocess.run(command, check=True, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.count("<Figure size") == 3
 
 
 def test_the_style_of_the_user_stays_on_his_axes(run: Run, no_pyplot: None) -> None:

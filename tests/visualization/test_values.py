@@ -76,6 +76,25 @@ def test_the_time_ledger() -> None:
     assert shown == [OF_TIME[name] for name in found]
 
 
+def test_the_time_ledger_over_time() -> None:
+    ax = axes_of(plots.plot_time_ledger_timeline, handmade_run())
+    names = {colour: name for name, colour in OF_TIME.items()}
+    *areas, line = ax.patches
+    stairs = {names[to_hex(area.get_facecolor()).upper()]: area.get_data() for area in areas}
+    threads, edges, _ = line.get_data()
+    assert edges[[0, -1]] == pytest.approx([0, 100])
+    assert (threads * np.diff(edges)).sum() == pytest.approx(440)
+    assert list(stairs) == [name for name in OF_TIME if name in stairs]
+    assert set(stairs) - {area.get_label() for area in areas} == {"checkpoint"}  # 0.25 of 440
+    below = np.zeros(len(threads))
+    for name, (reached, edges, baseline) in stairs.items():
+        np.testing.assert_array_equal(baseline, below)
+        below = reached
+        key = f"time_{name.replace(': ', '_').replace(' ', '_')}_seconds"
+        assert ((reached - baseline) * np.diff(edges)).sum() == pytest.approx(EXPECTED[key])
+    assert (ax.get_xlabel().partition("\n")[0], ax.get_ylabel()) == ("time since the start of the run (s)", "threads")
+
+
 def test_workers_come_and_go() -> None:
     ax = axes_of(plots.plot_worker_count_timeline, handmade_run())
     times, counts = ax.lines[0].get_data()

@@ -6,13 +6,14 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+import matplotlib as mpl
 from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -235,9 +236,22 @@ def save(figure: Figure, path: str | PathLike[str]) -> Path:
     return file
 
 
-def own_style() -> AbstractContextManager[None]:
-    """Style of this package, on top of matplotlib's own and of nothing else."""
-    return style.context(["default", STYLE])
+@contextmanager
+def own_style() -> Iterator[None]:
+    """Style of this package, on top of matplotlib's own and of nothing else.
+
+    The backend of a notebook is loaded with the first figure, and turns interactive mode on: that has to stay, or no
+    later figure shows.
+    """
+    interactive = mpl.is_interactive()
+    try:
+        with style.context(["default", STYLE]):
+            try:
+                yield
+            finally:
+                interactive = mpl.is_interactive()
+    finally:
+        mpl.interactive(interactive)
 
 
 @contextmanager

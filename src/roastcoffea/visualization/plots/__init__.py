@@ -15,7 +15,7 @@ from roastcoffea.visualization.plots.chunks import (
     plot_sections,
 )
 from roastcoffea.visualization.plots.efficiency import plot_efficiency_summary, plot_resource_utilization
-from roastcoffea.visualization.plots.ledgers import plot_byte_ledger, plot_time_ledger
+from roastcoffea.visualization.plots.ledgers import plot_byte_ledger, plot_time_ledger, plot_time_ledger_timeline
 from roastcoffea.visualization.plots.per_task import (
     extract_per_task_metrics,
     plot_per_task_bytes_read,
@@ -65,6 +65,7 @@ __all__ = [
     "plot_task_stream",
     "plot_throughput_timeline",
     "plot_time_ledger",
+    "plot_time_ledger_timeline",
     "plot_total_active_tasks_timeline",
     "plot_worker_activity_timeline",
     "plot_worker_balance",

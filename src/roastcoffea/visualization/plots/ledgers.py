@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from roastcoffea.metrics import ByteLedger, TimeLedger
-from roastcoffea.metrics.ledger import RESIDUAL, Certificate
+from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Certificate
 from roastcoffea.units import BYTE, SECOND, Unit, three_digits
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import OF_BYTES, OF_TIME
 from roastcoffea.visualization.registry import TALL, plot
+
+TOO_SMALL_TO_SEE: Final = 1e-3
+"""Share of all thread time up to which a class has no entry in the legend of a timeline."""
 
 
 @plot("Bytes requested from storage")
@@ -33,6 +37,27 @@ def plot_time_ledger(ax: Axes, time_ledger: TimeLedger) -> None:
     scale = draw.seconds_scale(max(shown.values()))
     _draw_classes(ax, shown, total, scale, SECOND, OF_TIME)
     ax.set_xlabel(f"worker threads x time ({scale.unit}); in all {SECOND.text(total)}")
+    _note_certificate(ax, time_ledger.certificate)
+
+
+@plot("Threads by class over time", size=TALL)
+def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -> None:
+    """Draw how many threads did what, and why they did nothing, over time: areas are the time ledger's classes."""
+    timeline = time_ledger.timeline(draw.GRID)
+    moments = timeline.index.to_numpy(np.float64)
+    stop = float(moments[-1] + timeline["seconds"].iloc[-1])
+    edges = draw.time_axis(ax, start, stop)(np.append(moments, stop))
+    reached = np.zeros(len(timeline))
+    for name in (name for name in OF_TIME if name in timeline and timeline[name].any()):
+        threads = reached + timeline[name].to_numpy(np.float64)
+        label = name if time_ledger[name] > TOO_SMALL_TO_SEE * (time_ledger.total or 0.0) else None
+        ax.stairs(threads, edges, baseline=reached, fill=True, color=OF_TIME[name], label=label)
+        reached = threads
+    ax.stairs(timeline[TOTAL], edges, baseline=None, color="#222222", linewidth=0.8, label="threads there were")
+    ax.set_ylabel("threads")
+    draw.whole_numbers(ax.yaxis)
+    ax.set_ylim(bottom=0)
+    draw.legend(ax)
     _note_certificate(ax, time_ledger.certificate)
 
 

@@ -1,0 +1,79 @@
+"""How the site is built: `sphinx-build -W docs FOLDER`. Notebooks are executed; nothing is fetched from a network."""
+
+import os
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+
+from roastcoffea import __version__
+
+os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # kernels inherit it: a busy machine is no matter of the pages
+
+project = "roastcoffea"
+author = "The roastcoffea developers"
+project_copyright = author
+release = __version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["write_references.py"]
+default_role = "literal"
+
+html_theme = "furo"
+html_title = "roastcoffea"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+
+myst_heading_anchors = 3
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+nb_output_stderr = "warn"
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+python_use_unqualified_type_names = True
+
+
+def find_lost_pictures(app: Sphinx, problem: Exception | None) -> None:
+    """Fail where a page shows a picture that is not there: Sphinx says nothing of those that notebooks make."""
+    site = Path(app.outdir)
+    pages = {page: re.findall(r'src="(?:\.\./)*(_images/[^"]+)"', page.read_text()) for page in site.rglob("*.html")}
+    lost = [
+        f"{page}: {picture}"
+        for page, pictures in pages.items()
+        for picture in pictures
+        if not (site / picture).exists()
+    ]
+    if lost and problem is None:
+        raise ExtensionError(f"pictures are missing: {'; '.join(lost)}")
+
+
+def first_sentence(  # noqa: PLR0917
+    app: Sphinx, kind: str, name: str, thing: object, options: object, lines: list[str]
+) -> None:
+    """Put the first sentence of an attribute together again: napoleon takes what is before a colon for its type."""
+    types = [line for line in lines if line.startswith(":type: ")]
+    if kind in {"attribute", "property"} and types:
+        lines.remove(types[0])
+        lines[0] = f"{types[0].removeprefix(':type: ')}: {lines[0]}"
+
+
+def pages_to_read_again(app: Sphinx, *changes: object) -> list[str]:
+    """The first page: it shows a picture that a notebook makes, and does not know when that is made anew."""
+    return ["index"]
+
+
+def setup(app: Sphinx) -> None:
+    """Have docstrings looked at once napoleon is done with them, and pages once they are there."""
+    app.connect("env-get-outdated", pages_to_read_again)
+    app.connect("autodoc-process-docstring", first_sentence, priority=900)
+    app.connect("build-finished", find_lost_pictures)

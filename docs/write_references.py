@@ -1,0 +1,207 @@
+"""Writes the pages that others are the source of: `columns.md` of the tables' columns, `plots.md` of the plots."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from roastcoffea import monitor
+from roastcoffea.measurement import BREAKDOWNS, TABLES, Measurement
+from roastcoffea.metrics.time import MEANINGS
+from roastcoffea.monitor import TaskMonitor
+from roastcoffea.records.columns import Column
+from roastcoffea.records.run import FINISHED, Environment, Run
+from roastcoffea.report.exports.tables import METRIC_COLUMNS
+from roastcoffea.visualization import plots
+
+PAGES = Path(__file__).parent
+
+HEADING_OF_COLUMNS = """\
+# Tables and their columns
+
+This page is written by `docs/write_references.py` from the tables themselves. Each is a pandas DataFrame;
+`frame.attrs["columns"]` and `frame.attrs["units"]` say the same. Moments are Unix seconds. What was not measured is
+`<NA>`, NaN or None, never 0. A table that was not recorded at all is empty, and `frame.attrs["absent"]` says why.
+"""
+
+HEADING_OF_PLOTS = """\
+---
+file_format: mystnb
+kernelspec:
+  name: python3
+---
+
+# Plots
+
+This page is written by `docs/write_references.py` from the registry of plots.
+
+All are called alike. They take a collector, a measurement or a run, draw on axes of yours (`ax=`) or on a new figure,
+and give `(figure, axes)`. `title=`, `figsize=` and `output_path=` (a file: png, pdf or svg) are optional.
+`measurement.plot("time_ledger")` and `roastcoffea plot FOLDER` draw the same. A plot for which something was not
+measured raises a `ValueError` that says what, and why. The data that version 0.1.2 took are still taken:
+`tracking_data=`, `span_metrics=`, `metrics=` and `chunk_metrics=`.
+
+Below, each is drawn of one small run on two workers.
+
+```{code-cell} ipython3
+:tags: [hide-input]
+import awkward as ak
+from coffea.nanoevents import NanoAODSchema
+from coffea.processor import DaskExecutor, ProcessorABC, Runner
+from dask.distributed import Client
+
+import roastcoffea
+from roastcoffea import MetricsCollector, track_time
+from roastcoffea.demo import clean_jets, write_sample
+
+
+class Dijets(ProcessorABC):
+    def process(self, events):
+        with track_time("jets"):
+            jets = clean_jets(events)
+        with track_time("mass"):
+            pairs = jets[ak.num(jets) >= 2]
+            mass = (pairs[:, 0] + pairs[:, 1]).mass
+        return {"events": len(events), "mean": ak.mean(mass)}
+
+
+fileset = write_sample("sample", files=3, events=20_000)
+with Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client:
+    executor = DaskExecutor(client=client, status=False, retries=1)
+    runner = Runner(executor, schema=NanoAODSchema, chunksize=4_000, savemetrics=True)
+    with MetricsCollector(client, worker_tracking_interval=0.5) as collector:
+        runner(fileset, treename="Events", processor_instance=Dijets())
+measurement = collector.measurement
+```
+"""
+
+
+class Described(NamedTuple):
+    """A table: how it is called, what its rows are, and its columns with meaning and unit."""
+
+    name: str
+    rows: str
+    columns: Iterable[tuple[str, str, str | None]]
+
+
+def column_page() -> str:
+    """Markdown of all tables."""
+    tables = [*of_measurement(), *of_ledgers(), *of_monitor(), of_exports()]
+    return "\n".join([HEADING_OF_COLUMNS, *map(table_text, tables)])
+
+
+def table_text(table: Described) -> str:
+    """Markdown of one table."""
+    rows = [f"| `{name}` | {unit or ''} | {cell(meaning)} |" for name, meaning, unit in table.columns]
+    return "\n".join(
+        [f"## {table.name}\n", f"{table.rows}\n", "| column | unit | meaning |", "|---|---|---|", *rows, ""]
+    )
+
+
+def cell(text: str) -> str:
+    """Text as a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def of_measurement() -> Iterator[Described]:
+    """Tables of a measurement."""
+    measurement = Measurement(nothing_seen())
+    for name in TABLES:
+        frame = getattr(measurement, name)
+        units = frame.attrs["units"]
+        columns = [
+            (column, meaning.removesuffix(f" [{units.get(column)}]"), units.get(column))
+            for column, meaning in frame.attrs["columns"].items()
+        ]
+        yield Described(f"`measurement.{name}`", summary(getattr(Measurement, name)), columns)
+
+
+def nothing_seen() -> Run:
+    """A run of which nothing was recorded."""
+    nowhere = Environment(versions={}, client_host=None)
+    absent = dict.fromkeys(Run.__dataclass_fields__, "nothing was recorded")
+    return Run(
+        id="",
+        name=None,
+        start=0.0,
+        stop=0.0,
+        outcome=FINISHED,
+        error=None,
+        backend="",
+        environment=nowhere,
+        absent=absent,
+    )
+
+
+def summary(thing: object) -> str:
+    """First sentence of a docstring."""
+    return (inspect.getdoc(thing) or "").partition("\n\n")[0].replace("\n", " ")
+
+
+def of_ledgers() -> Iterator[Described]:
+    """Breakdowns of the ledgers, and the time ledger over time."""
+    for ledger, (breakdowns, meanings, unit) in BREAKDOWNS.items():
+        choices = ", ".join(f'"{what}"' for what in breakdowns)
+        extra = (
+            [("uncompressed", "size after decompression; by branch only", str(unit))] if "branch" in breakdowns else []
+        )
+        rows = f"`what` is one of {choices}: it names the index, and there is a row for each."
+        columns = [(name, meaning, str(unit)) for name, meaning in meanings.items()]
+        yield Described(f"`measurement.{ledger}.by(what)`", rows, [*columns, *extra])
+    yield Described(
+        "`measurement.time_ledger.timeline()`", "A row for each interval of time, whose index is `start`.", over_time()
+    )
+
+
+def over_time() -> Iterator[tuple[str, str, str | None]]:
+    """Columns of the time ledger over time."""
+    yield "start", "beginning of the interval (Unix time, the client's clock)", "s"
+    yield "seconds", "length of the interval", "s"
+    for name, meaning in MEANINGS.items():
+        if name != "residual":
+            yield name, f"mean over the interval: {meaning}", "threads"
+
+
+def of_monitor() -> Iterator[Described]:
+    """Tables of a task monitor."""
+    own = "TaskMonitor"
+    yield of_columns("`monitor.to_dataframe()`", f"Of a `{own}`: a row for each task.", monitor.MONITOR_COLUMNS)
+    yield of_columns("`monitor.per_worker()`", summary(TaskMonitor.per_worker), monitor.WORKER_COLUMNS)
+    yield of_columns("`monitor.joined(measurement)`", summary(TaskMonitor.joined), monitor.JOINED_COLUMNS)
+    compared = "`monitor.compare_with_report(report, measurement)`"
+    yield of_columns(f"{compared}`.chunks`", "A row for each chunk that gave a result.", monitor.COMPARED_COLUMNS)
+    yield of_columns(f"{compared}`.totals`", "A row for each quantity.", monitor.TOTAL_COLUMNS)
+
+
+def of_columns(name: str, rows: str, columns: Iterable[Column]) -> Described:
+    """Table that is described by columns of records."""
+    return Described(name, rows, [(column.name, column.meaning, column.unit) for column in columns])
+
+
+def of_exports() -> Described:
+    """Table of metrics that exports have beside the others."""
+    described: Mapping[str, str] = METRIC_COLUMNS
+    rows = "A row for each metric that is a number or a word, or missing; only `measurement.export` writes it."
+    return Described("`metrics` in exports", rows, [(name, meaning, None) for name, meaning in described.items()])
+
+
+def plot_page() -> str:
+    """Markdown of all plots, a notebook."""
+    return "\n".join([HEADING_OF_PLOTS, *(plot_text(name) for name in plots.PLOTS)])
+
+
+def plot_text(name: str) -> str:
+    """Markdown of one plot."""
+    function = plots.PLOTS[name].function_name
+    meaning = (inspect.getdoc(plots.PLOTS[name].draw) or "").strip()
+    call = f"```{{code-cell}} ipython3\nroastcoffea.{function}(measurement);\n```"
+    return f"## `{function}`\n\n{meaning}\n\n{call}\n"
+
+
+WRITTEN = {"columns.md": column_page, "plots.md": plot_page}
+
+if __name__ == "__main__":
+    for file, page in WRITTEN.items():
+        (PAGES / file).write_text(page(), encoding="utf-8")

@@ -1,0 +1,198 @@
+"""README and documentation: their code runs as it is printed, as far as it can here, and nothing in them is stale.
+
+Cells of notebooks are executed as the site is built; here they are held against the names and signatures of ours.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import click
+import pytest
+from analyses import Jets, runner_for
+from distributed import Client
+
+import roastcoffea
+from roastcoffea import MetricsCollector
+from roastcoffea.cli import commands
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+BLOCK = re.compile(r"^(?:<!-- (?P<note>.*?) -->\n)?```(?P<kind>[^\n]+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+INLINE_COMMAND = re.compile(r"`(roastcoffea [a-z][^`]*)`")
+CELL = "{code-cell} ipython3"
+NOT_RUN = "not run here"
+"""Note above a block that needs what a test does not have; one that another test runs names that."""
+
+
+class Block(NamedTuple):
+    """A block of code on a page."""
+
+    page: Path
+    kind: str
+    note: str | None
+    text: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    for found in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        text = re.sub(r"\A(:\w+:.*\n)+", "", found["text"])
+        yield Block(page, found["kind"], found["note"], text)
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+ALL = [block for page in PAGES for block in blocks(page)]
+CODE = [block for block in ALL if block.kind in {"python", CELL}]
+RUN_HERE = {
+    page: [block for block in CODE if (block.page, block.kind, block.note) == (page, "python", None)] for page in PAGES
+}
+
+
+def test_blocks_are_of_a_kind_that_is_looked_at() -> None:
+    known = {"python", CELL, "console", "text", "{eval-rst}", "{toctree}", "{include} ../CHANGELOG.md"}
+    assert {block.kind for block in ALL} - known == {"{glue} ledgers-over-time"}
+    for note in {block.note for block in ALL} - {None, NOT_RUN}:
+        assert (ROOT / re.fullmatch(r"(tests/\w+\.py) runs this", str(note))[1]).exists()  # type: ignore[index]
+
+
+@pytest.mark.parametrize("block", CODE, ids=lambda block: name_of(block.page))
+def test_code_fits_the_package(block: Block) -> None:
+    tree = ast.parse(block.text)
+    ours = {"roastcoffea": roastcoffea}
+    for earlier in CODE[: CODE.index(block) + 1]:
+        if earlier.page == block.page:
+            ours |= imported(ast.parse(earlier.text))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            check_call(node, ours)
+
+
+def imported(tree: ast.AST) -> dict[str, Any]:
+    """What a piece of code imports of ours, by the name that it has there."""
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "roastcoffea":
+            module = importlib.import_module(str(node.module))
+            found |= {alias.asname or alias.name: getattr(module, alias.name) for alias in node.names}
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.partition(".")[0] == "roastcoffea":
+                    importlib.import_module(alias.name)
+    return found
+
+
+def check_call(call: ast.Call, ours: dict[str, Any]) -> None:
+    """Whether arguments of a call of ours fit the signature."""
+    name, *attributes = ast.unparse(call.func).split(".")
+    if name not in ours or any(keyword.arg is None for keyword in call.keywords):
+        return
+    function = ours[name]
+    for attribute in attributes:
+        function = getattr(function, attribute)
+    arguments = [argument for argument in call.args if not isinstance(argument, ast.Starred)]
+    inspect.signature(function).bind_partial(*arguments, **{str(keyword.arg): None for keyword in call.keywords})
+
+
+@pytest.fixture(scope="module")
+def measured(shared_client: Client, sample: Any) -> dict[str, Any]:
+    """What a reader has who comes to a page: a client, a Runner, and an analysis that was measured."""
+    runner = runner_for(shared_client, 1000)
+    with MetricsCollector(shared_client) as collector:
+        output, report = runner(sample, treename="Events", processor_instance=Jets())
+    return {
+        "client": shared_client,
+        "runner": runner,
+        "fileset": sample,
+        "processor": Jets(),
+        "collector": collector,
+        "output": output,
+        "report": report,
+    }
+
+
+@pytest.mark.parametrize("page", [page for page, found in RUN_HERE.items() if found], ids=name_of)
+def test_code_runs(page: Path, measured: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    measured["collector"].save_measurement("roastcoffea-runs", "dijets")
+    names = {"__name__": "__main__", "roastcoffea": roastcoffea, **measured}
+    for block in RUN_HERE[page]:
+        exec(compile(block.text, f"{name_of(page)}, as printed", "exec"), names)
+
+
+def commands_of(block: Block) -> Iterator[list[str]]:
+    for line in block.text.splitlines():
+        for command in line.split("&&"):
+            yield shlex.split(command)
+
+
+CONSOLE = [words for block in ALL if block.kind == "console" for words in commands_of(block)]
+INLINE = [shlex.split(text) for page in PAGES for text in INLINE_COMMAND.findall(page.read_text(encoding="utf-8"))]
+OURS = {" ".join(words): words for words in CONSOLE + INLINE if words[0] == "roastcoffea"}
+
+
+@pytest.mark.parametrize("words", OURS.values(), ids=OURS)
+def test_commands_are_understood(words: list[str]) -> None:
+    _, name, *arguments = words[: words.index(">")] if ">" in words else words
+    with suppress(click.exceptions.Exit):  # --help
+        commands.commands[name].make_context(name, arguments)
+
+
+def test_what_is_installed_can_be_installed() -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    installed = [word for words in CONSOLE if words[0] == "pip" for word in words[2:] if word != "-e"]
+    assert installed
+    for place in installed:
+        wanted = re.fullmatch(r"\.(?:\[([\w,]+)\])?", place)
+        assert wanted is not None
+        assert set(filter(None, (wanted[1] or "").split(","))) <= extras
+
+
+@pytest.fixture(scope="module")
+def references() -> dict[str, Any]:
+    spec = importlib.util.spec_from_file_location("write_references", DOCS / "write_references.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return dict(module.WRITTEN)
+
+
+@pytest.mark.parametrize("page", ["columns.md", "plots.md"])
+def test_pages_that_are_written_are_up_to_date(page: str, references: dict[str, Any]) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    assert text == references[page](), f"docs/{page} is stale: run `python docs/write_references.py`"
+
+
+def test_every_column_is_described(references: dict[str, Any], measured: dict[str, Any]) -> None:
+    page = references["columns.md"]()
+    measurement = measured["collector"].measurement
+    for name in roastcoffea.measurement.TABLES:
+        section = page.partition(f"## `measurement.{name}`\n")[2].partition("\n## ")[0]
+        rows = [line.split("|") for line in section.splitlines() if line.startswith("| `")]
+        described = {row[1].strip(" `"): row[2].strip() or None for row in rows}
+        frame = getattr(measurement, name)
+        assert described == {column: frame.attrs["units"].get(column) for column in frame}
+        assert all(row[3].strip() for row in rows)
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page, plots = ((DOCS / name).read_text(encoding="utf-8") for name in ("api.md", "plots.md"))
+    for name in roastcoffea.__all__:
+        if name.startswith("plot_"):
+            assert f"## `{name}`" in plots, f"docs/plots.md lacks {name}"
+        elif name != "__version__":
+            assert re.search(rf"^\.\. auto\w+:: roastcoffea\.{name}$", page, re.MULTILINE), f"docs/api.md lacks {name}"
