@@ -13,7 +13,7 @@ import html
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -131,7 +131,7 @@ def _head(title: str, programs: Sequence[str]) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY.format(scripts=hashes)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{html.escape(title)}</title>"
+        f"<title>{html.escape(title)} - roastcoffea</title>"
         f"<style>{style}@media (prefers-color-scheme: dark) {{ :root:not([data-scheme=light]) {{ {dark} }} }} "
         f":root[data-scheme=dark] {{ {dark} }}</style>"
     )
@@ -166,15 +166,19 @@ def _section(section: Section, anchor: str) -> str:
 # Tables
 
 
-class _Column(NamedTuple):
+class Head(NamedTuple):
+    """Head of a column; numeric ones are flush right, and sort by value."""
+
     name: str
-    meaning: str
-    numeric: bool
-    write: Callable[[Any], str]
+    meaning: str = ""
+    numeric: bool = False
 
 
-Cell = tuple[str, "float | None"]
-"""What is shown, and what is sorted by: None for text, and for what is not known."""
+class Cell(NamedTuple):
+    """What is shown, and what is sorted by: None for text, and for what is not known."""
+
+    shown: str
+    value: float | None = None
 
 
 def table(frame: pd.DataFrame, name: str, *, units: Mapping[str, Unit] | None = None, most: int = MOST_ROWS) -> Html:
@@ -193,33 +197,52 @@ def table(frame: pd.DataFrame, name: str, *, units: Mapping[str, Unit] | None = 
     """
     if "absent" in frame.attrs:
         return paragraph(f"Not measured: {frame.attrs['absent']}.", quiet=True)
-    if frame.empty:
-        return paragraph(f"There are no {name}.", quiet=True)
     columns = [_column(frame, label, units or {}) for label in frame.columns]
-    rows = list(_rows(frame.head(most), columns))
+    taken = frame.head(most)
+    cells = [[_cell(column, value) for value in taken[label]] for column, label in zip(columns, taken, strict=True)]
+    return table_of_cells([column.head for column in columns], list(zip(*cells, strict=True)), name, len(frame))
+
+
+def table_of_cells(
+    heads: Sequence[Head],
+    rows: Sequence[Sequence[Cell]],
+    name: str,
+    total: int | None = None,
+    *,
+    first: int = FIRST_ROWS,
+) -> Html:
+    """Table of cells; `total` is how many rows there are in all, `first` how many are shown without scripts."""
+    if not rows:
+        return paragraph(f"There are no {name}.", quiet=True)
     parts = [
         f'<div class="table"><div class="wide" tabindex="0" role="region" aria-label="{html.escape(name)}">',
-        f"<table><thead><tr>{''.join(map(_header, columns))}</tr></thead>",
-        f"<tbody>{''.join(_row(columns, row) for row in rows[:FIRST_ROWS])}</tbody></table></div>",
-        _more(rows[FIRST_ROWS:]),
-        _told(name, len(rows), len(frame)),
-        _meanings(columns),
+        f"<table><thead><tr>{''.join(map(_header, heads))}</tr></thead>",
+        f"<tbody>{''.join(_row(heads, row) for row in rows[:first])}</tbody></table></div>",
+        _more(rows[first:]),
+        _told(name, len(rows), total or len(rows), first),
+        _meanings(heads),
         "</div>",
     ]
     return Html("".join(parts))
 
 
+class _Column(NamedTuple):
+    head: Head
+    write: Callable[[Any], str]
+
+
 def _column(frame: pd.DataFrame, label: Any, units: Mapping[str, Unit]) -> _Column:
     meaning = str(frame.attrs.get("columns", {}).get(label, ""))
-    symbol = frame.attrs.get("units", {}).get(label)
-    values = frame[label].dropna()
-    numeric = bool(len(values)) and all(_is_number(value) for value in values.iloc[:100])
+    symbol = str(frame.attrs.get("units", {}).get(label))
+    known = frame[label].dropna().iloc[:100]
+    numeric = bool(len(known)) and all(map(_is_number, known))
+    head = Head(str(label).replace("_", " "), meaning, numeric)
     if not numeric:
-        return _Column(str(label), meaning, False, _words)
+        return _Column(head, _words)
     if symbol == SECOND.symbol and MOMENT in meaning:
-        return _Column(str(label), meaning, True, _moment)
-    unit = units.get(label) or UNITS.get(str(symbol))
-    return _Column(str(label), meaning, True, number if unit is None else unit.text)
+        return _Column(head, _moment)
+    unit = units.get(label) or UNITS.get(symbol)
+    return _Column(head, number if unit is None else unit.text)
 
 
 def _is_number(value: Any) -> bool:
@@ -235,15 +258,10 @@ def _moment(seconds: float) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
 
 
-def _rows(frame: pd.DataFrame, columns: Sequence[_Column]) -> Iterator[tuple[Cell, ...]]:
-    cells = [[_cell(column, value) for value in frame[label]] for column, label in zip(columns, frame, strict=True)]
-    return zip(*cells, strict=True)
-
-
 def _cell(column: _Column, value: Any) -> Cell:
     if not isinstance(value, list | tuple) and _is_missing(value):
-        return NOT_KNOWN, None
-    return column.write(value), _finite(value) if column.numeric else None
+        return Cell(NOT_KNOWN)
+    return Cell(column.write(value), float(value) if column.head.numeric and math.isfinite(value) else None)
 
 
 def _is_missing(value: Any) -> bool:
@@ -252,25 +270,19 @@ def _is_missing(value: Any) -> bool:
     return bool(pd.isna(value))
 
 
-def _finite(value: Any) -> float | None:
-    return float(value) if math.isfinite(value) else None
+def _header(head: Head) -> str:
+    kind = ' class="number"' if head.numeric else ""
+    return f'<th scope="col"{kind} title="{html.escape(head.meaning)}">{text(head.name)}</th>'
 
 
-def _header(column: _Column) -> str:
-    kind = ' class="number"' if column.numeric else ""
-    label = text(column.name.replace("_", " "))
-    return f'<th scope="col"{kind} title="{html.escape(column.meaning)}">{label}</th>'
+def _row(heads: Sequence[Head], cells: Sequence[Cell]) -> str:
+    return f"<tr>{''.join(map(_data, heads, cells))}</tr>"
 
 
-def _row(columns: Sequence[_Column], cells: Iterable[Cell]) -> str:
-    return f"<tr>{''.join(map(_data, columns, cells))}</tr>"
-
-
-def _data(column: _Column, cell: Cell) -> str:
-    shown, value = cell
-    if value is not None:
-        return f'<td data-v="{value!r}">{text(shown)}</td>'
-    return f'<td class="unknown">{text(shown)}</td>' if column.numeric else f"<td>{text(shown)}</td>"
+def _data(head: Head, cell: Cell) -> str:
+    if cell.value is not None:
+        return f'<td data-v="{cell.value!r}">{text(cell.shown)}</td>'
+    return f'<td class="unknown">{text(cell.shown)}</td>' if head.numeric else f"<td>{text(cell.shown)}</td>"
 
 
 def _more(rows: Sequence[Sequence[Cell]]) -> str:
@@ -280,20 +292,21 @@ def _more(rows: Sequence[Sequence[Cell]]) -> str:
     return f'<script type="text/plain" class="more">{_packed(json.dumps(rows).encode())}</script>'
 
 
-def _told(name: str, taken: int, total: int) -> str:
+def _told(name: str, taken: int, total: int, first: int) -> str:
     """How many rows there are, and which of them can be seen."""
-    notes = []
+    notes = ""
     if taken < total:
-        notes.append(f"The first {number(taken)} of {number(total)} {name} are in this page.")
-    without = f"The first {number(FIRST_ROWS)} of {number(taken)} are shown; scripts are off."
-    unscripted = f"<noscript>{paragraph(without, quiet=True)}</noscript>" if taken > FIRST_ROWS else ""
-    return "".join(paragraph(note, quiet=True) for note in notes) + unscripted
+        notes += paragraph(f"The first {number(taken)} of {number(total)} {name} are in this page.", quiet=True)
+    if taken > first:
+        off = paragraph(f"Scripts are off: the first {number(first)} of {number(taken)} {name} are shown.", quiet=True)
+        notes += f"<noscript>{off}</noscript>"
+    return notes
 
 
-def _meanings(columns: Sequence[_Column]) -> str:
-    told = [
-        f"<dt>{text(column.name.replace('_', ' '))}</dt><dd>{text(column.meaning)}</dd>"
-        for column in columns
-        if column.meaning not in {"", column.name}
-    ]
+def _meanings(heads: Sequence[Head]) -> str:
+    told = [f"<dt>{text(head.name)}</dt><dd>{text(head.meaning)}</dd>" for head in heads if _says_more(head)]
     return f"<details><summary>What the columns mean</summary><dl>{''.join(told)}</dl></details>" if told else ""
+
+
+def _says_more(head: Head) -> bool:
+    return head.meaning not in {"", head.name}
