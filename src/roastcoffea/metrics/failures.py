@@ -54,6 +54,12 @@ FAILED_FILE_COLUMNS: Final = (
 )
 """One row for each file in which an attempt failed."""
 
+OF_CHUNKS: Final = (
+    *("dataset", "file", "entry_start", "entry_stop", "worker", "start", "error", "key", "run_id", "attempt"),
+    *("id", "outcome", "wall_seconds", "bytes_requested"),
+)
+"""Columns of chunks that tell of failed ones: rows of all would be many more objects."""
+
 PLACE: Final = ("dataset", "file", "tree")
 RANGE: Final = ("entry_start", "entry_stop")
 
@@ -76,7 +82,7 @@ def failed_work(run: Run) -> pa.Table:
 
 def _failed_chunks(chunks: pa.Table) -> Iterator[dict[str, Any]]:
     used = counted_chunks(chunks)["id"].combine_chunks()
-    wasted = chunks.filter(pc.invert(pc.is_in(chunks["id"], value_set=used)))
+    wasted = chunks.select(OF_CHUNKS).filter(pc.invert(pc.is_in(chunks["id"], value_set=used)))
     for row in wasted.to_pylist():
         reason = row["outcome"] if row["outcome"] in FAILED else REPEATED
         amounts = {"seconds": row["wall_seconds"], "bytes": row["bytes_requested"]}
@@ -100,7 +106,9 @@ def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
     if not lost:
         return
     names = ("dataset", "file", *RANGE)
-    known = {row["key"]: row for row in chunks.select(["key", *names]).to_pylist()}
+    theirs = chunks.select(["key", *names])
+    theirs = theirs.filter(pc.is_in(theirs["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
+    known = {row["key"]: row for row in theirs.to_pylist()}
     for row in lost:
         start, stop = row["start"], row["stop"]
         seconds = None if start is None or stop is None else stop - start

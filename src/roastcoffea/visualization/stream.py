@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.metrics.attempts import identities
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.ledger import RESIDUAL
 from roastcoffea.metrics.statistics import Numbers
@@ -122,14 +123,10 @@ def _tasks_with_class(tasks: pa.Table, chunks: pa.Table | None) -> _Rows:
 
 def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
     """For each attempt of a task the row of its chunk; -1 where it is none's."""
-    names = ["key", "run_id"]
-    wanted = tasks.select(names).append_column("row", pa.array(np.arange(len(tasks))))
-    inside = chunks.select(names).append_column("chunk", pa.array(np.arange(len(chunks))))
-    joined = wanted.join(inside.group_by(names).aggregate([("chunk", "max")]), names)
-    rows, found = joined["row"].to_numpy(), pc.fill_null(joined["chunk_max"], -1).to_numpy()
-    chunk = np.full(len(tasks), -1)
-    chunk[rows] = found
-    return chunk
+    of_chunks, of_tasks = identities(tasks, chunks)
+    order = np.argsort(of_chunks, kind="stable")
+    last = order[np.maximum(np.searchsorted(of_chunks, of_tasks, side="right", sorter=order) - 1, 0)]
+    return np.where((of_tasks >= 0) & (of_chunks[last] == of_tasks), last, -1)
 
 
 def _main_classes(chunks: pa.Table) -> Integers:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import bokeh
 import numpy as np
@@ -19,6 +19,7 @@ from bokeh.models import (
     PanTool,
     Range1d,
     ResetTool,
+    TimedeltaTickFormatter,
     WheelZoomTool,
 )
 from bokeh.plotting import figure
@@ -31,9 +32,9 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.report.page.frame import asset, data_block, packed_block
 from roastcoffea.report.page.packing import MOST_GROUPS, groups_of, packed_pixels, packed_tasks
 from roastcoffea.report.page.stills import stacked, stream_picture
-from roastcoffea.units import GIGABIT_PER_SECOND, SECOND, number
+from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
 from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
-from roastcoffea.visualization.draw import held
+from roastcoffea.visualization.draw import bytes_scale, held
 from roastcoffea.visualization.material import Material
 from roastcoffea.visualization.plots.throughput import data_rates
 from roastcoffea.visualization.series import Integers
@@ -46,8 +47,11 @@ BINS: Final = 600
 RATE_BINS: Final = 400
 STILL_BINS: Final = 150
 MILLISECONDS: Final = 1e3
-BITS_PER_GIGABIT: Final = 1e9
 UNTOLD: Final = "not recorded"
+NOTHING: Final = "nothing"
+BORDER: Final = 84
+"""Pixels beside a chart."""
+
 RATES, CLASSES, STREAM = "rates", "classes", "stream"
 
 
@@ -117,7 +121,7 @@ def _made(material: Material, every_task: bool) -> dict[str, _Chart | str]:
     start = material.start
     stop = max(material.run.stop, start)
     length = MILLISECONDS * max(stop - start, 1e-3)
-    window = Range1d(0, length, bounds=(-0.02 * length, 1.02 * length), min_interval=1e-2, name="window")
+    window = Range1d(start=0, end=length, bounds=(-0.02 * length, 1.02 * length), min_interval=1e-2, name="window")
     context = _Context(material, start, stop, window, every_task)
     return {name: _or_reason(make, context) for name, make in MAKERS.items()}
 
@@ -150,15 +154,16 @@ def _told(material: Material, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
 
 def _rates(context: _Context) -> _Chart:
     edges, rates = data_rates(context.material.chunks, context.start, RATE_BINS)
-    x, amounts = _since(context, edges), rates / BITS_PER_GIGABIT
-    plot = _figure(RATES, context, "Gbit/s", (0, 1.05 * max(float(amounts.max()), 1e-9)), 200)
+    scale = bytes_scale(float(rates.max()), "bit/s")
+    x, amounts = _since(context, edges), rates * scale.factor
+    plot = _figure(RATES, context, scale.unit, (0, 1.05 * max(float(amounts.max()), 1e-9)), 210)
     source = ColumnDataSource({"x": x, "rate": np.append(amounts, amounts[-1:])})
     plot.varea_step(x="x", y1=0, y2="rate", source=source, step_mode="after", fill_color=BLUE, fill_alpha=0.45)
     plot.step(x="x", y="rate", source=source, mode="after", line_color=BLUE)
     _add_workers(plot, context)
-    most = GIGABIT_PER_SECOND.text(float(amounts.max()))
+    most = f"{number(three_digits(float(amounts.max())))} {scale.unit}"
     still = stacked(x, {"rate": amounts}, {"rate": BLUE}, most, SECOND.text(context.stop - context.start))
-    return _Chart(plot, still, {}, {})
+    return _Chart(plot, still, {}, {"unit": scale.unit})
 
 
 def _add_workers(plot: Any, context: _Context) -> None:
@@ -169,41 +174,49 @@ def _add_workers(plot: Any, context: _Context) -> None:
         return
     counts = held(counts)
     source = ColumnDataSource({"x": _since(context, times), "workers": counts}, name="workers")
-    plot.extra_y_ranges = {"workers": Range1d(0, 1.15 * max(float(counts.max()), 1.0))}
+    plot.extra_y_ranges = {"workers": Range1d(start=0, end=1.15 * max(float(counts.max()), 1.0))}
     plot.step(
         x="x", y="workers", source=source, y_range_name="workers", mode="after", line_color=GREY, line_dash="dashed"
     )
-    plot.add_layout(LinearAxis(y_range_name="workers", axis_label="workers", minor_tick_line_color=None), "right")
+    axis = LinearAxis(y_range_name="workers", axis_label="workers", minor_tick_line_color=None)
+    axis.axis_label_text_font_style = "normal"
+    plot.add_layout(axis, "right")
 
 
 def _classes(context: _Context) -> _Chart:
     ledger: TimeLedger = context.material.time_ledger
     lines = ledger.timeline(BINS)
     edges = np.append(lines.index.to_numpy(), lines.index[-1] + lines["seconds"].iloc[-1])
-    names = [name for name in ledger if name != RESIDUAL and lines[name].any()]
+    threads = {name: lines[name].to_numpy() for name in ledger if name != RESIDUAL and lines[name].any()}
+    if not threads:
+        raise NotMeasuredError("there were no threads")
     offered = lines[TOTAL].to_numpy()
     plot = _figure(CLASSES, context, "threads", (0, 1.05 * max(float(offered.max()), 1.0)), 300)
-    source = ColumnDataSource({"x": _since(context, edges)} | _stack(lines, names))
-    for below, name in zip(("nothing", *names), names, strict=False):
+    source = ColumnDataSource({"x": _since(context, edges), **_stack(threads, offered)})
+    for below, name in zip((NOTHING, *threads), threads, strict=False):
         plot.varea_step(x="x", y1=below, y2=name, source=source, step_mode="after", fill_color=OF_TIME[name])
     plot.step(x="x", y=TOTAL, source=source, mode="after", line_width=1.5)
-    told = {"names": names, "colours": [OF_TIME[name] for name in names]}
-    return _Chart(plot, _still_of_classes(ledger, names, context), {name: OF_TIME[name] for name in names}, told)
+    legend = {name: OF_TIME[name] for name in threads}
+    told = {"names": list(threads), "colours": list(legend.values())}
+    return _Chart(plot, _still_of_classes(context, edges, threads), legend, told)
 
 
-def _stack(lines: Any, names: list[str]) -> dict[str, Numbers]:
+def _stack(threads: Mapping[str, Numbers], offered: Numbers) -> dict[str, Numbers]:
     """Upper edge of each class, the last bin twice so that there is an end to its step; floats of 32 bits will do."""
-    reached = np.cumsum([np.zeros(len(lines)), *(lines[name].to_numpy() for name in names)], axis=0)
-    rows = dict(zip(("nothing", *names), reached, strict=True)) | {TOTAL: lines[TOTAL].to_numpy()}
+    reached = np.cumsum([np.zeros(len(offered)), *threads.values()], axis=0)
+    rows = dict(zip((NOTHING, *threads), reached, strict=True)) | {TOTAL: offered}
     return {name: np.append(row, row[-1:]).astype(np.float32) for name, row in rows.items()}
 
 
-def _still_of_classes(ledger: TimeLedger, names: list[str], context: _Context) -> Html:
-    lines = ledger.timeline(STILL_BINS)
-    edges = np.append(lines.index.to_numpy(), lines.index[-1] + lines["seconds"].iloc[-1])
-    top = f"{number(float(lines[names].sum(axis=1).max()))} threads" if names else ""
+def _still_of_classes(context: _Context, edges: Numbers, threads: Mapping[str, Numbers]) -> Html:
+    """Picture of some bins together."""
+    together = max(len(edges) // STILL_BINS, 1)
+    starts = np.arange(0, len(edges) - 1, together)
+    counts = np.diff(np.append(starts, len(edges) - 1))
+    means = {name: np.add.reduceat(row, starts) / counts for name, row in threads.items()}
+    most = max(map(float, np.sum(list(threads.values()), axis=0)))
     length = SECOND.text(context.stop - context.start)
-    return stacked(edges, {name: lines[name].to_numpy() for name in names}, OF_TIME, top, length) if names else Html("")
+    return stacked(np.append(edges[starts], edges[-1]), means, OF_TIME, f"{number(most)} threads", length)
 
 
 def _stream(context: _Context) -> _Chart:
@@ -258,28 +271,48 @@ MAKERS: Final[Mapping[str, Callable[[_Context], _Chart]]] = {RATES: _rates, CLAS
 
 def _figure(name: str, context: _Context, label: str, heights: tuple[float, float], pixels: int) -> Any:
     """Figure over time, as wide as the page."""
-    width = "width" if name != STREAM else "both"
+    dimensions: Literal["width", "both"] = "both" if name == STREAM else "width"
     drag = PanTool(dimensions="width")
     plot = figure(
         name=name,
         x_range=context.window,
-        y_range=Range1d(*heights, bounds=(min(heights), max(heights))),
+        y_range=Range1d(start=heights[0], end=heights[1], bounds=(min(heights), max(heights))),
         x_axis_type="timedelta",
         y_axis_label=label,
         height=pixels,
         sizing_mode="stretch_width",
-        toolbar_location="right",
-        tools=[drag, BoxZoomTool(dimensions=width), WheelZoomTool(dimensions="width"), ResetTool()],
+        toolbar_location="above",
+        tools=[drag, BoxZoomTool(dimensions=dimensions), WheelZoomTool(dimensions="width"), ResetTool()],
         active_drag=drag,
         active_scroll=None,  # else the wheel would no longer move the page
         output_backend="canvas",
-        min_border_left=64,
-        min_border_right=8,
+        min_border_left=BORDER,
+        min_border_right=BORDER,  # each has as much, so that moments are above each other
         lod_threshold=None,
     )
     plot.toolbar.logo = None
+    plot.axis.axis_label_text_font_style = "normal"
     plot.yaxis.minor_tick_line_color = None
+    plot.xaxis.formatter = _formatter(context.stop - context.start)
     return plot
+
+
+def _formatter(length: float) -> TimedeltaTickFormatter:
+    """How moments in a run of so many seconds are written."""
+    seconds = "%s s" if length < SECONDS_PER_MINUTE else "%m min %S s"
+    minutes = "%m min"
+    if length >= SECONDS_PER_HOUR:
+        seconds, minutes = "%h h %M min %S s", "%h h %M min"
+    return TimedeltaTickFormatter(
+        microseconds="%s.%MS%US s",
+        milliseconds="%s.%MS s",
+        seconds=seconds,
+        minsec=seconds,
+        minutes=minutes,
+        hourmin=minutes,
+        hours="%h h",
+        days="%d days",
+    )
 
 
 def _since(context: _Context, moments: Numbers) -> Numbers:

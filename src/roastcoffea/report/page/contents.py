@@ -13,7 +13,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.folders import whole_file
 from roastcoffea.markup import Html, columns, heading, listing, paragraph, text
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger
-from roastcoffea.metrics.ledger import TOTAL
+from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.notebook import SHOWN
@@ -190,10 +190,10 @@ def _metrics(metrics: Metrics) -> Iterator[Html]:
     yield table_of_cells([Head("metric"), Head("reason")], reasons, "missing metrics", first=len(names))
 
 
-def _metric(metrics: Metrics, row: dict[str, Any]) -> list[Cell]:
+def _metric(metrics: Metrics, row: dict[Any, Any]) -> list[Cell]:
     name = row["name"]
-    texts = [Cell("" if row[key] is None else str(row[key])) for key in ("unit", "group", "source", "meaning")]
-    return [Cell(name), _amount(metrics[name], metrics.unit[name]), *texts]
+    words = [str(row[key] or "").partition("\n")[0] for key in ("unit", "group", "source", "meaning")]
+    return [Cell(name), _amount(metrics[name], metrics.unit[name]), *map(Cell, words)]
 
 
 def _environment(run: Run) -> Iterator[Html]:
@@ -227,13 +227,21 @@ def _calls(run: Run) -> Html:
 
 
 def _table(measured: Measured, name: str, rows: str, *, by: str | None = None, ascending: bool = False) -> Html:
-    """A table of the measurement, in the order of a column."""
-    frame = measured.table(name)
+    """A table of the measurement, in the order of a column, without classes of a ledger that did not occur."""
+    frame = _that_occurred(measured.table(name)) if "_by_" in name else measured.table(name)
     if by is not None and by in frame.columns:
         told = frame.attrs
         frame = frame.sort_values(by, ascending=ascending, kind="stable", na_position="last")
         frame.attrs = told
     return table(frame, rows, units=SHARES)
+
+
+def _that_occurred(frame: pd.DataFrame) -> pd.DataFrame:
+    """Breakdown of a ledger without classes of nothing but zeros."""
+    kept = [name for name in frame.columns if name in {RESIDUAL, TOTAL} or not frame[name].eq(0).all()]
+    told, frame = frame.attrs, frame[kept]
+    frame.attrs = told
+    return frame
 
 
 def _titled(title: str, part: Html) -> tuple[Html, Html]:

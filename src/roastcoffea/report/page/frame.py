@@ -44,6 +44,9 @@ FIRST_ROWS: Final = 30
 MOST_ROWS: Final = 2000
 """Rows of a table that are in the page at all."""
 
+LONGEST_WORD: Final = 40
+"""Letters of text beyond which a cell may go over several lines; tables.js has it as well."""
+
 MOMENT: Final = "Unix time"
 """What the meaning of a column says where its seconds are a moment and no duration."""
 
@@ -282,7 +285,8 @@ def _row(heads: Sequence[Head], cells: Sequence[Cell]) -> str:
 def _data(head: Head, cell: Cell) -> str:
     if cell.value is not None:
         return f'<td data-v="{cell.value!r}">{text(cell.shown)}</td>'
-    return f'<td class="unknown">{text(cell.shown)}</td>' if head.numeric else f"<td>{text(cell.shown)}</td>"
+    kind = "unknown" if head.numeric else "long" if len(cell.shown) > LONGEST_WORD else ""
+    return f'<td class="{kind}">{text(cell.shown)}</td>' if kind else f"<td>{text(cell.shown)}</td>"
 
 
 def _more(rows: Sequence[Sequence[Cell]]) -> str:

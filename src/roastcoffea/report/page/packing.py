@@ -47,7 +47,7 @@ def packed_tasks(stream: Stream, start: float, stop: float, groups: Integers) ->
     durations, far_durations = _short(ends - begins)
     parts = [of_lane.astype("<u4"), far_gaps, far_durations, *_planes(gaps), *_planes(durations)]
     parts += [stream.kind[order].astype("u1"), *_planes(groups[order])]
-    told = {"tasks": len(order), "unit": unit, "gaps": len(far_gaps), "durations": len(far_durations)}
+    told: dict[str, Any] = {"tasks": len(order), "unit": unit, "gaps": len(far_gaps), "durations": len(far_durations)}
     return Packed(told, b"".join(part.tobytes() for part in parts))
 
 
@@ -58,7 +58,7 @@ def packed_pixels(stream: Stream, start: float, stop: float) -> Packed:
     lanes = np.bincount(np.arange(len(stream.lanes)) * rows // len(stream.lanes))
     room = (stop - start) / PIXEL_COLUMNS * lanes[:, None]
     parts = [pixels.kind.astype("u1"), *_planes(_shares(pixels.most, room)), *_planes(_shares(pixels.busy, room))]
-    told = {"rows": rows, "columns": PIXEL_COLUMNS, "seconds": (stop - start) / PIXEL_COLUMNS}
+    told: dict[str, Any] = {"rows": rows, "columns": PIXEL_COLUMNS, "seconds": (stop - start) / PIXEL_COLUMNS}
     return Packed(told, b"".join(part.tobytes() for part in parts))
 
 
@@ -99,5 +99,5 @@ def _planes(amounts: Integers) -> tuple[Any, Any]:
     return (amounts & 0xFF).astype("u1"), (amounts >> 8).astype("u1")
 
 
-def _shares(seconds: Numbers, room: Numbers) -> Integers:
+def _shares(seconds: Numbers, room: Any) -> Integers:
     return np.rint(np.clip(seconds / room, 0, 1) * 0xFFFF).astype(np.int64)

@@ -27,15 +27,19 @@
 
   // Bokeh takes $$x$$ and \(x\) for formulas.
   function label(name) {
-    const short = name.length > 26 ? `${name.slice(0, 12)}…${name.slice(-13)}` : name;
+    const short = name.length > 12 ? `${name.slice(0, 3)}…${name.slice(-8)}` : name;
     return short.replace(/[$\\]/g, (sign) => `${sign}\u200b`);
   }
 
-  // Without scheme and with the host only where there are several.
+  // Without what all have in front, up to a sign that separates.
   function shortNames(workers) {
-    const plain = workers.map(([name]) => name.split("://").at(-1));
-    const hosts = new Set(plain.map((name) => name.replace(/:[^:]*$/, "")));
-    return plain.map((name) => (hosts.size === 1 && name.includes(":") ? name.split(":").at(-1) : name));
+    const names = workers.map(([name]) => name);
+    const [first, last] = [names.reduce((a, b) => (a < b ? a : b)), names.reduce((a, b) => (a > b ? a : b))];
+    let same = 0;
+    while (same < first.length && first[same] === last[same]) same += 1;
+    const front = names.length > 1 ? first.slice(0, same) : first;
+    const cut = Math.max(...["/", ".", ":"].map((sign) => front.lastIndexOf(sign))) + 1;
+    return names.map((name) => name.slice(cut));
   }
 
   // What is under the pointer
@@ -100,7 +104,7 @@
     const lines = [];
     const place = placeOf(rates.data.x, x);
     if (place >= 0 && place < rates.data.x.length - 1) {
-      lines.push([`${span(rates.data.x[place], rates.data.x[place + 1])}: ${digits(rates.data.rate[place])} Gbit/s`]);
+      lines.push([`${span(rates.data.x[place], rates.data.x[place + 1])}: ${digits(rates.data.rate[place])} ${told.rates.unit}`]);
     }
     const at = workers ? placeOf(workers.data.x, x) : -1;
     if (at >= 0) lines.push([`${digits(workers.data.workers[at])} workers`]);

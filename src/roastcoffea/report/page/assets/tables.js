@@ -2,6 +2,7 @@
 // Tables that sort and filter. A row is a list of [text, number or null]; all that is shown is set as text.
 {
   const STEP = 100;
+  const LONGEST_WORD = 40; // as in frame.py
 
   function rowsIn(body) {
     return Array.from(body.rows, (row) =>
@@ -15,6 +16,7 @@
       cell.textContent = text;
       if (value !== null) cell.dataset.v = value;
       else if (numeric[place]) cell.className = "unknown";
+      else if (text.length > LONGEST_WORD) cell.className = "long";
     });
     return row;
   }
