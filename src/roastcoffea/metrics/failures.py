@@ -56,9 +56,9 @@ FAILED_FILE_COLUMNS: Final = (
 
 OF_CHUNKS: Final = (
     *("dataset", "file", "entry_start", "entry_stop", "worker", "start", "error", "key", "run_id", "attempt"),
-    *("id", "outcome", "wall_seconds", "bytes_requested"),
+    *("id", "call", "tree", "outcome", "wall_seconds", "bytes_requested"),
 )
-"""Columns of chunks that tell of failed ones: rows of all would be many more objects."""
+"""Columns of chunks that are looked at: a copy of some rows of them is not one of all."""
 
 PLACE: Final = ("dataset", "file", "tree")
 RANGE: Final = ("entry_start", "entry_stop")
@@ -81,8 +81,9 @@ def failed_work(run: Run) -> pa.Table:
 
 
 def _failed_chunks(chunks: pa.Table) -> Iterator[dict[str, Any]]:
+    chunks = chunks.select(OF_CHUNKS)
     used = counted_chunks(chunks)["id"].combine_chunks()
-    wasted = chunks.select(OF_CHUNKS).filter(pc.invert(pc.is_in(chunks["id"], value_set=used)))
+    wasted = chunks.filter(pc.invert(pc.is_in(chunks["id"], value_set=used)))
     for row in wasted.to_pylist():
         reason = row["outcome"] if row["outcome"] in FAILED else REPEATED
         amounts = {"seconds": row["wall_seconds"], "bytes": row["bytes_requested"]}
@@ -146,7 +147,7 @@ def missing(run: Run) -> pa.Table:
     NotMeasuredError
         If it is not known what was asked for, or what came.
     """
-    return missing_work(run, counted_chunks(recorded(run, "chunks")))
+    return missing_work(run, counted_chunks(recorded(run, "chunks").select(OF_CHUNKS)))
 
 
 @fact

@@ -230,7 +230,7 @@ def _stream(context: _Context) -> _Chart:
     plot.yaxis.minor_tick_line_color = None
     nothing = {name: np.zeros(0) for name in ("x", "y", "dw", "dh")}
     picture = ColumnDataSource({"image": [], **nothing}, name="picture")
-    plot.image_rgba(image="image", x="x", y="y", dw="dw", dh="dh", source=picture, origin="top_left", anchor="top_left")
+    plot.image_rgba(image="image", x="x", y="y", dw="dw", dh="dh", source=picture)
     bars = ColumnDataSource({name: [] for name in ("left", "right", "top", "bottom", "colour")}, name="bars")
     plot.quad(left="left", right="right", top="top", bottom="bottom", source=bars, fill_color="colour", line_color=None)
     legend = {_named(SHOWN[kind]): OF_TIME[SHOWN[kind]] for kind in np.unique(stream.kind)}

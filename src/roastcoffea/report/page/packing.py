@@ -23,7 +23,7 @@ PIXEL_ROWS: Final = 400
 PIXEL_COLUMNS: Final = 800
 
 
-Asked = tuple["pa.Table | None", Integers, list[str]]
+Asked = tuple[pa.Table | None, Integers, list[str]]
 """A table, the row in it of each task (-1 where there is none), and columns."""
 
 
@@ -62,15 +62,11 @@ def packed_pixels(stream: Stream, start: float, stop: float) -> Packed:
     return Packed(told, b"".join(part.tobytes() for part in parts))
 
 
-def groups_of(
-    tables: list[tuple[pa.Table | None, Integers, list[str]]], tasks: int
-) -> tuple[Integers, list[list[Any]]]:
-    """Number of the group of each task, and the groups: what tasks have in common in these columns.
-
-    Each entry has a table, the row in it of each task (-1 where there is none), and the columns that are asked for.
-    """
-    groups, told = np.zeros(tasks, np.int64), [[] for _ in range(1)]
-    for table, rows, names in tables:
+def groups_of(asked: list[Asked], tasks: int) -> tuple[Integers, list[list[Any]]]:
+    """Number of the group of each task, and the groups: what tasks have in common in the columns that are asked for."""
+    groups: Integers = np.zeros(tasks, np.int64)
+    told: list[list[Any]] = [[]]
+    for table, rows, names in asked:
         for name in names:
             codes, values = _coded(table, rows, name)
             found, groups = np.unique(groups * len(values) + codes, return_inverse=True)
@@ -84,8 +80,8 @@ def _coded(table: pa.Table | None, rows: Integers, name: str) -> tuple[Integers,
         return np.zeros(len(rows), np.int64), [None]
     encoded = table[name].combine_chunks().dictionary_encode()
     values = encoded.dictionary.to_pylist()
-    codes = np.append(encoded.indices.fill_null(len(values)).to_numpy(), len(values))
-    return codes[rows].astype(np.int64), [*values, None]
+    codes = np.append(encoded.indices.fill_null(len(values)).to_numpy(), len(values)).astype(np.int64)
+    return codes[rows], [*values, None]
 
 
 def _short(amounts: Integers) -> tuple[Integers, Any]:
@@ -100,4 +96,5 @@ def _planes(amounts: Integers) -> tuple[Any, Any]:
 
 
 def _shares(seconds: Numbers, room: Any) -> Integers:
-    return np.rint(np.clip(seconds / room, 0, 1) * 0xFFFF).astype(np.int64)
+    shares: Numbers = np.clip(seconds / room, 0, 1)
+    return np.rint(shares * 0xFFFF).astype(np.int64)
