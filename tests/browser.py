@@ -167,6 +167,31 @@ class Browser:
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
+    def drag(self, begin: tuple[float, float], end: tuple[float, float], steps: int = 60) -> list[float]:
+        """Drag from here to there; milliseconds between the frames that are drawn meanwhile."""
+        (x, y), (far_x, far_y) = begin, end
+        self.evaluate(
+            "window.frames_ = []; { let last = performance.now(); const next = (now) => { if (!window.frames_) return;"
+            " frames_.push(now - last); last = now; requestAnimationFrame(next); }; requestAnimationFrame(next); }"
+        )
+        self.mouse("mouseMoved", x, y)
+        self.mouse("mousePressed", x, y, button="left", buttons=1, clickCount=1)
+        for step in range(1, steps + 1):
+            share = step / steps
+            where = x + share * (far_x - x), y + share * (far_y - y)
+            self.mouse("mouseMoved", *where, button="left", buttons=1)
+        self.mouse("mouseReleased", far_x, far_y, button="left", clickCount=1)
+        frames: list[float] = self.evaluate("frames_.slice(2)")
+        self.evaluate("delete window.frames_")
+        return frames
+
+    def box(self, selector: str) -> dict[str, float]:
+        """Where an element is in the window, after it was brought there."""
+        element = f"document.querySelector({json.dumps(selector)})"
+        self.evaluate(f"{element}.scrollIntoView({{block: 'center'}})")
+        place: dict[str, float] = self.evaluate(f"{element}.getBoundingClientRect().toJSON()")
+        return place
+
     def key(self, key: str, code: int = 0, text: str = "") -> None:
         for kind in ("keyDown", "keyUp"):
             more = {"text": text} if text and kind == "keyDown" else {}
