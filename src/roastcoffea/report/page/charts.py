@@ -47,6 +47,9 @@ BINS: Final = 600
 RATE_BINS: Final = 400
 STILL_BINS: Final = 150
 MILLISECONDS: Final = 1e3
+CLOSEST: Final = 1e-4
+"""Share of the run that a window shows at least."""
+
 UNTOLD: Final = "not recorded"
 NOTHING: Final = "nothing"
 BORDER: Final = 84
@@ -90,7 +93,7 @@ TITLES: Final = {
     STREAM: "Task stream",
 }
 MEANINGS: Final = {
-    RATES: "Bytes requested from storage, those of each attempt spread over its own time; dashed: workers.",
+    RATES: "Bytes requested from storage, those of each attempt spread over its own time; grey: workers.",
     CLASSES: "How many threads were in which class of the time ledger: means over bins, whose areas are its sums. "
     "The line is the threads that there were.",
     STREAM: "What each worker thread did. A chunk's task has the colour of the class that took the most of it.",
@@ -121,7 +124,9 @@ def _made(material: Material, every_task: bool) -> dict[str, _Chart | str]:
     start = material.start
     stop = max(material.run.stop, start)
     length = MILLISECONDS * max(stop - start, 1e-3)
-    window = Range1d(start=0, end=length, bounds=(-0.02 * length, 1.02 * length), min_interval=1e-2, name="window")
+    window = Range1d(
+        start=0, end=length, bounds=(-0.02 * length, 1.02 * length), min_interval=CLOSEST * length, name="window"
+    )
     context = _Context(material, start, stop, window, every_task)
     return {name: _or_reason(make, context) for name, make in MAKERS.items()}
 
