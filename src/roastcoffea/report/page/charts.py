@@ -12,6 +12,7 @@ import bokeh
 import numpy as np
 from bokeh.document import Document
 from bokeh.models import (
+    BasicTicker,
     BoxZoomTool,
     ColumnDataSource,
     FixedTicker,
@@ -53,7 +54,7 @@ CLOSEST: Final = 1e-4
 UNTOLD: Final = "not recorded"
 NOTHING: Final = "nothing"
 BORDER: Final = 84
-"""Pixels beside a chart."""
+"""Pixels beside a chart; charts.js has it as well."""
 
 RATES, CLASSES, STREAM = "rates", "classes", "stream"
 
@@ -93,7 +94,7 @@ TITLES: Final = {
     STREAM: "Task stream",
 }
 MEANINGS: Final = {
-    RATES: "Bytes requested from storage, those of each attempt spread over its own time; grey: workers.",
+    RATES: "Bytes requested from storage, those of each attempt spread over its own time; dashed: workers.",
     CLASSES: "How many threads were in which class of the time ledger: means over bins, whose areas are its sums. "
     "The line is the threads that there were.",
     STREAM: "What each worker thread did. A chunk's task has the colour of the class that took the most of it.",
@@ -183,8 +184,8 @@ def _add_workers(plot: Any, context: _Context) -> None:
     plot.step(
         x="x", y="workers", source=source, y_range_name="workers", mode="after", line_color=GREY, line_dash="dashed"
     )
-    axis = LinearAxis(y_range_name="workers", axis_label="workers", minor_tick_line_color=None)
-    axis.axis_label_text_font_style = "normal"
+    axis = LinearAxis(y_range_name="workers", axis_label="workers", ticker=BasicTicker(min_interval=1))
+    _dress(axis)
     plot.add_layout(axis, "right")
 
 
@@ -232,7 +233,6 @@ def _stream(context: _Context) -> _Chart:
     plot = _figure(STREAM, context, f"{number(lanes)} threads", (lanes - 0.5, -0.5), height)
     plot.ygrid.visible = False
     plot.yaxis.ticker = FixedTicker(ticks=[])
-    plot.yaxis.minor_tick_line_color = None
     nothing = {name: np.zeros(0) for name in ("x", "y", "dw", "dh")}
     picture = ColumnDataSource({"image": [], **nothing}, name="picture")
     plot.image_rgba(image="image", x="x", y="y", dw="dw", dh="dh", source=picture)
@@ -296,10 +296,18 @@ def _figure(name: str, context: _Context, label: str, heights: tuple[float, floa
         lod_threshold=None,
     )
     plot.toolbar.logo = None
-    plot.axis.axis_label_text_font_style = "normal"
-    plot.yaxis.minor_tick_line_color = None
     plot.xaxis.formatter = _formatter(context.stop - context.start)
+    plot.yaxis.ticker = BasicTicker(min_interval=1.0 if name == CLASSES else 0.0)
+    for axis in plot.axis:
+        _dress(axis)
     return plot
+
+
+def _dress(axis: Any) -> None:
+    """Have an axis look as all do: the light ground that pictures have in the dark as well is none of it."""
+    axis.axis_label_text_font_style = "normal"
+    axis.minor_tick_line_color = None
+    axis.stylesheets = [":host { --bk-background-fill-color: transparent }"]
 
 
 def _formatter(length: float) -> TimedeltaTickFormatter:

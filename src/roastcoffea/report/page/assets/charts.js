@@ -5,11 +5,14 @@
   const SETTLED = 120; // milliseconds without a move after which the stream is drawn anew
   const MARGIN = 0.5; // windows to each side that are drawn as well, so that dragging shows no gap
   const MOST_LABELS = 24;
+  const WIDE_BORDER = 84; // as in charts.py
   const KEYS = {
     ArrowLeft: "earlier", ArrowRight: "later", "+": "in", "=": "in", "-": "out", Home: "all", 0: "all",
   };
 
   const told = JSON.parse(document.getElementById("charts").textContent);
+
+  const narrow = () => innerWidth < 600;
 
   // Words
 
@@ -27,7 +30,8 @@
 
   // Bokeh takes $$x$$ and \(x\) for formulas.
   function label(name) {
-    const short = name.length > 12 ? `${name.slice(0, 3)}…${name.slice(-8)}` : name;
+    const [begin, end] = narrow() ? [1, 5] : [3, 8];
+    const short = name.length > begin + end + 1 ? `${name.slice(0, begin)}…${name.slice(-end)}` : name;
     return short.replace(/[$\\]/g, (sign) => `${sign}\u200b`);
   }
 
@@ -466,10 +470,17 @@
     place.addEventListener("pointerleave", () => showTip(null));
   }
 
+  // On a narrow page there is room for charts or for what is beside them.
+  function fitBorders(figures) {
+    const border = narrow() ? 52 : WIDE_BORDER;
+    for (const figure of figures.values()) figure.setv({ min_border_left: border, min_border_right: border });
+  }
+
   function watchWindow(range, figures, draw) {
     let waiting = null;
     const status = document.getElementById("window");
     const settled = () => {
+      fitBorders(figures);
       draw();
       status.textContent = span(Math.max(range.start, 0), range.end);
     };
