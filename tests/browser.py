@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +31,14 @@ SWITCHES: Final = (
     "--force-color-profile=srgb",
     "about:blank",
 )
+WITH_PIPES: Final = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+for number, end in zip((3, 4), ends):
+    os.dup2(end, number)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+"""Starts a program whose pipes are where Chromium looks for them."""
 
 
 def installed_browser() -> str | None:
@@ -48,9 +57,8 @@ class Browser:
         from_here, to_there = os.pipe()
         from_there, to_here = os.pipe()
         command = [program, f"--user-data-dir={folder}", *SWITCHES]
-        redirected = f'exec "$@" 3<&{from_here} 4>&{to_here}'
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", redirected, "sh", *command],
+            [sys.executable, "-c", WITH_PIPES, str(from_here), str(to_here), *command],
             pass_fds=(from_here, to_here),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -77,7 +85,7 @@ class Browser:
         for pipe in (self._out, self._in):
             os.close(pipe)
         try:
-            self._process.wait(5)
+            self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -198,8 +206,11 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **more)
 
     def picture(self, path: Path | None = None, clip: dict[str, float] | None = None, whole: bool = False) -> bytes:
-        """PNG of what is seen."""
-        more: dict[str, Any] = {"clip": {**clip, "scale": 1}} if clip else {}
+        """PNG of what is seen, or of a part of it."""
+        more: dict[str, Any] = {}
+        if clip:  # which is counted from the beginning of the page
+            y = clip["y"] + self.evaluate("scrollY")
+            more["clip"] = {"x": clip["x"], "y": y, "width": clip["width"], "height": clip["height"], "scale": 1}
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **more)
         data = base64.b64decode(answer["data"])
         if path is not None:

@@ -56,6 +56,10 @@ NOTHING: Final = "nothing"
 BORDER: Final = 84
 """Pixels beside a chart; charts.js has it as well."""
 
+PIXELS: Final = (
+    "Of {tasks} tasks this page has the sums in pixels: a failure wins its pixel, else what took the most time in it. "
+    "`roastcoffea report --every-task` makes one that has each task."
+)
 RATES, CLASSES, STREAM = "rates", "classes", "stream"
 
 
@@ -74,6 +78,7 @@ class _Chart(NamedTuple):
     legend: Mapping[str, str]
     told: Mapping[str, Any]
     packed: bytes | None = None
+    note: str = ""
 
 
 class _Context(NamedTuple):
@@ -247,7 +252,8 @@ def _stream(context: _Context) -> _Chart:
         "workers": workers,
         "total": len(stream.start),
     }
-    return _Chart(plot, stream_picture(stream, context.start, context.stop), legend, told, packed)
+    note = "" if single else PIXELS.format(tasks=number(len(stream.start)))
+    return _Chart(plot, stream_picture(stream, context.start, context.stop), legend, told, packed, note)
 
 
 def _tasks(stream: Stream, context: _Context) -> tuple[dict[str, Any], bytes]:
@@ -312,15 +318,15 @@ def _dress(axis: Any) -> None:
 
 def _formatter(length: float) -> TimedeltaTickFormatter:
     """How moments in a run of so many seconds are written."""
-    seconds = "%s s" if length < SECONDS_PER_MINUTE else "%m min %S s"
+    seconds = "%s" if length < SECONDS_PER_MINUTE else "%m min %S"
     minutes = "%m min"
     if length >= SECONDS_PER_HOUR:
-        seconds, minutes = "%h h %M min %S s", "%h h %M min"
+        seconds, minutes = "%h h %M min %S", "%h h %M min"
     return TimedeltaTickFormatter(
-        microseconds="%s.%MS%US s",
-        milliseconds="%s.%MS s",
-        seconds=seconds,
-        minsec=seconds,
+        microseconds=f"{seconds}.%MS%US s",
+        milliseconds=f"{seconds}.%MS s",
+        seconds=f"{seconds} s",
+        minsec=f"{seconds} s",
         minutes=minutes,
         hourmin=minutes,
         hours="%h h",
@@ -349,7 +355,8 @@ def _part(name: str, chart: _Chart | str) -> Html:
     if isinstance(chart, str):
         return Html(f"{head}{paragraph(f'Not measured: {chart}.', quiet=True)}")
     entries = [f'<li><i style="background: {colour}"></i>{text(label)}</li>' for label, colour in chart.legend.items()]
+    about = paragraph(f"{MEANINGS[name]} {chart.note}".strip(), quiet=True)
     return Html(
-        f'{head}{paragraph(MEANINGS[name], quiet=True)}<div class="plot" id="plot-{name}"></div>'
-        f"<noscript>{chart.still}</noscript>" + (f'<ul class="legend">{"".join(entries)}</ul>' if entries else "")
+        f'{head}{about}<div class="plot" id="plot-{name}"></div><noscript>{chart.still}</noscript>'
+        + (f'<ul class="legend">{"".join(entries)}</ul>' if entries else "")
     )

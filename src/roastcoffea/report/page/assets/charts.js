@@ -103,8 +103,16 @@
     return low - 1;
   }
 
+  // From when to when, in milliseconds, with as many digits as it takes to tell them apart.
   function span(from, to) {
-    return `${duration(from / 1e3)} to ${duration(to / 1e3)}`;
+    const places = Math.min(Math.max(1 - Math.floor(Math.log10(Math.max(to - from, 1e-3) / 1e3)), 0), 6);
+    const word = (moment) => {
+      const seconds = Math.max(moment, 0) / 1e3;
+      const whole = [[3600, "h"], [60, "min"]].filter(([size]) => to / 1e3 >= size);
+      const parts = whole.map(([size, name]) => `${Math.floor((seconds % (60 * size)) / size)} ${name}`);
+      return [...parts, `${(parts.length ? seconds % 60 : seconds).toFixed(places)} s`].join(" ");
+    };
+    return `${word(from)} to ${word(to)}`;
   }
 
   function tellClasses(data, x) {
@@ -482,7 +490,7 @@
     const settled = () => {
       fitBorders(figures);
       draw();
-      status.textContent = span(Math.max(range.start, 0), range.end);
+      status.textContent = span(range.start, range.end);
     };
     const later = () => {
       clearTimeout(waiting);
