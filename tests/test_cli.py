@@ -77,7 +77,9 @@ def test_an_interrupt_is_one_line_and_status_130(
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
-    assert [name for name in ("demo", "export", "list", "metrics", "plot", "report", "show") if f"\n  {name} " not in out] == []
+    assert [
+        name for name in ("demo", "export", "list", "metrics", "plot", "report", "show") if f"\n  {name} " not in out
+    ] == []
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -173,7 +173,7 @@ def _rates(context: _Context) -> _Chart:
     plot.step(x="x", y="rate", source=source, mode="after", line_color=BLUE)
     _add_workers(plot, context)
     most = f"{number(three_digits(float(amounts.max())))} {scale.unit}"
-    still = stacked(x, {"rate": amounts}, {"rate": BLUE}, most, SECOND.text(context.stop - context.start))
+    still = stacked(x, {"rate": amounts}, {"rate": BLUE}, most, SECOND.text(float(edges[-1] - context.start)))
     return _Chart(plot, still, {}, {"unit": scale.unit})
 
 

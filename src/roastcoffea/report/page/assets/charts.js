@@ -5,6 +5,7 @@
   const SETTLED = 120; // milliseconds without a move after which the stream is drawn anew
   const MARGIN = 0.5; // windows to each side that are drawn as well, so that dragging shows no gap
   const MOST_LABELS = 24;
+  const PAPER = 690; // pixels between the margins of A4 and of US letter
   const WIDE_BORDER = 84; // as in charts.py
   const KEYS = {
     ArrowLeft: "earlier", ArrowRight: "later", "+": "in", "=": "in", "-": "out", Home: "all", 0: "all",
@@ -504,6 +505,12 @@
     }
     settled();
   }
+
+  // Paper is narrower than a window: what was drawn for this one is made smaller.
+  addEventListener("beforeprint", () => {
+    const width = document.querySelector(".plot").offsetWidth;
+    document.documentElement.style.setProperty("--print-zoom", Math.min(1, PAPER / width));
+  });
 
   main();
 }
