@@ -231,29 +231,30 @@ def _still_of_classes(context: _Context, edges: Numbers, threads: Mapping[str, N
 
 
 def _stream(context: _Context) -> _Chart:
-    tasks, chunks = context.material.attempts
-    stream = stream_of(tasks, chunks)
-    lanes = len(stream.lanes)
+    stream = stream_of(*context.material.attempts)
+    legend = {_named(SHOWN[kind]): OF_TIME[SHOWN[kind]] for kind in np.unique(stream.kind)}
+    single = context.every_task or len(stream.start) <= MOST_TASKS
+    told, packed = _tasks(stream, context) if single else packed_pixels(stream, context.start, context.stop)
+    told["classes"] = [[_named(name), OF_TIME[name]] for name in SHOWN]
+    told["workers"] = [[worker, len(list(lanes))] for worker, lanes in groupby(stream.lanes)]
+    note = "" if single else PIXELS.format(tasks=number(len(stream.start)))
+    still = stream_picture(stream, context.start, context.stop)
+    return _Chart(_stream_figure(context, len(stream.lanes)), still, legend, told, packed, note)
+
+
+def _stream_figure(context: _Context, lanes: int) -> Any:
+    """Figure that a script fills: with a picture, or with bars where they are few enough to be seen."""
     height = int(np.clip(26 * lanes + 90, 180, 460))
     plot = _figure(STREAM, context, f"{number(lanes)} threads", (lanes - 0.5, -0.5), height)
     plot.ygrid.visible = False
     plot.yaxis.ticker = FixedTicker(ticks=[])
-    nothing = {name: np.zeros(0) for name in ("x", "y", "dw", "dh")}
-    picture = ColumnDataSource({"image": [], **nothing}, name="picture")
-    plot.image_rgba(image="image", x="x", y="y", dw="dw", dh="dh", source=picture)
-    bars = ColumnDataSource({name: [] for name in ("left", "right", "top", "bottom", "colour")}, name="bars")
-    plot.quad(left="left", right="right", top="top", bottom="bottom", source=bars, fill_color="colour", line_color=None)
-    legend = {_named(SHOWN[kind]): OF_TIME[SHOWN[kind]] for kind in np.unique(stream.kind)}
-    single = context.every_task or len(stream.start) <= MOST_TASKS
-    told, packed = _tasks(stream, context) if single else packed_pixels(stream, context.start, context.stop)
-    workers = [[worker, len(list(same))] for worker, same in groupby(stream.lanes)]
-    told |= {
-        "classes": [[_named(name), OF_TIME[name]] for name in SHOWN],
-        "workers": workers,
-        "total": len(stream.start),
-    }
-    note = "" if single else PIXELS.format(tasks=number(len(stream.start)))
-    return _Chart(plot, stream_picture(stream, context.start, context.stop), legend, told, packed, note)
+    place = ("x", "y", "dw", "dh")
+    picture = ColumnDataSource({name: [] for name in ("image", *place)}, name="picture")
+    plot.image_rgba(image="image", source=picture, **{name: name for name in place})
+    edges = ("left", "right", "top", "bottom")
+    bars = ColumnDataSource({name: [] for name in (*edges, "colour")}, name="bars")
+    plot.quad(source=bars, fill_color="colour", line_color=None, **{name: name for name in edges})
+    return plot
 
 
 def _tasks(stream: Stream, context: _Context) -> tuple[dict[str, Any], bytes]:
