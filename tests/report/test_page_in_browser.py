@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from browser import Browser, installed_browser
+from conftest import wait_until
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from test_notebook import NAMES
@@ -75,11 +76,6 @@ def texts(browser: Browser, selector: str) -> list[str]:
     return found
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what comes when a move has settled."""
-    assert any(condition() for _ in range(100))
-
-
 def test_charts_are_drawn_and_names_are_text(shown: Browser) -> None:
     assert share_of(seen(shown, "classes"), OF_TIME["compute"]) > 0.1
     assert share_of(seen(shown, "classes"), OF_TIME["idle: queued"]) > 0.01
@@ -100,7 +96,7 @@ def test_what_is_under_the_pointer_is_told(shown: Browser) -> None:
         )
         return lines
 
-    until(lambda: any("threads" in line for line in told("classes", 0.4, 0.6)))
+    assert wait_until(lambda: any("threads" in line for line in told("classes", 0.4, 0.6)))
     assert any(line.startswith("compute ") for line in told("classes", 0.4, 0.6))
     assert "16 workers" in told("rates", 0.6, 0.5)
     task = told("stream", 0.4, 0.5)
@@ -122,7 +118,7 @@ def test_time_moves_by_mouse_button_and_key(shown: Browser) -> None:
     y = box["y"] + box["height"] / 2
     shown.drag((box["x"] + 400, y), (box["x"] + 600, y), steps=5)
     assert shown.evaluate(start) < closer
-    until(lambda: shown.evaluate(bars) < 16 * 2 * 7)
+    assert wait_until(lambda: shown.evaluate(bars) < 16 * 2 * 7)
     shown.evaluate("document.getElementById('plot-classes').focus()")
     shown.key("Home", 36)
     assert shown.evaluate(start) == whole
@@ -152,15 +148,15 @@ def test_dark_narrow_and_printed(shown: Browser) -> None:
     light = shown.evaluate("getComputedStyle(document.body).backgroundColor")
     assert light == "rgb(255, 255, 255)"
     shown.prefer("dark")
-    until(lambda: shown.evaluate("getComputedStyle(document.body).backgroundColor") != light)
+    assert wait_until(lambda: shown.evaluate("getComputedStyle(document.body).backgroundColor") != light)
     assert share_of(seen(shown, "classes"), "#17181a") > 0.1
     shown.evaluate(
         "{ const s = document.getElementById('scheme'); s.value = 'light'; s.dispatchEvent(new Event('change')) }"
     )
     assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == light
-    until(lambda: share_of(seen(shown, "classes"), "#17181a") == 0)
+    assert wait_until(lambda: share_of(seen(shown, "classes"), "#17181a") == 0)
     shown.size(400, 900)
-    until(lambda: shown.evaluate("document.querySelector('.plot').getBoundingClientRect().width") < 400)
+    assert wait_until(lambda: shown.evaluate("document.querySelector('.plot').getBoundingClientRect().width") < 400)
     assert shown.evaluate("document.documentElement.scrollWidth") <= 400
     assert shown.pdf().startswith(b"%PDF")
 

@@ -487,8 +487,10 @@
 
   function watchWindow(range, figures, draw) {
     let waiting = null;
+    let held = false;
     const status = document.getElementById("window");
     const settled = () => {
+      if (held) return;
       fitBorders(figures);
       draw();
       status.textContent = span(range.start, range.end);
@@ -497,6 +499,9 @@
       clearTimeout(waiting);
       waiting = setTimeout(settled, SETTLED);
     };
+    // Nothing is drawn anew while somebody drags: that would hold up the hand.
+    addEventListener("pointerdown", () => { held = true; }, true);
+    for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { held = false; later(); }, true);
     range.change.connect(later);
     figures.get("stream")?.y_range.change.connect(later);
     new ResizeObserver(later).observe(document.querySelector(".plot"));
