@@ -1,0 +1,1 @@
+"""Studies over several runs: compare, scenarios, branches."""

@@ -1,0 +1,92 @@
+"""Sheets: titled tables with remarks, printed to the terminal, as Markdown, or as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from roastcoffea.markup import Html, heading, paragraph
+from roastcoffea.markup import table as html_table
+from roastcoffea.report.terminal import INDENT, QUIET, verbatim
+
+LONGEST_AMOUNT: Final = 24
+"""Letters of a cell beyond which it is text, which may go over several lines."""
+
+MARKDOWN_SIGNS: Final = "\\`*_{}[]<>()#+!|~$&"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """A title, a table whose first column holds names, and lines of text below it."""
+
+    title: str
+    headers: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    lines: Sequence[str] = ()
+
+    @property
+    def worded(self) -> list[bool]:
+        """Of each column whether it holds text: the first one, and those with a long cell."""
+        columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in self.headers)
+        return [place == 0 or any(len(cell) > LONGEST_AMOUNT for cell in cells) for place, cells in enumerate(columns)]
+
+
+def print_sheets(console: Console, sheets: Iterable[Sheet]) -> None:
+    """Print sheets below each other."""
+    for sheet in sheets:
+        console.print()
+        console.print(verbatim(console, sheet.title), style="bold", overflow="fold")
+        if sheet.rows:
+            console.print(Padding(_terminal_table(console, sheet), INDENT, expand=False))
+        for line in sheet.lines:
+            console.print(Padding(verbatim(console, line), INDENT), overflow="fold")
+
+
+def _terminal_table(console: Console, sheet: Sheet) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
+    for header, worded in zip(sheet.headers, sheet.worded, strict=True):
+        if worded:
+            table.add_column(verbatim(console, header), overflow="fold", min_width=12)
+        else:
+            table.add_column(verbatim(console, header), justify="right", no_wrap=True)
+    for row in sheet.rows:
+        table.add_row(*(verbatim(console, cell) for cell in row))
+    return table
+
+
+def markdown(sheets: Iterable[Sheet]) -> str:
+    """Sheets as GitHub shows them."""
+    return "\n".join(_markdown_sheet(sheet) for sheet in sheets)
+
+
+def _markdown_sheet(sheet: Sheet) -> str:
+    parts = [f"### {_plain(sheet.title)}\n"]
+    if sheet.rows:
+        rule = [":--" if worded else "--:" for worded in sheet.worded]
+        lines = [[_plain(header) for header in sheet.headers], rule, *([_plain(cell) for cell in row] for row in sheet.rows)]
+        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n")
+    if sheet.lines:
+        parts.append("\n".join(f"- {_plain(line)}" for line in sheet.lines) + "\n")
+    return "\n".join(parts)
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is, in one line."""
+    line = " ".join(text.split())
+    return "".join(f"\\{letter}" if letter in MARKDOWN_SIGNS else letter for letter in line)
+
+
+def html(sheets: Iterable[Sheet]) -> Html:
+    """Sheets as pieces of HTML, without the page around them."""
+    return Html("".join(_html_sheet(sheet) for sheet in sheets))
+
+
+def _html_sheet(sheet: Sheet) -> str:
+    table = html_table(sheet.headers, sheet.rows) if sheet.rows else Html("")
+    return heading(sheet.title) + table + "".join(paragraph(line) for line in sheet.lines)

@@ -1,0 +1,209 @@
+"""A comparison in words: sheets for people, and a document for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from roastcoffea.studies.explain import Explanation, Part
+from roastcoffea.studies.gate import signed
+from roastcoffea.studies.repeats import Judgement
+from roastcoffea.studies.sheets import Sheet
+from roastcoffea.units import FRACTION, SECOND, number
+
+if TYPE_CHECKING:
+    from roastcoffea.studies.compare import Comparison, Row
+
+NOT_KNOWN: Final = "-"
+LEAST_PART: Final = 0.02
+"""Share of the largest part below which parts of an explanation are shown together."""
+
+DOCUMENT: Final = "roastcoffea comparison 1"
+
+
+def sheets_of(comparison: Comparison, *, everything: bool) -> list[Sheet]:
+    """Verdict, explanation, and what differs (or everything) of the environment, metrics and ledgers."""
+    sheets = [_verdict(comparison)]
+    if comparison.outcomes:
+        sheets.append(Sheet(title="conditions", lines=[f"{o.label}: {o.text}" for o in comparison.outcomes]))
+    for side, explanation in zip(comparison.sides[1:], comparison.explanations, strict=True):
+        sheets.append(_explanation(explanation, comparison.sides[0].letter, side.letter, everything))
+    return [*sheets, *_facts(comparison, everything), *_sections(comparison, everything), *_hidden(comparison, everything)]
+
+
+def _verdict(comparison: Comparison) -> Sheet:
+    letters = [side.letter for side in comparison.sides]
+    return Sheet(
+        title=" against ".join([" and ".join(letters[1:]), letters[0]]),
+        lines=[
+            *(side.heading for side in comparison.sides),
+            *(f"{side.letter} has left out {reason}" for side in comparison.sides for reason in side.left_out),
+            *(
+                f"{side.letter} is {speed.text}" if speed.judgement.side else f"{side.letter}: {speed.text}"
+                for side, speed in zip(comparison.sides[1:], comparison.speeds, strict=True)
+            ),
+        ],
+    )
+
+
+# The explanation
+
+
+def _explanation(explanation: Explanation, first: str, other: str, everything: bool) -> Sheet:
+    title = f"why {other} differs from {first}"
+    if explanation.absent is not None:
+        return Sheet(title=title, lines=[f"not explained: {explanation.absent}"])
+    shown, rest = _split(explanation.parts, everything)
+    rows = [(part.cause, _seconds(part.wall_seconds), _seconds(part.thread_seconds), part.text) for part in shown]
+    if rest:
+        sums = (sum(part.wall_seconds for part in rest), sum(part.thread_seconds for part in rest))
+        rows.append((f"{len(rest)} smaller ones", *map(_seconds, sums), ", ".join(part.cause for part in rest)))
+    if abs(explanation.rest) > 1e-6 * max(1.0, abs(explanation.wall_seconds)):
+        rows.append(("rest", _seconds(explanation.rest), "", "wall time of medians that the parts do not explain"))
+    rows.append(("difference", _seconds(explanation.wall_seconds), _seconds(explanation.thread_seconds), ""))
+    return Sheet(title=title, headers=("cause", "wall", "thread time", ""), rows=rows, lines=explanation.remarks)
+
+
+def _split(parts: Sequence[Part], everything: bool) -> tuple[list[Part], list[Part]]:
+    """Parts that are shown, and those that are too small to be."""
+    least = 0.0 if everything else LEAST_PART * max((abs(part.wall_seconds) for part in parts), default=0.0)
+    small = [part for part in parts if abs(part.wall_seconds) < least]
+    return [part for part in parts if part not in small], small if len(small) > 1 else []
+
+
+def _seconds(value: float) -> str:
+    return signed(SECOND, value)
+
+
+# Side by side
+
+
+def _facts(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
+    shown = [fact for fact in comparison.facts if fact.differs or everything]
+    letters = [side.letter for side in comparison.sides]
+    if shown:
+        yield Sheet(
+            title="what they ran on", headers=("", *letters), rows=[(fact.name, *fact.values) for fact in shown]
+        )
+
+
+def _sections(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
+    shown = [row for row in comparison.rows if (row.differs or everything) and any(row.spreads)]
+    for section, rows in groupby(shown, key=lambda row: row.section):
+        yield _section(comparison, section, list(rows))
+
+
+def _section(comparison: Comparison, section: str, rows: list[Row]) -> Sheet:
+    letters = [side.letter for side in comparison.sides]
+    several = len(letters) > 2
+    headers = ["", *letters[:1]]
+    for letter in letters[1:]:
+        behind = f" ({letter})" if several else ""
+        headers += [letter, f"change{behind}", f"relative{behind}"]
+    cells = [_cells(row) for row in rows]
+    labels = [f"{row.metric.label} ({row.metric.statistic})" if row.metric.statistic else row.metric.label for row in rows]
+    return Sheet(title=section, headers=headers, rows=[(label, *line) for label, line in zip(labels, cells, strict=True)])
+
+
+def _cells(row: Row) -> list[str]:
+    unit = row.metric.unit
+    cells = []
+    for place, found in enumerate(row.spreads):
+        cells.append(NOT_KNOWN if found is None else unit.text(found.median))
+        if place:
+            change, relative = row.change(place), row.relative_change(place)
+            cells.append("" if change is None else signed(unit, change))
+            cells.append("" if relative is None else signed(FRACTION, relative) + _within(row.judgements[place]))
+    return cells
+
+
+def _within(judgement: Judgement | None) -> str:
+    """Interval of a relative change, briefly."""
+    if judgement is None or judgement.low is None or judgement.high is None or judgement.low == judgement.high:
+        return ""
+    low, high = (f"{100 * bound:+.3g}" for bound in (judgement.low, judgement.high))
+    return f" ({low}, {high})"
+
+
+def _hidden(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
+    """How much is not shown, and how intervals were made."""
+    alike = sum(not row.differs for row in comparison.rows) + sum(not fact.differs for fact in comparison.facts)
+    lines = [] if everything else [f"{number(alike)} rows do not differ, or no more than repeats do: --all shows them"]
+    lines.append(f"In brackets: {comparison.confidence:.0%} interval of the change, from repeats (docs/explanation/comparing.md).")
+    yield Sheet(title="notes", lines=lines)
+
+
+# For programs
+
+
+def document_of(comparison: Comparison) -> dict[str, Any]:
+    """All of a comparison in types of standard JSON."""
+    return {
+        "format": DOCUMENT,
+        "confidence": comparison.confidence,
+        "sides": [
+            {
+                "letter": side.letter,
+                "label": side.label,
+                "runs": [run.name for run in side.runs],
+                "left_out": list(side.left_out),
+            }
+            for side in comparison.sides
+        ],
+        "comparisons": [_pair(comparison, place) for place in range(1, len(comparison.sides))],
+        "facts": {fact.name: list(fact.values) for fact in comparison.facts},
+        "metrics": {row.metric.name: _metric(row) for row in comparison.rows if any(row.spreads)},
+        "conditions": [
+            {
+                "condition": outcome.condition.text,
+                "side": outcome.label,
+                "outcome": outcome.word,
+                "text": outcome.text,
+                "judgement": outcome.judgement._asdict(),
+            }
+            for outcome in comparison.outcomes
+        ],
+        "status": comparison.status,
+    }
+
+
+def _pair(comparison: Comparison, place: int) -> dict[str, Any]:
+    speed, explanation = comparison.speeds[place - 1], comparison.explanations[place - 1]
+    return {
+        "before": comparison.sides[0].letter,
+        "after": comparison.sides[place].letter,
+        "verdict": speed.word,
+        "metric": speed.metric,
+        "text": speed.text,
+        "judgement": speed.judgement._asdict(),
+        "explanation": {
+            "absent": explanation.absent,
+            "wall_seconds": explanation.wall_seconds,
+            "thread_seconds": explanation.thread_seconds,
+            "rest_seconds": explanation.rest,
+            "parts": [asdict(part) for part in explanation.parts],
+            "remarks": list(explanation.remarks),
+        },
+    }
+
+
+def _metric(row: Row) -> dict[str, Any]:
+    return {
+        "unit": str(row.metric.unit),
+        "section": row.section,
+        "differs": row.differs,
+        "values": [None if found is None else found._asdict() for found in row.spreads],
+        "changes": [
+            None
+            if judgement is None
+            else {
+                "absolute": row.change(place),
+                "relative": row.relative_change(place),
+                **judgement._asdict(),
+            }
+            for place, judgement in enumerate(row.judgements)
+            if place
+        ],
+    }
