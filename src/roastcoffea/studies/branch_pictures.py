@@ -98,7 +98,9 @@ PANELS: Final[tuple[Callable[[Axes, BranchStudy], None], ...]] = (_input, _outpu
 
 def _lines(ax: Axes, study: BranchStudy, columns: Mapping[str, Numbers]) -> None:
     branches = _floats(study, "branches_read")
-    for wider, (name, values) in enumerate(reversed(columns.items())):  # so that lines which lie on each other are seen
+    for wider, (name, values) in enumerate(
+        reversed(list(columns.items()))
+    ):  # so that lines which lie on each other are seen
         width = 1.2 + 0.8 * (len(columns) - 1 - wider)
         ax.plot(
             branches, values, "o-", color=COLOURS[name], markersize=width + 2.5, linewidth=width, label=COLUMNS[name][0]

@@ -84,18 +84,15 @@ class BranchStudy:
         output, payload = self._growth(name), self._growth(read)
         if output is None or payload is None:
             return "What output size stands for cannot be told: input or output was not measured for every count."
-        told = f"{COLUMNS[read][0]} grew x{_times(payload)}, output x{_times(output)}"
+        told = f"From the first count to the last {COLUMNS[read][0]} grew x{_times(payload)}, output x{_times(output)}"
         together = self.correlation(read, name)
         if abs(output - 1) <= FLAT:
-            return (
-                f"From the first count to the last {told}: the size of the output says nothing of what was read; it is "
-                "that of what the processor fills."
-            )
+            return f"{told}: the size of the output says nothing of what was read; it is that of what is filled."
         if together is None or together < STRAIGHT:
-            return f"From the first count to the last {told}, not together: output size stands for no amount that was read."
+            return f"{told}, not together: the size of the output stands for nothing that was read."
         return (
-            f"From the first count to the last {told} (correlation {together:.2f}): output size can stand for how many "
-            "columns are kept. It is no measure of bytes read from storage, which are compressed, and hold metadata."
+            f"{told} (correlation {together:.2f}): output size can stand for how many columns are kept. It is no "
+            "measure of bytes read from storage, which are compressed, and hold metadata."
         )
 
     def _growth(self, name: str) -> float | None:
@@ -128,9 +125,7 @@ class BranchStudy:
 
     def _sheets(self) -> list[Sheet]:
         shown = [name for name in COLUMNS if not self.table[name].isna().all()]
-        rows = [
-            [_cell(COLUMNS[name][1], row[name]) for name in shown] for row in self.table.to_dict(orient="records")
-        ]
+        rows = [[_cell(COLUMNS[name][1], row[name]) for name in shown] for row in self.table.to_dict(orient="records")]
         return [
             Sheet(title="branch study", headers=[COLUMNS[name][0] for name in shown], rows=rows, lines=self.notes),
             self._growth_sheet(),
@@ -253,7 +248,8 @@ def _result_bytes(measurement: Measurement) -> int | None:
         return None
     good = pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.equal(tasks["outcome"], OK))
     done = tasks.select(["key", "nbytes"]).filter(good)
-    return None if done["nbytes"].null_count else int(known_sum(done.group_by("key").aggregate([("nbytes", "max")])["nbytes_max"]))
+    sizes = done.group_by("key").aggregate([("nbytes", "max")])["nbytes_max"]
+    return None if done["nbytes"].null_count else int(known_sum(sizes))
 
 
 def _table(rows: Sequence[Mapping[str, Any]], first: Measurement) -> pd.DataFrame:
@@ -295,4 +291,3 @@ def _correlation_text(value: float | None) -> str:
 
 def _times(value: float) -> str:
     return number(three_digits(value))
-

@@ -231,7 +231,7 @@ def compare(
         raise ComparisonError(f"it takes two runs or more to compare, up to {len(LETTERS)}; {len(given)} given")
     if not 0.5 <= confidence < 1:
         raise ComparisonError(f"a confidence of {confidence} is none: it lies between 0.5 and 1")
-    names = list(labels or [None] * len(given))
+    names: list[str | None] = [*labels] if labels else [None] * len(given)
     sides = tuple(side_of(*each, folder) for each in zip(LETTERS, given, names, strict=False))
     first, others = sides[0].runs, [side.runs for side in sides[1:]]
     return Comparison(
@@ -260,8 +260,8 @@ def speed(before: Sequence[Observation], after: Sequence[Observation], confidenc
         nothing = Judgement(None, None, None, None, lacking.missing.get(name, "it was not reported"))
         text = f"{CANNOT_TELL}: {lacking.name} has no {name}: {nothing.reason}"
         return Speed(word=CANNOT_TELL, metric=name, judgement=nothing, text=text)
-    values = [[run.metrics[name] for run in side] for side in (before, after)]
-    judgement = judged(*values, confidence=confidence)
+    old, new = ([run.metrics[name] for run in side] for side in (before, after))
+    judgement = judged(old, new, confidence=confidence)
     if judgement.over is None:
         judgement = _over_chunks(before, after, name, judgement, confidence)
     word = CANNOT_TELL
@@ -356,9 +356,7 @@ def _row(metric: Metric, sides: Sequence[Side], confidence: float) -> Row:
     differs = any(
         _differs(first, other, judgement, total) for other, judgement in zip(spreads[1:], judgements, strict=True)
     )
-    return Row(
-        metric=metric, section=section, spreads=tuple(spreads), judgements=(None, *judgements), differs=differs
-    )
+    return Row(metric=metric, section=section, spreads=tuple(spreads), judgements=(None, *judgements), differs=differs)
 
 
 def _section(metric: Metric) -> str:
@@ -369,7 +367,8 @@ def _section(metric: Metric) -> str:
 
 def _total(section: str, runs: Sequence[Observation]) -> float:
     """Total of a ledger, beside which small differences of its classes are not shown; 0 of other sections."""
-    return spread(runs, "time_total_seconds").median if section == THREAD_TIME and _all_have(runs, "time_total_seconds") else 0.0
+    total = "time_total_seconds"
+    return spread(runs, total).median if section == THREAD_TIME and _all_have(runs, total) else 0.0
 
 
 def _differs(first: Spread | None, other: Spread | None, judgement: Judgement | None, total: float) -> bool:

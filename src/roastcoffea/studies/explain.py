@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import permutations
 from math import prod
 from statistics import median
@@ -154,9 +155,7 @@ class Sides:
     gone: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        first, second = (
-            frozenset().union(*(one.branches for one in side)) for side in (self.before, self.after)
-        )
+        first, second = (frozenset().union(*(one.branches for one in side)) for side in (self.before, self.after))
         known = bool(first and second)
         self.new, self.gone = (second - first, first - second) if known else (frozenset(), frozenset())
 
@@ -222,8 +221,12 @@ def _leaves(sides: Sides) -> list[Leaf]:
         elif name in OF_BRANCHES and (sides.new or sides.gone):
             leaves += _leaves_of_branches(sides, name)
         else:
-            leaves.append(Leaf(name, DRIVERS.get(name), *sides.medians(lambda one, name=name: one.time.get(name, 0.0))))
+            leaves.append(Leaf(name, DRIVERS.get(name), *sides.medians(partial(_of_class, name=name))))
     return leaves
+
+
+def _of_class(one: Observation, name: str) -> float:
+    return one.time.get(name, 0.0)
 
 
 def _leaves_of_client(sides: Sides) -> list[Leaf]:
@@ -235,17 +238,15 @@ def _leaves_of_client(sides: Sides) -> list[Leaf]:
     def told(when: str) -> Callable[[Observation], float]:
         return rest if when == "between" else lambda one: one.client_of.get(when, 0.0)
 
-    return [
-        Leaf(slots.CLIENT, THREADS, *sides.medians(told(when)), cause=cause) for when, cause in OF_CLIENT.items()
-    ]
+    return [Leaf(slots.CLIENT, THREADS, *sides.medians(told(when)), cause=cause) for when, cause in OF_CLIENT.items()]
 
 
 def _leaves_of_branches(sides: Sides, name: str) -> list[Leaf]:
     """A class by branches that only one side reads, and all the rest of it."""
     leaves = []
     for cause, some in ((NEW_BRANCHES, sides.new), (GONE_BRANCHES, sides.gone)):
-        seconds = sides.medians(lambda one, some=some: _seconds_of(one, some, name))
-        volume = sides.medians(lambda one, some=some: _bytes_of(one, some))
+        seconds = sides.medians(partial(_seconds_of, branches=some, name=name))
+        volume = sides.medians(partial(_bytes_of, branches=some))
         leaves.append(Leaf(name, BYTES, *seconds, volume=volume, cause=cause))
     apart = sides.new | sides.gone
     rest = sides.medians(lambda one: one.time.get(name, 0.0) - _seconds_of(one, apart, name))
@@ -266,7 +267,7 @@ def _bytes_of(one: Observation, branches: frozenset[str]) -> float:
 
 def _factors(leaf: Leaf, before: Volumes, after: Volumes, shared: Mapping[str, float]) -> list[Factor]:
     """Factors of a leaf's thread seconds, before and after."""
-    own = leaf.cause if leaf.cause in OF_CLIENT.values() else leaf.row
+    own = leaf.cause if leaf.cause and leaf.row == slots.CLIENT else leaf.row
     alone = [Factor(own, leaf.before, leaf.after)]
     if leaf.driver is None:
         return alone
@@ -287,8 +288,12 @@ def _factors(leaf: Leaf, before: Volumes, after: Volumes, shared: Mapping[str, f
 
 def _per_event(cause: str, amounts: tuple[float | None, float | None], events: Factor) -> Factor:
     """Amounts per event; 0 where they are not known."""
-    first, second = ((amount or 0.0) / number if number else 0.0 for amount, number in zip(amounts, events[1:], strict=True))
-    return Factor(cause, first, second)
+    first, second = amounts
+    return Factor(cause, _ratio(first, events.before), _ratio(second, events.after))
+
+
+def _ratio(amount: float | None, events: float) -> float:
+    return (amount or 0.0) / events if events else 0.0
 
 
 def _with_intensity(volumes: list[Factor], leaf: Leaf, own: str, shared_rate: float) -> list[Factor] | None:
@@ -297,7 +302,7 @@ def _with_intensity(volumes: list[Factor], leaf: Leaf, own: str, shared_rate: fl
     Of a side that had nothing to do the cost of a unit is not known: it is taken to be that of the other side.
     `shared_rate` is by how many times it changed on hosts of both sides, where there are others as well.
     """
-    first, second = (prod(factor[place] for factor in volumes) for place in (1, 2))
+    first, second = prod(factor.before for factor in volumes), prod(factor.after for factor in volumes)
     if (leaf.before and not first) or (leaf.after and not second) or not (first or second):
         return None
     cost = [seconds / volume if volume else None for seconds, volume in ((leaf.before, first), (leaf.after, second))]
@@ -309,9 +314,7 @@ def _with_intensity(volumes: list[Factor], leaf: Leaf, own: str, shared_rate: fl
     return [*volumes, Factor(own, old, old * shared_rate, of), Factor(NODES, 1.0, new / (old * shared_rate))]
 
 
-def _shares(
-    factors: list[Factor], before: Volumes, after: Volumes, *, idle: bool
-) -> list[tuple[Factor, float, float]]:
+def _shares(factors: list[Factor], before: Volumes, after: Volumes, *, idle: bool) -> list[tuple[Factor, float, float]]:
     """Thread seconds and wall seconds of each factor."""
     threads = shapley(factors)
     if idle and len(factors) > 1:
@@ -405,8 +408,13 @@ def _cost(own: Factor) -> str:
 
 
 def _instead(what: str, before: float | None, after: float | None) -> str:
-    old, new = ("an unknown number of" if value is None else number(three_digits(value) if value < 1e3 else value) for value in (before, after))
-    return f"{new} {what} instead of {old}"
+    return f"{_count(after)} {what} instead of {_count(before)}"
+
+
+def _count(amount: float | None) -> str:
+    if amount is None:
+        return "an unknown number of"
+    return number(three_digits(amount) if amount < 1e3 else amount)
 
 
 def _branches(names: frozenset[str]) -> str:

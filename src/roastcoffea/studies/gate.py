@@ -33,7 +33,7 @@ STATUS: Final[Mapping[str, int]] = {PASSED: 0, FAILED: 1, UNKNOWN: 2}
 EXPRESSION: Final = re.compile(
     r"\s*(?P<name>[A-Za-z_]\w*)\s*(?P<sign><=|>=|<|>)\s*(?P<number>[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?)\s*(?P<unit>\S*)\s*"
 )
-FORM: Final = "'NAME < NUMBER', with <, <=, > or >=, and % or a unit behind the number, such as 'event_rate_core_khz < -10%'"
+FORM: Final = "'NAME < NUMBER', with <, <=, > or >=, and % or a unit behind, such as 'event_rate_core_khz < -10%'"
 
 _DECIMAL: Final = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 UNITS: Final[Mapping[Unit, Mapping[str, float]]] = {
@@ -123,9 +123,9 @@ def outcome_of(
         If a run lacks the metric.
     """
     name = condition.name
-    values = [[_value(run, name) for run in side] for side in (before, after)]
+    old, new = ([_value(run, name) for run in side] for side in (before, after))
     judgement = judged(
-        *values, condition.limit, relative=condition.relative, exact=name in EXACT, confidence=confidence
+        old, new, condition.limit, relative=condition.relative, exact=name in EXACT, confidence=confidence
     )
     word = _word(condition, judgement)
     return Outcome(

@@ -178,9 +178,8 @@ def bytes_of_branches(observation: Observation) -> float | None:
 
 
 def _facts(run: Run) -> dict[str, str]:
-    environment = run.environment
-    hosts = environment.hosts
-    facts: dict[str, Any] = dict(environment.versions) | {"backend": run.backend, "client host": environment.client_host}
+    environment, hosts = run.environment, run.environment.hosts
+    facts: dict[str, Any] = {**environment.versions, "backend": run.backend, "client host": environment.client_host}
     facts |= {"hosts": _named(host.name for host in hosts), "cores of hosts": _tallied(host.cores for host in hosts)}
     facts |= {"threads of workers": _threads(run)} | _of_calls(run) | _of_files(run)
     return {name: str(value) for name, value in facts.items() if value not in (None, "")}

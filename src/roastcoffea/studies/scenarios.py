@@ -78,7 +78,8 @@ def _metrics(run: Any) -> Mapping[str, Any]:
 def _sheet(scenarios: Mapping[str, Mapping[str, Any]], known: Mapping[str, Metric]) -> Sheet:
     """Scenarios as columns."""
     rows = [
-        (title, *(_text(known[name], values.get(name)) for values in scenarios.values())) for title, name in SHOWN.items()
+        (title, *(_text(known[name], values.get(name)) for values in scenarios.values()))
+        for title, name in SHOWN.items()
     ]
     lacking = {f"{label}: {reason}": None for label, values in scenarios.items() for reason in _reasons(values)}
     return Sheet(title="scenarios", headers=("", *scenarios), rows=rows, lines=list(lacking))

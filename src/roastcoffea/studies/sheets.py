@@ -9,7 +9,6 @@ from typing import Final
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from roastcoffea.markup import Html, heading, paragraph
 from roastcoffea.markup import table as html_table
@@ -69,8 +68,9 @@ def _markdown_sheet(sheet: Sheet) -> str:
     parts = [f"### {_plain(sheet.title)}\n"]
     if sheet.rows:
         rule = [":--" if worded else "--:" for worded in sheet.worded]
-        lines = [[_plain(header) for header in sheet.headers], rule, *([_plain(cell) for cell in row] for row in sheet.rows)]
-        parts.append("\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n")
+        lines = [sheet.headers, *sheet.rows]
+        head, *body = [[_plain(cell) for cell in line] for line in lines]
+        parts.append("\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body)) + "\n")
     if sheet.lines:
         parts.append("\n".join(f"- {_plain(line)}" for line in sheet.lines) + "\n")
     return "\n".join(parts)

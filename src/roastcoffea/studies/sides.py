@@ -110,7 +110,8 @@ def paths_of(given: str | os.PathLike[str], folder: Path | None = None) -> list[
         if not found and folder is not None and not path.is_absolute():
             found = paths_of(folder / path) if _is_measurement(folder / path) else _repeats(folder / path)
     if not found:
-        what = "holds no measurement" if path.is_dir() else "is no measurement, no pattern of some, and no name with repeats"
+        nothing = "is no measurement, no pattern of some, and no name with repeats"
+        what = "holds no measurement" if path.is_dir() else nothing
         raise ComparisonError(f"{given} {what}")
     return found
 
@@ -120,7 +121,8 @@ def _is_measurement(path: Path) -> bool:
 
 
 def _matching(pattern: str) -> list[Path]:
-    return [path for path in map(Path, sorted(glob.glob(pattern))) if _is_measurement(path)]
+    # Path.glob takes no pattern that begins with a root
+    return [path for path in map(Path, sorted(glob.glob(pattern))) if _is_measurement(path)]  # noqa: PTH207
 
 
 def _repeats(name: Path) -> list[Path]:

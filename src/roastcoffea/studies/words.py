@@ -30,7 +30,8 @@ def sheets_of(comparison: Comparison, *, everything: bool) -> list[Sheet]:
         sheets.append(Sheet(title="conditions", lines=[f"{o.label}: {o.text}" for o in comparison.outcomes]))
     for side, explanation in zip(comparison.sides[1:], comparison.explanations, strict=True):
         sheets.append(_explanation(explanation, comparison.sides[0].letter, side.letter, everything))
-    return [*sheets, *_facts(comparison, everything), *_sections(comparison, everything), *_hidden(comparison, everything)]
+    side_by_side = (*_facts(comparison, everything), *_sections(comparison, everything))
+    return [*sheets, *side_by_side, *_hidden(comparison, everything)]
 
 
 def _verdict(comparison: Comparison) -> Sheet:
@@ -59,7 +60,8 @@ def _explanation(explanation: Explanation, first: str, other: str, everything: b
     rows = [(part.cause, _seconds(part.wall_seconds), _seconds(part.thread_seconds), part.text) for part in shown]
     if rest:
         sums = (sum(part.wall_seconds for part in rest), sum(part.thread_seconds for part in rest))
-        rows.append((f"{len(rest)} smaller ones", *map(_seconds, sums), ", ".join(part.cause for part in rest)))
+        names = ", ".join(part.cause for part in rest)
+        rows.append((f"{len(rest)} smaller ones", _seconds(sums[0]), _seconds(sums[1]), names))
     if abs(explanation.rest) > 1e-6 * max(1.0, abs(explanation.wall_seconds)):
         rows.append(("rest", _seconds(explanation.rest), "", "wall time of medians that the parts do not explain"))
     rows.append(("difference", _seconds(explanation.wall_seconds), _seconds(explanation.thread_seconds), ""))
@@ -102,9 +104,12 @@ def _section(comparison: Comparison, section: str, rows: list[Row]) -> Sheet:
     for letter in letters[1:]:
         behind = f" ({letter})" if several else ""
         headers += [letter, f"change{behind}", f"relative{behind}"]
-    cells = [_cells(row) for row in rows]
-    labels = [f"{row.metric.label} ({row.metric.statistic})" if row.metric.statistic else row.metric.label for row in rows]
-    return Sheet(title=section, headers=headers, rows=[(label, *line) for label, line in zip(labels, cells, strict=True)])
+    return Sheet(title=section, headers=headers, rows=[(_label(row), *_cells(row)) for row in rows])
+
+
+def _label(row: Row) -> str:
+    metric = row.metric
+    return f"{metric.label} ({metric.statistic})" if metric.statistic else metric.label
 
 
 def _cells(row: Row) -> list[str]:
@@ -130,8 +135,8 @@ def _within(judgement: Judgement | None) -> str:
 def _hidden(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
     """How much is not shown, and how intervals were made."""
     alike = sum(not row.differs for row in comparison.rows) + sum(not fact.differs for fact in comparison.facts)
-    lines = [] if everything else [f"{number(alike)} rows do not differ, or no more than repeats do: --all shows them"]
-    lines.append(f"In brackets: {comparison.confidence:.0%} interval of the change, from repeats (docs/explanation/comparing.md).")
+    lines = [] if everything else [f"{number(alike)} rows do not differ, or no more than repeats do: see --all"]
+    lines.append(f"In brackets: {comparison.confidence:.0%} interval of the change, from repeats.")
     yield Sheet(title="notes", lines=lines)
 
 
