@@ -98,10 +98,9 @@ PANELS: Final[tuple[Callable[[Axes, BranchStudy], None], ...]] = (_input, _outpu
 
 def _lines(ax: Axes, study: BranchStudy, columns: Mapping[str, Numbers]) -> None:
     branches = _floats(study, "branches_read")
-    for wider, (name, values) in enumerate(
-        reversed(list(columns.items()))
-    ):  # so that lines which lie on each other are seen
-        width = 1.2 + 0.8 * (len(columns) - 1 - wider)
+    # the first are wider, so that lines which lie on each other are seen
+    for narrower, (name, values) in enumerate(columns.items()):
+        width = 1.2 + 0.8 * (len(columns) - 1 - narrower)
         ax.plot(
             branches, values, "o-", color=COLOURS[name], markersize=width + 2.5, linewidth=width, label=COLUMNS[name][0]
         )

@@ -8,7 +8,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.metrics import CATALOGUE, Metric
+from roastcoffea.metrics import CATALOGUE, Metric, Metrics
 from roastcoffea.report.terminal import console_for
 from roastcoffea.studies.sheets import Sheet, print_sheets
 
@@ -66,12 +66,15 @@ def compare_scenarios(scenarios: Mapping[str, Any], file: IO[str] | None = None)
 def _metrics(run: Any) -> Mapping[str, Any]:
     if isinstance(run, str | PathLike):
         return load(run).metrics
-    if isinstance(run, Measurement):
-        return run.metrics
-    if isinstance(getattr(run, "measurement", None), Measurement):
-        return _metrics(run.measurement)
+    measurement = getattr(run, "measurement", run)
+    if isinstance(measurement, Measurement):
+        return measurement.metrics
+    if isinstance(run, Metrics):
+        return run
     if isinstance(run, Mapping):
-        return run | {name: run[alias] for alias, name in CATALOGUE.aliases.items() if alias in run and name not in run}
+        return dict(run) | {
+            name: run[alias] for alias, name in CATALOGUE.aliases.items() if alias in run and name not in run
+        }
     raise TypeError(f"a scenario is a collector, a measurement, a path or a mapping, not {type(run).__name__}")
 
 
