@@ -18,7 +18,17 @@ from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
 from roastcoffea.report.terminal import LEDGER_ROWS, TIME_ROWS
 from roastcoffea.studies.explain import Explanation, explained
-from roastcoffea.studies.gate import FAILED, PASSED, STATUS, UNKNOWN, Outcome, condition_of, outcome_of, signed
+from roastcoffea.studies.gate import (
+    FAILED,
+    PASSED,
+    STATUS,
+    UNKNOWN,
+    Outcome,
+    condition_of,
+    needed_text,
+    outcome_of,
+    signed,
+)
 from roastcoffea.studies.observations import Observation
 from roastcoffea.studies.repeats import (
     ABOVE,
@@ -26,7 +36,6 @@ from roastcoffea.studies.repeats import (
     CONFIDENCE,
     EXACT,
     FEWEST,
-    RUNS,
     SEED,
     Judgement,
     Spread,
@@ -299,18 +308,15 @@ def _speed_text(
     metric = next(metric for metric in CATALOGUE.metrics() if metric.name == name)
     what = "wall time" if name == WALL else f"event rate ({metric.label})"
     change = f"{what} {signed(FRACTION, (new - old) / old)}" if old else what
-    told = f"{word}: {change}{interval_text(judgement, FRACTION)}, {len(after)} against {len(before)} runs"
+    told = f"{word}: {change}{interval_text(judgement, FRACTION)}, {_runs(after)} against {_runs(before)}"
     if judgement.side is not None:
         return told
     needed = f"; {needed_text(judgement)}" if judgement.needed else ""
     return f"{told}; {judgement.reason}{needed}"
 
 
-def needed_text(judgement: Judgement) -> str:
-    """How many repeats would tell."""
-    if judgement.over != RUNS:
-        return f"at least {judgement.needed} runs of each are needed"
-    return f"about {judgement.needed} runs of each would tell a change of this size, or of 5 %"
+def _runs(side: Sequence[Observation]) -> str:
+    return "1 run" if len(side) == 1 else f"{len(side)} runs"
 
 
 def interval_text(judgement: Judgement, unit: Unit) -> str:

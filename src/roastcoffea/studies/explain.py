@@ -63,6 +63,7 @@ LEAST_SHARED: Final = 0.1
 """Share of the work that has to have been on hosts of both runs to tell nodes from code."""
 
 MOST_BRANCHES: Final = 4
+MOST_REMARKS: Final = 4
 
 
 class Factor(NamedTuple):
@@ -427,6 +428,8 @@ def _remarks(sides: Sides, shared: Mapping[str, float]) -> list[str]:
     """What has to be known to read an explanation."""
     first, second = ({host for one in side for host in one.hosts} for side in (sides.before, sides.after))
     remarks = [f"{one.name}: the {reason}" for one in (*sides.before, *sides.after) for reason in one.incomplete]
+    if len(remarks) > MOST_REMARKS:
+        remarks = [*remarks[:MOST_REMARKS], f"{len(remarks) - MOST_REMARKS} more such remarks on single runs"]
     if first and second and first != second and not shared:
         remarks.append(
             "they ran on different hosts, with too little work on the same ones: what a unit of work cost more or less "

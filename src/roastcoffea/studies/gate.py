@@ -11,7 +11,7 @@ from typing import Final
 from roastcoffea.errors import ComparisonError
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.studies.observations import Observation
-from roastcoffea.studies.repeats import ABOVE, CONFIDENCE, EXACT, Judgement, judged
+from roastcoffea.studies.repeats import ABOVE, CONFIDENCE, EXACT, RUNS, Judgement, judged
 from roastcoffea.units import (
     BYTE,
     FRACTION,
@@ -21,6 +21,7 @@ from roastcoffea.units import (
     PERCENT,
     SECOND,
     Unit,
+    suffixed,
 )
 
 FAILED: Final = "failed"
@@ -46,6 +47,11 @@ UNITS: Final[Mapping[Unit, Mapping[str, float]]] = {
     FRACTION: {"points": 0.01},
 }
 """What may stand behind a number, by the unit of the metric; as a factor to what is stored."""
+
+
+POINTS: Final = Unit("points", suffixed("points"))
+POINTS_OF_FRACTION: Final = Unit("points", suffixed("points", 100))
+"""Of differences of shares: a change of 5 % would be another thing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,15 +160,23 @@ def _word(condition: Condition, judgement: Judgement) -> str:
 def _text(condition: Condition, judgement: Judgement, word: str, unit: Unit, confidence: float) -> str:
     reason = "" if word != UNKNOWN else f"; {judgement.reason}"
     if judgement.needed and word == UNKNOWN:
-        reason += f", at least {judgement.needed} runs of each would be needed"
+        reason += f"; {needed_text(judgement)}"
     return f"{condition.text}: {word}, {change_text(judgement, condition.relative, unit, confidence)}{reason}"
+
+
+def needed_text(judgement: Judgement) -> str:
+    """How many repeats would tell."""
+    if judgement.over != RUNS:
+        return f"at least {judgement.needed} runs of each are needed"
+    return f"about {judgement.needed} runs of each would tell, as they scatter"
 
 
 def change_text(judgement: Judgement, relative: bool, unit: Unit, confidence: float) -> str:
     """A change in words: its interval, or itself where it has no scatter."""
     if judgement.low is None or judgement.high is None:
         return "the change is not known"
-    low, high = (signed(FRACTION if relative else unit, value) for value in (judgement.low, judgement.high))
+    bounds = (judgement.low, judgement.high)
+    low, high = (signed(FRACTION, value) if relative else change_of(unit, value) for value in bounds)
     if judgement.low == judgement.high:
         return f"the change is {low}"
     return f"the change is {low} to {high} ({confidence:.0%} interval)"
@@ -171,3 +185,8 @@ def change_text(judgement: Judgement, relative: bool, unit: Unit, confidence: fl
 def signed(unit: Unit, value: float) -> str:
     """Amount with its sign."""
     return f"+{unit.text(value)}" if value > 0 else unit.text(value)
+
+
+def change_of(unit: Unit, value: float) -> str:
+    """Difference of two amounts with its sign; of two shares it is in points."""
+    return signed(POINTS if unit is PERCENT else POINTS_OF_FRACTION if unit is FRACTION else unit, value)

@@ -209,10 +209,11 @@ def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confi
     needed = _needed(old, new, moved, confidence, ratios)
     if count < FEWEST and not _permutation_reaches(len(old), len(new), confidence):
         reason = f"{len(old)} and {len(new)} runs are too few"
-        return Judgement(None, *bounds, RUNS, reason, max(needed or FEWEST, FEWEST))
-    told = (low > moved or high < moved) and permuted(old + moved, new, confidence) <= 1 - confidence
-    if not told:
+        return Judgement(None, *bounds, RUNS, reason, needed)
+    if low <= moved <= high:
         return Judgement(None, *bounds, RUNS, "repeats differ as much", needed)
+    if permuted(old + moved, new, confidence) > 1 - confidence:
+        return Judgement(None, *bounds, RUNS, "split at random the runs are as far apart too often", needed)
     return Judgement(ABOVE if low > moved else BELOW, *bounds, RUNS)
 
 

@@ -72,9 +72,8 @@ def _metrics(run: Any) -> Mapping[str, Any]:
     if isinstance(run, Metrics):
         return run
     if isinstance(run, Mapping):
-        return dict(run) | {
-            name: run[alias] for alias, name in CATALOGUE.aliases.items() if alias in run and name not in run
-        }
+        older = {name: run[alias] for alias, name in CATALOGUE.aliases.items() if alias in run}
+        return older | dict(run)
     raise TypeError(f"a scenario is a collector, a measurement, a path or a mapping, not {type(run).__name__}")
 
 

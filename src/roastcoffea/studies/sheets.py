@@ -17,7 +17,7 @@ from roastcoffea.report.terminal import INDENT, QUIET, verbatim
 LONGEST_AMOUNT: Final = 24
 """Letters of a cell beyond which it is text, which may go over several lines."""
 
-MARKDOWN_SIGNS: Final = "\\`*_{}[]<>()#+!|~$&"
+MARKDOWN_SIGNS: Final = "\\`*_[]<>|~$&#"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +30,11 @@ class Sheet:
     lines: Sequence[str] = ()
 
     @property
+    def heading(self) -> str:
+        """The title, as it stands above the table."""
+        return f"{self.title[0].upper()}{self.title[1:]}"
+
+    @property
     def worded(self) -> list[bool]:
         """Of each column whether it holds text: the first one, and those with a long cell."""
         columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in self.headers)
@@ -40,7 +45,7 @@ def print_sheets(console: Console, sheets: Iterable[Sheet]) -> None:
     """Print sheets below each other."""
     for sheet in sheets:
         console.print()
-        console.print(verbatim(console, sheet.title), style="bold", overflow="fold")
+        console.print(verbatim(console, sheet.heading), style="bold", overflow="fold")
         if sheet.rows:
             console.print(Padding(_terminal_table(console, sheet), INDENT, expand=False))
         for line in sheet.lines:
@@ -65,7 +70,7 @@ def markdown(sheets: Iterable[Sheet]) -> str:
 
 
 def _markdown_sheet(sheet: Sheet) -> str:
-    parts = [f"### {_plain(sheet.title)}\n"]
+    parts = [f"### {_plain(sheet.heading)}\n"]
     if sheet.rows:
         rule = [":--" if worded else "--:" for worded in sheet.worded]
         lines = [sheet.headers, *sheet.rows]
@@ -89,4 +94,4 @@ def html(sheets: Iterable[Sheet]) -> Html:
 
 def _html_sheet(sheet: Sheet) -> str:
     table = html_table(sheet.headers, sheet.rows) if sheet.rows else Html("")
-    return heading(sheet.title) + table + "".join(paragraph(line) for line in sheet.lines)
+    return heading(sheet.heading) + table + "".join(paragraph(line) for line in sheet.lines)

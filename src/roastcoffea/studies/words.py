@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.studies.explain import Explanation, Part
-from roastcoffea.studies.gate import signed
+from roastcoffea.studies.gate import change_of, signed
 from roastcoffea.studies.repeats import Judgement
 from roastcoffea.studies.sheets import Sheet
 from roastcoffea.units import FRACTION, SECOND, number
@@ -119,7 +119,7 @@ def _cells(row: Row) -> list[str]:
         cells.append(NOT_KNOWN if found is None else unit.text(found.median))
         if place:
             change, relative = row.change(place), row.relative_change(place)
-            cells.append("" if change is None else signed(unit, change))
+            cells.append("" if change is None else change_of(unit, change))
             cells.append("" if relative is None else signed(FRACTION, relative) + _within(row.judgements[place]))
     return cells
 
