@@ -110,7 +110,7 @@ def test_as_many_repeats_as_are_said_to_be_needed_do_tell() -> None:
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "skewed", "two modes"])
 def test_repeats_of_one_run_are_seldom_told_apart(size: int, kind: str) -> None:
     drawn = np.random.default_rng(5)
-    draws = 1000
+    draws = 400
     scatter = {
         "normal": drawn.normal(0, 0.1, (draws, 2 * size)),
         "heavy tails": 0.05 * drawn.standard_t(2, (draws, 2 * size)),
@@ -118,7 +118,7 @@ def test_repeats_of_one_run_are_seldom_told_apart(size: int, kind: str) -> None:
         "two modes": drawn.normal(0, 0.02, (draws, 2 * size)) + 0.3 * (drawn.random((draws, 2 * size)) < 0.3),
     }[kind]
     told = sum(judged(np.exp(row[:size]), np.exp(row[size:])).side is not None for row in scatter)
-    assert told == 0 if size == 2 else told <= 0.065 * draws
+    assert told == 0 if size == 2 else told <= 0.08 * draws
 
 
 def test_a_median_has_an_interval_over_runs() -> None:

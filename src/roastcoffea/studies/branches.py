@@ -107,8 +107,8 @@ class BranchStudy:
         """What has to be known to read the table, such as why there is no payload."""
         found = [_embedded(self.table)] if self._all_embedded() else []
         lacking = [name for name in COLUMNS if self.table[name].isna().any()]
-        absent = dict.fromkeys(self.table.attrs["absent"][name] for name in lacking)
-        return found + [f"not measured: {reason}" for reason in absent]
+        reasons = self.table.attrs["absent"]
+        return found + [f"{COLUMNS[name][0]} are not measured: {reasons[name]}" for name in lacking]
 
     def _all_embedded(self) -> bool:
         """Whether branches were read, and none of their bytes were requested on their own."""
@@ -124,17 +124,18 @@ class BranchStudy:
         return markdown(self._sheets())
 
     def _sheets(self) -> list[Sheet]:
-        shown = [name for name in COLUMNS if not self.table[name].isna().all()]
-        rows = [[_cell(COLUMNS[name][1], row[name]) for name in shown] for row in self.table.to_dict(orient="records")]
+        counts = [str(count) for count in self.table["branches_asked"]]
+        shown = [name for name in COLUMNS if name != "branches_asked" and not self.table[name].isna().all()]
+        rows = [[COLUMNS[name][0], *(_cell(COLUMNS[name][1], value) for value in self.table[name])] for name in shown]
+        headers = ["asked for", *counts]
         return [
-            Sheet(title="branch study", headers=[COLUMNS[name][0] for name in shown], rows=rows, lines=self.notes),
-            self._growth_sheet(),
+            Sheet(title="branch study", headers=headers, rows=rows, lines=self.notes),
+            self._growth_sheet(counts),
         ]
 
-    def _growth_sheet(self) -> Sheet:
+    def _growth_sheet(self, counts: Sequence[str]) -> Sheet:
         """Growth from the first count to each, and the correlation with the number of branches."""
         known = [name for name in SCALING if self._grown(name)]
-        counts = [f"{count}" for count in self.table["branches_asked"]]
         rows = [
             [
                 COLUMNS[name][0],
@@ -282,7 +283,9 @@ def _embedded(table: pd.DataFrame) -> str:
 
 
 def _cell(unit: Unit, value: Any) -> str:
-    return "-" if value is None or value != value else unit.text(value)  # noqa: PLR0124
+    import pandas as pd
+
+    return "-" if pd.isna(value) else unit.text(value)
 
 
 def _correlation_text(value: float | None) -> str:
