@@ -232,10 +232,35 @@ def export(*, path: Path, file_format: str, output: Path | None, overwrite: bool
     each worker thread, for https://ui.perfetto.dev (compressed where its name ends with .gz).
     """
     from roastcoffea.measurement import load
+    from roastcoffea.report.exports.formats import FORMATS, default_name
+
+    measurement = load(path)
+    file = output or Path(default_name(path, FORMATS[file_format]))
+    click.echo(measurement.export(file, file_format, overwrite))
+
+
+@commands.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write; else it gets the measurement's name, in this folder.",
+)
+@click.option("--every-task", is_flag=True, help="Keep every task in it, also where there are more than 100,000.")
+@click.option("--overwrite", is_flag=True, help="Replace the file that is there.")
+def report(*, path: Path, output: Path | None, every_task: bool, overwrite: bool) -> None:
+    """Write the measurement in PATH as one HTML page, which needs nothing but a browser.
+
+    It has the verdict, both ledgers, what went on over time down to single tasks, and tables of datasets, files,
+    branches, sections, workers and failures.
+    """
+    from roastcoffea.measurement import load
     from roastcoffea.report.exports.formats import default_name
 
     measurement = load(path)
-    click.echo(measurement.export(output or Path(default_name(path, file_format)), file_format, overwrite))
+    file = output or Path(default_name(path, ".html"))
+    click.echo(measurement.report(file, every_task=every_task, overwrite=overwrite))
 
 
 @commands.command()

@@ -317,6 +317,8 @@ def run_demo(
     click.echo(f"    roastcoffea show {shlex.quote(str(path))}")
     click.echo(f"    roastcoffea list {shlex.quote(str(out))}")
     click.echo("    roastcoffea metrics")
+    page = measurement.report(path.with_name(f"{path.name}.html"), overwrite=True)
+    click.echo(f"\nFor a browser: {page}")
     return path
 
 

@@ -264,11 +264,18 @@ class Measurement:
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
         """All tables by name, the ledgers' breakdowns among them."""
-        return {name: getattr(self, name) for name in TABLES} | {
-            f"{ledger}_by_{what}": _breakdown(getattr(self, ledger), what, meanings, unit)
-            for ledger, (breakdowns, meanings, unit) in BREAKDOWNS.items()
-            for what in breakdowns
-        }
+        breakdowns = [f"{ledger}_by_{what}" for ledger, (words, _, _) in BREAKDOWNS.items() for what in words]
+        return {name: self.table(name) for name in (*TABLES, *breakdowns)}
+
+    def table(self, name: str) -> pd.DataFrame:
+        """One of the tables, by its name; the others are not made for it."""
+        ledger, _, what = name.partition("_by_")
+        if ledger in BREAKDOWNS and what in BREAKDOWNS[ledger][0]:
+            return _breakdown(getattr(self, ledger), what, *BREAKDOWNS[ledger][1:])
+        if name not in TABLES:
+            raise ValueError(f"there is no table {name!r}; see `tables`")
+        frame: pd.DataFrame = getattr(self, name)
+        return frame
 
     @property
     def fine_metrics(self) -> dict[tuple[Any, ...], float]:
@@ -316,6 +323,27 @@ class Measurement:
         from roastcoffea.report.exports.formats import export
 
         return export(self.run, lambda: self.metrics, lambda: self.tables, Path(path), file_format, overwrite=overwrite)
+
+    def report(self, path: str | PathLike[str], *, every_task: bool = False, overwrite: bool = False) -> Path:
+        """Write all that there is to see of the run to one HTML file, which needs nothing but a browser; give its path.
+
+        Parameters
+        ----------
+        path
+            The file. It appears when it is whole.
+        every_task
+            Keep every task in it also where there are more than 100,000, so that each can be looked at.
+        overwrite
+            Replace a file that is there.
+
+        Raises
+        ------
+        MeasurementError
+            If the file is there already, or it cannot be written.
+        """
+        from roastcoffea.report.page.contents import write_page
+
+        return write_page(self, Path(path), every_task=every_task, overwrite=overwrite)
 
     def _repr_html_(self) -> str:
         """Page of it for notebooks."""

@@ -54,6 +54,12 @@ FAILED_FILE_COLUMNS: Final = (
 )
 """One row for each file in which an attempt failed."""
 
+OF_CHUNKS: Final = (
+    *("dataset", "file", "entry_start", "entry_stop", "worker", "start", "error", "key", "run_id", "attempt"),
+    *("id", "call", "tree", "outcome", "wall_seconds", "bytes_requested"),
+)
+"""Columns of chunks that are looked at: a copy of some rows of them is not one of all."""
+
 PLACE: Final = ("dataset", "file", "tree")
 RANGE: Final = ("entry_start", "entry_stop")
 
@@ -75,6 +81,7 @@ def failed_work(run: Run) -> pa.Table:
 
 
 def _failed_chunks(chunks: pa.Table) -> Iterator[dict[str, Any]]:
+    chunks = chunks.select(OF_CHUNKS)
     used = counted_chunks(chunks)["id"].combine_chunks()
     wasted = chunks.filter(pc.invert(pc.is_in(chunks["id"], value_set=used)))
     for row in wasted.to_pylist():
@@ -100,7 +107,9 @@ def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
     if not lost:
         return
     names = ("dataset", "file", *RANGE)
-    known = {row["key"]: row for row in chunks.select(["key", *names]).to_pylist()}
+    theirs = chunks.select(["key", *names])
+    theirs = theirs.filter(pc.is_in(theirs["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
+    known = {row["key"]: row for row in theirs.to_pylist()}
     for row in lost:
         start, stop = row["start"], row["stop"]
         seconds = None if start is None or stop is None else stop - start
@@ -138,7 +147,7 @@ def missing(run: Run) -> pa.Table:
     NotMeasuredError
         If it is not known what was asked for, or what came.
     """
-    return missing_work(run, counted_chunks(recorded(run, "chunks")))
+    return missing_work(run, counted_chunks(recorded(run, "chunks").select(OF_CHUNKS)))
 
 
 @fact

@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Final
 
 from roastcoffea.markup import Html, columns, folded, heading, listing, page, paragraph, table
-from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, Verdict
+from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.report.terminal import DATASET_COLUMNS, NOT_KNOWN, title_of
+from roastcoffea.report.terminal import DATASET_COLUMNS, NOT_KNOWN, title_of, verdict_lines
 from roastcoffea.units import BYTE, SECOND
 
 SHOWN: Final = {
@@ -50,12 +50,8 @@ def _heading(run: Run) -> Iterator[Html]:
 def _verdict(run: Run, metrics: Metrics) -> Iterator[Html]:
     if "verdict" not in metrics:
         return
-    verdict: Verdict = metrics["verdict"]
     yield heading(f"Bound by {metrics['bound']}")
-    if not verdict:
-        yield paragraph("Healthy: nothing was found that is worth changing.")
-    elapsed = SECOND.text(run.stop - run.start)
-    yield listing(f"{each.cause}, up to {SECOND.text(each.seconds)} of {elapsed}: {each.text}." for each in verdict)
+    yield listing(verdict_lines(run, metrics["verdict"]))
 
 
 def _numbers(metrics: Metrics) -> Html:

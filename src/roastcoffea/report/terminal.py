@@ -154,11 +154,14 @@ def _print_heading(console: Console, run: Run) -> None:
 
 def _print_verdict(console: Console, run: Run, metrics: Metrics) -> None:
     """Print what binds the run, and what could be won."""
-    if "verdict" not in metrics:
-        return
-    verdict: Verdict = metrics["verdict"]
+    if "verdict" in metrics:
+        _print_title(console, f"verdict: bound by {metrics['bound']}")
+        _print_list(console, verdict_lines(run, metrics["verdict"]))
+
+
+def verdict_lines(run: Run, verdict: Verdict) -> list[str]:
+    """What could be won, a line each; what there is to say where that is nothing."""
     elapsed = run.stop - run.start
-    _print_title(console, f"verdict: bound by {metrics['bound']}")
     lines = [
         f"{finding.cause}, up to {SECOND.text(finding.seconds)} of {SECOND.text(elapsed)}: {finding.text}."
         for finding in verdict
@@ -168,7 +171,7 @@ def _print_verdict(console: Console, run: Run, metrics: Metrics) -> None:
         lines.insert(0, f"Incomplete, so that nothing is said of idle time: {reasons}.")
     if verdict.healthy and run.outcome != FAILED:
         lines = ["Nothing was found that could be won by a change of the settings."]
-    _print_list(console, lines or ["Nothing was found before it failed."])
+    return lines or ["Nothing was found before it failed."]
 
 
 def _print_failed_files(console: Console, run: Run) -> None:
@@ -324,7 +327,7 @@ def _print_bytes(console: Console, members: list[Metric], metrics: Metrics) -> N
     ledger: ByteLedger = metrics["byte_ledger"]
     table = _ledger_table(ledger, ledger.total, BYTE)
     if ledger.transferred is not None:
-        table.add_row(TRANSFERRED, BYTE.text(ledger.transferred), _gaps(ledger.gaps or 0))
+        table.add_row(TRANSFERRED, BYTE.text(ledger.transferred), gaps_text(ledger.gaps or 0))
     _print_table(console, table)
     _print_lines(console, [str(ledger.certificate), *_transfer(ledger)])
     console.print()
@@ -340,12 +343,16 @@ def _print_time(console: Console, members: list[Metric], metrics: Metrics) -> No
     _print_title(console, "thread time")
     ledger: TimeLedger = metrics["time_ledger"]
     _print_table(console, _ledger_table(ledger, ledger.total, SECOND))
-    failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in ledger.failed.items() if seconds]
-    lines = [f"Failed: {', '.join(failed)}."] if failed else []
-    lines += [f'"{name}" was not measured: {reason}.' for name, reason in ledger.unknown.items()]
-    _print_lines(console, [str(ledger.certificate), *lines])
+    _print_lines(console, [str(ledger.certificate), *time_notes(ledger)])
     console.print()
     _print_values(console, [metric for metric in members if metric.label not in TIME_ROWS], metrics)
+
+
+def time_notes(ledger: TimeLedger) -> list[str]:
+    """Why work failed, and what was not measured."""
+    failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in ledger.failed.items() if seconds]
+    lines = [f"Failed: {', '.join(failed)}."] if failed else []
+    return lines + [f'"{name}" was not measured: {reason}.' for name, reason in ledger.unknown.items()]
 
 
 def _ledger_table(ledger: Mapping[str, float | None], total: float | None, unit: Unit) -> Table:
@@ -359,7 +366,7 @@ def _ledger_table(ledger: Mapping[str, float | None], total: float | None, unit:
     return table
 
 
-def _gaps(gaps: int) -> str:
+def gaps_text(gaps: int) -> str:
     """What came beyond what was requested, or was requested and never came."""
     return f"{BYTE.text(gaps)} not requested" if gaps >= 0 else f"{BYTE.text(-gaps)} requested never came"
 

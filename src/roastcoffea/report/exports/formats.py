@@ -27,10 +27,10 @@ FORMATS: Final[Mapping[str, str]] = {
 """Formats, each with the end of the name that an export has where none was given."""
 
 
-def default_name(measurement: Path, file_format: str) -> str:
-    """Name of an export of the measurement in a folder: that of the folder, with an end of its own."""
+def default_name(measurement: Path, end: str) -> str:
+    """Name of what is made of the measurement in a folder: that of the folder, with an end of its own."""
     folder = measurement.resolve()
-    return (folder.parent if folder.is_file() else folder).name + FORMATS[file_format]
+    return (folder.parent if folder.is_file() else folder).name + end
 
 
 def export(

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from roastcoffea.errors import MeasurementError
 from roastcoffea.folders import OR_OVERWRITE, file_name, new_folder, put_in_place, sync_folder, synced_file
 from roastcoffea.metrics import CATALOGUE, Metrics
+from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.run import Run
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def _metric_row(metrics: Metrics, name: str) -> dict[str, Any] | None:
     row = {"name": name, "source": None if entry is None else entry.source} | told
     if name not in metrics:
         return row | {"missing": metrics.missing[name]}
+    if entry is not None and entry.group == RAW:
+        return None  # to look at it would build it
     value = metrics[name]
     row |= {"source": metrics.source[name]}
     if isinstance(value, str):

@@ -26,20 +26,25 @@ def plot_throughput_timeline(ax: Axes, chunks: pa.Table, start: float, worker_co
 
     The area below the rate is what all attempts of chunks requested, failed ones too.
     """
-    starts, stops, amounts = _reads(chunks)
-    end = float(stops.max())
-    if end <= min(start, float(starts.min())):
-        raise NotMeasuredError("the attempts of chunks took no time")
-    edges = np.linspace(min(start, float(starts.min())), end, int(np.clip(2 * len(starts) ** 0.5, 10, MOST_BINS)) + 1)
-    rates = BITS * amounts_in_bins(starts, stops, amounts, edges) / np.diff(edges)
+    edges, rates = data_rates(chunks, start)
     scale = draw.bytes_scale(float(rates.max()), "bit/s")
-    axis = draw.time_axis(ax, start, end)
+    axis = draw.time_axis(ax, start, float(edges[-1]))
     ax.stairs(rates * scale.factor, axis(edges), fill=True, color=BLUE, alpha=0.35)
     ax.stairs(rates * scale.factor, axis(edges), color=BLUE, linewidth=1.2)
     ax.set_ylabel(f"data rate ({scale.unit})", color=BLUE)
     ax.set_ylim(bottom=0)
     if worker_counts is not None:
         _draw_workers(ax, axis(worker_counts[0]), worker_counts[1])
+
+
+def data_rates(chunks: pa.Table, start: float, most: int = MOST_BINS) -> tuple[Numbers, Numbers]:
+    """Edges of bins of time, and the bits per second that were requested in each; at most so many bins."""
+    starts, stops, amounts = _reads(chunks)
+    end = float(stops.max())
+    if end <= min(start, float(starts.min())):
+        raise NotMeasuredError("the attempts of chunks took no time")
+    edges = np.linspace(min(start, float(starts.min())), end, int(np.clip(2 * len(starts) ** 0.5, 10, most)) + 1)
+    return edges, BITS * amounts_in_bins(starts, stops, amounts, edges) / np.diff(edges)
 
 
 def _reads(chunks: pa.Table) -> tuple[Numbers, Numbers, Numbers]:

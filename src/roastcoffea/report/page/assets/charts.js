@@ -1,0 +1,464 @@
+"use strict";
+// The charts: Bokeh draws them, this fills the task stream for the window that is shown, and tells what is under the pointer.
+{
+  const MOST_BARS = 5000; // visible tasks up to which each one is a bar of its own
+  const SETTLED = 120; // milliseconds without a move after which the stream is drawn anew
+  const MARGIN = 0.5; // windows to each side that are drawn as well, so that dragging shows no gap
+  const MOST_LABELS = 24;
+  const KEYS = {
+    ArrowLeft: "earlier", ArrowRight: "later", "+": "in", "=": "in", "-": "out", Home: "all", 0: "all",
+  };
+
+  const told = JSON.parse(document.getElementById("charts").textContent);
+
+  // Words
+
+  const digits = (value) => (Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3))));
+
+  function duration(seconds) {
+    const size = Math.abs(seconds);
+    if (size >= 3600) return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
+    if (size >= 60) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
+    if (size >= 1 || size === 0) return `${digits(seconds)} s`;
+    return size >= 1e-3 ? `${digits(1e3 * seconds)} ms` : `${digits(1e6 * seconds)} us`;
+  }
+
+  const percent = (share) => `${digits(100 * share)} %`;
+
+  // Bokeh takes $$x$$ and \(x\) for formulas.
+  function label(name) {
+    const short = name.length > 12 ? `${name.slice(0, 3)}…${name.slice(-8)}` : name;
+    return short.replace(/[$\\]/g, (sign) => `${sign}\u200b`);
+  }
+
+  // Without what all have in front, up to a sign that separates.
+  function shortNames(workers) {
+    const names = workers.map(([name]) => name);
+    const [first, last] = [names.reduce((a, b) => (a < b ? a : b)), names.reduce((a, b) => (a > b ? a : b))];
+    let same = 0;
+    while (same < first.length && first[same] === last[same]) same += 1;
+    const front = names.length > 1 ? first.slice(0, same) : first;
+    const cut = Math.max(...["/", ".", ":"].map((sign) => front.lastIndexOf(sign))) + 1;
+    return names.map((name) => name.slice(cut));
+  }
+
+  // What is under the pointer
+
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  document.body.append(tip);
+
+  function showTip(lines, event) {
+    tip.hidden = !lines;
+    if (!lines) return;
+    tip.replaceChildren(...lines.map(([text, colour]) => {
+      const line = document.createElement("div");
+      if (colour) {
+        const swatch = document.createElement("i");
+        swatch.style.background = colour;
+        line.append(swatch);
+      }
+      line.append(text);
+      return line;
+    }));
+    const left = event.clientX + 16 + tip.offsetWidth < innerWidth ? event.clientX + 14 : event.clientX - tip.offsetWidth - 14;
+    const top = Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 4);
+    tip.style.left = `${Math.max(left, 4)}px`;
+    tip.style.top = `${Math.max(top, 4)}px`;
+  }
+
+  // Last place whose value is not above the one that is sought.
+  function placeOf(values, sought, from = 0, to = values.length) {
+    let low = from;
+    let high = to;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (values[middle] <= sought) low = middle + 1;
+      else high = middle;
+    }
+    return low - 1;
+  }
+
+  function span(from, to) {
+    return `${duration(from / 1e3)} to ${duration(to / 1e3)}`;
+  }
+
+  function tellClasses(source, x) {
+    const data = source.data;
+    const place = placeOf(data.x, x);
+    if (place < 0 || place >= data.x.length - 1) return null;
+    const amounts = told.classes.names.map((name, number) => {
+      const below = number ? data[told.classes.names[number - 1]][place] : 0;
+      return [name, data[name][place] - below, told.classes.colours[number]];
+    });
+    const total = data.total[place];
+    const shown = amounts.filter(([, threads]) => threads > 1e-3 * total).sort((one, other) => other[1] - one[1]);
+    return [
+      [`${span(data.x[place], data.x[place + 1])}: ${digits(total)} threads`],
+      ...shown.map(([name, threads, colour]) => [`${name} ${digits(threads)} (${percent(threads / total)})`, colour]),
+    ];
+  }
+
+  function tellRates(rates, workers, x) {
+    const lines = [];
+    const place = placeOf(rates.data.x, x);
+    if (place >= 0 && place < rates.data.x.length - 1) {
+      lines.push([`${span(rates.data.x[place], rates.data.x[place + 1])}: ${digits(rates.data.rate[place])} ${told.rates.unit}`]);
+    }
+    const at = workers ? placeOf(workers.data.x, x) : -1;
+    if (at >= 0) lines.push([`${digits(workers.data.workers[at])} workers`]);
+    return lines.length ? lines : null;
+  }
+
+  // The task stream
+
+  const colours = (told.stream?.classes ?? []).map(([, colour]) => colour);
+  // Bytes in the order red, green, blue, alpha.
+  const pixels = Uint32Array.from(colours, (colour) => {
+    const value = Number.parseInt(colour.slice(1), 16);
+    return (0xff000000 | ((value & 0xff) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
+  });
+  const FAILED = (told.stream?.classes ?? []).findIndex(([name]) => name === "failed");
+
+  class Reader {
+    constructor(buffer) {
+      this.buffer = buffer;
+      this.at = 0;
+    }
+
+    bytes(length) {
+      this.at += length;
+      return new Uint8Array(this.buffer, this.at - length, length);
+    }
+
+    words(kind, length) {
+      return new kind(this.bytes(4 * length).slice().buffer);
+    }
+
+    // Low bytes, then high ones.
+    planes(length) {
+      const [low, high] = [this.bytes(length), this.bytes(length)];
+      return Uint16Array.from(low, (byte, place) => byte | (high[place] << 8));
+    }
+  }
+
+  // Every task: begins and ends in milliseconds, by lane and time.
+  class Tasks {
+    constructor(buffer, about, lanes) {
+      const reader = new Reader(buffer);
+      const count = about.tasks;
+      const ofLane = reader.words(Uint32Array, lanes);
+      const [farGaps, farDurations] = [reader.words(Int32Array, about.gaps), reader.words(Int32Array, about.durations)];
+      const [gaps, durations] = [reader.planes(count), reader.planes(count)];
+      this.kind = reader.bytes(count);
+      this.group = reader.planes(count);
+      this.groups = about.groups;
+      this.first = new Uint32Array(lanes + 1);
+      this.begin = new Float64Array(count);
+      this.end = new Float64Array(count);
+      const unit = 1e3 * about.unit;
+      let [farGap, farDuration] = [0, 0];
+      for (let lane = 0, task = 0; lane < lanes; lane++) {
+        let now = 0;
+        const last = this.first[lane] + ofLane[lane];
+        this.first[lane + 1] = last;
+        for (; task < last; task++) {
+          now += gaps[task] === 0xffff ? farGaps[farGap++] : gaps[task];
+          this.begin[task] = now * unit;
+          now += durations[task] === 0xffff ? farDurations[farDuration++] : durations[task];
+          this.end[task] = now * unit;
+        }
+      }
+    }
+
+    // Places of the tasks of a lane that touch a window.
+    within(lane, from, to) {
+      const [first, last] = [this.first[lane], this.first[lane + 1]];
+      return [Math.max(placeOf(this.end, from, first, last) + 1, first), placeOf(this.begin, to, first, last) + 1];
+    }
+
+    visible(lanes, from, to) {
+      let count = 0;
+      for (let lane = lanes[0]; lane < lanes[1]; lane++) {
+        const [first, last] = this.within(lane, from, to);
+        count += last - first;
+      }
+      return count;
+    }
+
+    // Each pixel shows the class that took the most of it, any failure wins, and nothing is shown where most is idle.
+    picture(lanes, from, to, rows, columns) {
+      const image = new Uint32Array(rows * columns);
+      const classes = colours.length;
+      const width = (to - from) / columns;
+      const sums = new Float32Array(columns * classes);
+      for (let row = 0; row < rows; row++) {
+        const [top, bottom] = [0, 1].map((edge) => lanes[0] + Math.floor(((row + edge) * (lanes[1] - lanes[0])) / rows));
+        sums.fill(0);
+        for (let lane = top; lane < bottom; lane++) this.addLane(lane, from, to, columns, sums);
+        paintRow(image.subarray(row * columns, (row + 1) * columns), sums, (width * (bottom - top)) / 2);
+      }
+      return image;
+    }
+
+    addLane(lane, from, to, columns, sums) {
+      const classes = colours.length;
+      const width = (to - from) / columns;
+      const [first, last] = this.within(lane, from, to);
+      for (let task = first; task < last; task++) {
+        const [begin, end] = [Math.max(this.begin[task], from), Math.min(this.end[task], to)];
+        const right = Math.min(Math.floor((end - from) / width), columns - 1);
+        for (let column = Math.floor((begin - from) / width); column <= right; column++) {
+          const left = from + column * width;
+          sums[column * classes + this.kind[task]] += Math.min(end, left + width) - Math.max(begin, left) + 1e-9;
+        }
+      }
+    }
+
+    tell(lane, x) {
+      const [first, last] = [this.first[lane], this.first[lane + 1]];
+      const task = placeOf(this.begin, x, first, last);
+      if (task < first || this.end[task] < x) return null;
+      const [begin, end] = [this.begin[task], this.end[task]];
+      const [name, colour] = told.stream.classes[this.kind[task]];
+      return [
+        [`${name}, ${duration((end - begin) / 1e3)}`, colour],
+        [span(begin, end)],
+        ...this.groups[this.group[task]].filter((word) => word !== null).map((word) => [word]),
+      ];
+    }
+  }
+
+  function paintRow(image, sums, half) {
+    const classes = colours.length;
+    for (let column = 0; column < image.length; column++) {
+      let [best, most, busy] = [-1, 0, 0];
+      for (let kind = 0; kind < classes; kind++) {
+        const sum = sums[column * classes + kind];
+        busy += sum;
+        if (sum > most) [best, most] = [kind, sum];
+      }
+      if (FAILED >= 0 && sums[column * classes + FAILED] > 0) image[column] = pixels[FAILED];
+      else if (best >= 0 && busy >= half) image[column] = pixels[best];
+    }
+  }
+
+  // Sums in pixels, where the tasks are too many.
+  class Sums {
+    constructor(buffer, about, lanes) {
+      const reader = new Reader(buffer);
+      Object.assign(this, about);
+      this.lanes = lanes;
+      this.kind = reader.bytes(this.rows * this.columns);
+      this.most = reader.planes(this.rows * this.columns);
+      this.busy = reader.planes(this.rows * this.columns);
+    }
+
+    image() {
+      return Uint32Array.from(this.kind, (kind) => (kind < pixels.length ? pixels[kind] : 0));
+    }
+
+    tell(lane, x) {
+      const row = Math.floor((lane * this.rows) / this.lanes);
+      const column = Math.floor(x / 1e3 / this.seconds);
+      if (column < 0 || column >= this.columns) return null;
+      const place = row * this.columns + column;
+      const lanes = Math.ceil(((row + 1) * this.lanes) / this.rows) - Math.ceil((row * this.lanes) / this.rows);
+      const room = lanes * this.seconds;
+      const lines = [
+        [span(1e3 * column * this.seconds, 1e3 * (column + 1) * this.seconds)],
+        [`${digits(lanes)} threads, busy ${percent(this.busy[place] / 0xffff)} of ${duration(room)}`],
+      ];
+      const kind = told.stream.classes[this.kind[place]];
+      if (kind) lines.push([`${kind[0]} ${duration((this.most[place] / 0xffff) * room)}`, kind[1]]);
+      return lines;
+    }
+  }
+
+  class Stream {
+    constructor(figure, doc, buffer) {
+      this.figure = figure;
+      this.about = told.stream;
+      this.workers = this.about.workers;
+      this.names = shortNames(this.workers);
+      this.firstLane = [];
+      let lanes = 0;
+      for (const [, threads] of this.workers) {
+        this.firstLane.push(lanes);
+        lanes += threads;
+      }
+      this.lanes = lanes;
+      this.picture = doc.get_model_by_name("picture");
+      this.bars = doc.get_model_by_name("bars");
+      this.axis = figure.left.find((item) => item.ticker);
+      this.holds = "tasks" in this.about ? new Tasks(buffer, this.about, lanes) : new Sums(buffer, this.about, lanes);
+      this.drawn = null;
+    }
+
+    window() {
+      const { x_range: x, y_range: y } = this.figure;
+      const first = Math.max(Math.floor(Math.min(y.start, y.end) + 0.5), 0);
+      return { from: x.start, to: x.end, lanes: [first, Math.min(Math.ceil(Math.max(y.start, y.end) + 0.5), this.lanes)] };
+    }
+
+    draw(size) {
+      const window = this.window();
+      this.nameLanes(window.lanes);
+      if (this.holds instanceof Sums) {
+        if (!this.drawn) this.setPicture(this.holds.image(), this.holds.rows, this.holds.columns, [0, this.lanes], 0, 1e3 * this.holds.seconds * this.holds.columns);
+        this.drawn = window;
+        return;
+      }
+      const aside = MARGIN * (window.to - window.from);
+      const [from, to] = [window.from - aside, window.to + aside];
+      if (this.holds.visible(window.lanes, from, to) <= MOST_BARS) this.setBars(window.lanes, from, to);
+      else {
+        this.clear(this.bars);
+        const rows = Math.min(window.lanes[1] - window.lanes[0], size.height);
+        const columns = Math.round(size.width * (1 + 2 * MARGIN));
+        const image = this.holds.picture(window.lanes, from, to, rows, columns);
+        this.setPicture(image, rows, columns, window.lanes, from, to);
+      }
+      this.drawn = window;
+    }
+
+    clear(source) {
+      source.data = Object.fromEntries(Object.keys(source.data).map((name) => [name, []]));
+    }
+
+    setPicture(image, rows, columns, lanes, from, to) {
+      const { ndarray } = Bokeh.require("core/util/ndarray");
+      const shown = ndarray(image.buffer, { dtype: "uint32", shape: [rows, columns] });
+      this.picture.data = { image: [shown], x: [from], y: [lanes[0] - 0.5], dw: [to - from], dh: [lanes[1] - lanes[0]] };
+    }
+
+    setBars(lanes, from, to) {
+      const data = { left: [], right: [], top: [], bottom: [], colour: [] };
+      for (let lane = lanes[0]; lane < lanes[1]; lane++) {
+        const [first, last] = this.holds.within(lane, from, to);
+        for (let task = first; task < last; task++) {
+          data.left.push(this.holds.begin[task]);
+          data.right.push(this.holds.end[task]);
+          data.top.push(lane - 0.42);
+          data.bottom.push(lane + 0.42);
+          data.colour.push(colours[this.holds.kind[task]]);
+        }
+      }
+      this.clear(this.picture);
+      this.bars.data = data;
+    }
+
+    // The worker at the first of its lanes, where there is room for the names.
+    nameLanes(lanes) {
+      const places = [];
+      for (let worker = placeOf(this.firstLane, lanes[0]); worker < this.workers.length && this.firstLane[worker] < lanes[1]; worker++) {
+        places.push(worker);
+      }
+      const shown = places.length <= MOST_LABELS ? places : [];
+      const lane = (worker) => Math.max(this.firstLane[worker], lanes[0]);
+      this.axis.major_label_overrides = new Map(shown.map((worker) => [lane(worker), label(this.names[worker])]));
+      this.axis.ticker.ticks = shown.map(lane);
+    }
+
+    tell(x, y) {
+      const lane = Math.round(y);
+      if (lane < 0 || lane >= this.lanes) return null;
+      const lines = this.holds.tell(lane, x);
+      if (!lines) return null;
+      return this.holds instanceof Sums ? lines : [...lines, [this.workers[placeOf(this.firstLane, lane)][0]]];
+    }
+  }
+
+  // Moving the window of time
+
+  function move(range, how) {
+    const length = range.end - range.start;
+    const [low, high] = range.bounds;
+    const whole = [0, (high - low) / 1.04];
+    const middle = (range.start + range.end) / 2;
+    const moved = {
+      earlier: [range.start - length / 3, range.end - length / 3],
+      later: [range.start + length / 3, range.end + length / 3],
+      in: [middle - length / 4, middle + length / 4],
+      out: [middle - length, middle + length],
+      all: whole,
+    }[how];
+    const span = Math.min(moved[1] - moved[0], high - low);
+    const start = Math.min(Math.max(moved[0], low), high - span);
+    range.setv({ start, end: start + span });
+  }
+
+  async function main() {
+    const render = { docid: "doc", roots: told.roots, root_ids: Object.keys(told.roots) };
+    const unpacking = told.stream ? unpacked(document.getElementById("packed-stream")).arrayBuffer() : null;
+    const [views] = await Bokeh.embed.embed_items({ doc: told.doc }, [render]);
+    const doc = Bokeh.documents.at(-1);
+    const figures = Object.fromEntries(doc.roots().map((figure) => [figure.name, figure]));
+    const range = Object.values(figures)[0].x_range;
+    const tellers = {};
+    if (figures.rates) {
+      const source = figures.rates.renderers[0].data_source;
+      const workers = doc.get_model_by_name("workers");
+      tellers.rates = (x) => tellRates(source, workers, x);
+    }
+    if (figures.classes) {
+      const source = figures.classes.renderers[0].data_source;
+      tellers.classes = (x) => tellClasses(source, x);
+    }
+    let drawStream = () => {};
+    if (figures.stream) {
+      const stream = new Stream(figures.stream, doc, await unpacking);
+      const view = views.get(figures.stream);
+      tellers.stream = (x, y) => stream.tell(x, y);
+      drawStream = () => stream.draw({ width: view.frame.bbox.width, height: view.frame.bbox.height });
+    }
+    for (const [name, figure] of Object.entries(figures)) watch(name, views.get(figure), tellers[name], range);
+    watchWindow(range, figures, drawStream);
+    document.addEventListener("scheme", () => {
+      for (const figure of Object.values(figures)) views.get(figure).request_repaint();
+    });
+    document.documentElement.dataset.charts = "drawn";
+  }
+
+  function watch(name, view, tell, range) {
+    const place = document.getElementById(`plot-${name}`);
+    place.tabIndex = 0;
+    place.setAttribute("role", "application");
+    place.setAttribute("aria-label", `${name}: arrow keys move in time, plus and minus zoom, Home shows the whole run`);
+    place.addEventListener("keydown", (event) => {
+      if (!(event.key in KEYS) || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      move(range, KEYS[event.key]);
+    });
+    place.addEventListener("pointermove", (event) => {
+      const box = view.el.getBoundingClientRect();
+      const [sx, sy] = [event.clientX - box.left, event.clientY - box.top];
+      const inside = event.buttons === 0 && view.frame.bbox.contains(sx, sy);
+      showTip(inside ? tell(view.frame.x_scale.invert(sx), view.frame.y_scale.invert(sy)) : null, event);
+    });
+    place.addEventListener("pointerleave", () => showTip(null));
+  }
+
+  function watchWindow(range, figures, drawStream) {
+    let waiting = null;
+    const status = document.getElementById("window");
+    const settled = () => {
+      drawStream();
+      status.textContent = span(Math.max(range.start, 0), range.end);
+    };
+    const later = () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(settled, SETTLED);
+    };
+    range.change.connect(later);
+    figures.stream?.y_range.change.connect(later);
+    new ResizeObserver(later).observe(document.getElementById(`plot-${Object.keys(figures)[0]}`));
+    for (const button of document.querySelectorAll("[data-move]")) {
+      button.addEventListener("click", () => move(range, button.dataset.move));
+    }
+    settled();
+  }
+
+  main();
+}

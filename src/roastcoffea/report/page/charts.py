@@ -1,0 +1,342 @@
+"""Charts that move: rates, classes of thread time, and the task stream, drawn by Bokeh from what is in the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+import bokeh
+import numpy as np
+from bokeh.document import Document
+from bokeh.models import (
+    BoxZoomTool,
+    ColumnDataSource,
+    FixedTicker,
+    LinearAxis,
+    PanTool,
+    Range1d,
+    ResetTool,
+    TimedeltaTickFormatter,
+    WheelZoomTool,
+)
+from bokeh.plotting import figure
+
+from roastcoffea.markup import Html, heading, paragraph, text
+from roastcoffea.metrics import TimeLedger
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.report.page.frame import asset, data_block, packed_block
+from roastcoffea.report.page.packing import MOST_GROUPS, groups_of, packed_pixels, packed_tasks
+from roastcoffea.report.page.stills import stacked, stream_picture
+from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
+from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
+from roastcoffea.visualization.draw import bytes_scale, held
+from roastcoffea.visualization.material import Material
+from roastcoffea.visualization.plots.throughput import data_rates
+from roastcoffea.visualization.series import Integers
+from roastcoffea.visualization.stream import SHOWN, Stream, stream_of
+
+MOST_TASKS: Final = 100_000
+"""Tasks up to which the page holds every one of them; of more it holds pixels, unless every task is asked for."""
+
+BINS: Final = 600
+RATE_BINS: Final = 400
+STILL_BINS: Final = 150
+MILLISECONDS: Final = 1e3
+UNTOLD: Final = "not recorded"
+NOTHING: Final = "nothing"
+BORDER: Final = 84
+"""Pixels beside a chart."""
+
+RATES, CLASSES, STREAM = "rates", "classes", "stream"
+
+
+class Charts(NamedTuple):
+    """Parts of a page: the charts, and the programs that draw them; none where there is nothing to draw."""
+
+    parts: list[Html]
+    programs: list[str]
+
+
+class _Chart(NamedTuple):
+    """A figure, what is shown without scripts, the legend, what scripts are told, and data that they unpack."""
+
+    figure: Any
+    still: Html
+    legend: Mapping[str, str]
+    told: Mapping[str, Any]
+    packed: bytes | None = None
+
+
+class _Context(NamedTuple):
+    """What all charts of a page have in common."""
+
+    material: Material
+    start: float
+    stop: float
+    window: Any
+    """The range of time that all figures show; people move it."""
+
+    every_task: bool
+
+
+TITLES: Final = {
+    RATES: "Data rate and workers",
+    CLASSES: "Threads by class",
+    STREAM: "Task stream",
+}
+MEANINGS: Final = {
+    RATES: "Bytes requested from storage, those of each attempt spread over its own time; dashed: workers.",
+    CLASSES: "How many threads were in which class of the time ledger: means over bins, whose areas are its sums. "
+    "The line is the threads that there were.",
+    STREAM: "What each worker thread did. A chunk's task has the colour of the class that took the most of it.",
+}
+
+
+def charts(material: Material, *, every_task: bool = False) -> Charts:
+    """Charts of what was measured, with the reason in place of one that was not."""
+    made = _made(material, every_task)
+    drawn = {name: chart for name, chart in made.items() if isinstance(chart, _Chart)}
+    parts = [_part(name, chart) for name, chart in made.items()]
+    if not drawn:
+        return Charts(parts, [])
+    packed = [packed_block(f"packed-{name}", chart.packed) for name, chart in drawn.items() if chart.packed is not None]
+    block = data_block("charts", _told(material, drawn))
+    return Charts([_CONTROLS, *parts, block, *packed], [bokeh_program(), asset("charts.js")])
+
+
+@cache
+def bokeh_program() -> str:
+    """The core of BokehJS."""
+    file = Path(bokeh.__file__).parent / "server" / "static" / "js" / "bokeh.min.js"
+    return file.read_text(encoding="utf-8").replace("\r", "")
+
+
+def _made(material: Material, every_task: bool) -> dict[str, _Chart | str]:
+    """Each chart, or the reason why there is none."""
+    start = material.start
+    stop = max(material.run.stop, start)
+    length = MILLISECONDS * max(stop - start, 1e-3)
+    window = Range1d(start=0, end=length, bounds=(-0.02 * length, 1.02 * length), min_interval=1e-2, name="window")
+    context = _Context(material, start, stop, window, every_task)
+    return {name: _or_reason(make, context) for name, make in MAKERS.items()}
+
+
+def _or_reason(make: Callable[[_Context], _Chart], context: _Context) -> _Chart | str:
+    try:
+        if not context.stop > context.start:
+            raise NotMeasuredError("it is not known when the run began and ended")
+        return make(context)
+    except NotMeasuredError as reason:
+        return str(reason)
+
+
+def _told(material: Material, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
+    """What the script is told: the figures as Bokeh has them, where they stand, and what they hold."""
+    document = Document()
+    with document.models.freeze():  # each root that is added alone looks through all models
+        for chart in drawn.values():
+            document.add_root(chart.figure)
+    return {
+        "doc": document.to_json(deferred=False),
+        "roots": {chart.figure.id: f"plot-{name}" for name, chart in drawn.items()},
+        "start": material.start,
+        **{name: dict(chart.told) for name, chart in drawn.items()},
+    }
+
+
+# Charts
+
+
+def _rates(context: _Context) -> _Chart:
+    edges, rates = data_rates(context.material.chunks, context.start, RATE_BINS)
+    scale = bytes_scale(float(rates.max()), "bit/s")
+    x, amounts = _since(context, edges), rates * scale.factor
+    plot = _figure(RATES, context, scale.unit, (0, 1.05 * max(float(amounts.max()), 1e-9)), 210)
+    source = ColumnDataSource({"x": x, "rate": np.append(amounts, amounts[-1:])})
+    plot.varea_step(x="x", y1=0, y2="rate", source=source, step_mode="after", fill_color=BLUE, fill_alpha=0.45)
+    plot.step(x="x", y="rate", source=source, mode="after", line_color=BLUE)
+    _add_workers(plot, context)
+    most = f"{number(three_digits(float(amounts.max())))} {scale.unit}"
+    still = stacked(x, {"rate": amounts}, {"rate": BLUE}, most, SECOND.text(context.stop - context.start))
+    return _Chart(plot, still, {}, {"unit": scale.unit})
+
+
+def _add_workers(plot: Any, context: _Context) -> None:
+    """Add the number of workers, on an axis of its own."""
+    try:
+        times, counts = context.material.worker_counts
+    except NotMeasuredError:
+        return
+    counts = held(counts)
+    source = ColumnDataSource({"x": _since(context, times), "workers": counts}, name="workers")
+    plot.extra_y_ranges = {"workers": Range1d(start=0, end=1.15 * max(float(counts.max()), 1.0))}
+    plot.step(
+        x="x", y="workers", source=source, y_range_name="workers", mode="after", line_color=GREY, line_dash="dashed"
+    )
+    axis = LinearAxis(y_range_name="workers", axis_label="workers", minor_tick_line_color=None)
+    axis.axis_label_text_font_style = "normal"
+    plot.add_layout(axis, "right")
+
+
+def _classes(context: _Context) -> _Chart:
+    ledger: TimeLedger = context.material.time_ledger
+    lines = ledger.timeline(BINS)
+    edges = np.append(lines.index.to_numpy(), lines.index[-1] + lines["seconds"].iloc[-1])
+    threads = {name: lines[name].to_numpy() for name in ledger if name != RESIDUAL and lines[name].any()}
+    if not threads:
+        raise NotMeasuredError("there were no threads")
+    offered = lines[TOTAL].to_numpy()
+    plot = _figure(CLASSES, context, "threads", (0, 1.05 * max(float(offered.max()), 1.0)), 300)
+    source = ColumnDataSource({"x": _since(context, edges), **_stack(threads, offered)})
+    for below, name in zip((NOTHING, *threads), threads, strict=False):
+        plot.varea_step(x="x", y1=below, y2=name, source=source, step_mode="after", fill_color=OF_TIME[name])
+    plot.step(x="x", y=TOTAL, source=source, mode="after", line_width=1.5)
+    legend = {name: OF_TIME[name] for name in threads}
+    told = {"names": list(threads), "colours": list(legend.values())}
+    return _Chart(plot, _still_of_classes(context, edges, threads), legend, told)
+
+
+def _stack(threads: Mapping[str, Numbers], offered: Numbers) -> dict[str, Numbers]:
+    """Upper edge of each class, the last bin twice so that there is an end to its step; floats of 32 bits will do."""
+    reached = np.cumsum([np.zeros(len(offered)), *threads.values()], axis=0)
+    rows = dict(zip((NOTHING, *threads), reached, strict=True)) | {TOTAL: offered}
+    return {name: np.append(row, row[-1:]).astype(np.float32) for name, row in rows.items()}
+
+
+def _still_of_classes(context: _Context, edges: Numbers, threads: Mapping[str, Numbers]) -> Html:
+    """Picture of some bins together."""
+    together = max(len(edges) // STILL_BINS, 1)
+    starts = np.arange(0, len(edges) - 1, together)
+    counts = np.diff(np.append(starts, len(edges) - 1))
+    means = {name: np.add.reduceat(row, starts) / counts for name, row in threads.items()}
+    most = max(map(float, np.sum(list(threads.values()), axis=0)))
+    length = SECOND.text(context.stop - context.start)
+    return stacked(np.append(edges[starts], edges[-1]), means, OF_TIME, f"{number(most)} threads", length)
+
+
+def _stream(context: _Context) -> _Chart:
+    tasks, chunks = context.material.attempts
+    stream = stream_of(tasks, chunks)
+    lanes = len(stream.lanes)
+    height = int(np.clip(26 * lanes + 90, 180, 460))
+    plot = _figure(STREAM, context, f"{number(lanes)} threads", (lanes - 0.5, -0.5), height)
+    plot.ygrid.visible = False
+    plot.yaxis.ticker = FixedTicker(ticks=[])
+    plot.yaxis.minor_tick_line_color = None
+    nothing = {name: np.zeros(0) for name in ("x", "y", "dw", "dh")}
+    picture = ColumnDataSource({"image": [], **nothing}, name="picture")
+    plot.image_rgba(image="image", x="x", y="y", dw="dw", dh="dh", source=picture)
+    bars = ColumnDataSource({name: [] for name in ("left", "right", "top", "bottom", "colour")}, name="bars")
+    plot.quad(left="left", right="right", top="top", bottom="bottom", source=bars, fill_color="colour", line_color=None)
+    legend = {_named(SHOWN[kind]): OF_TIME[SHOWN[kind]] for kind in np.unique(stream.kind)}
+    single = context.every_task or len(stream.start) <= MOST_TASKS
+    told, packed = _tasks(stream, context) if single else packed_pixels(stream, context.start, context.stop)
+    workers = [[worker, len(list(same))] for worker, same in groupby(stream.lanes)]
+    told |= {
+        "classes": [[_named(name), OF_TIME[name]] for name in SHOWN],
+        "workers": workers,
+        "total": len(stream.start),
+    }
+    return _Chart(plot, stream_picture(stream, context.start, context.stop), legend, told, packed)
+
+
+def _tasks(stream: Stream, context: _Context) -> tuple[dict[str, Any], bytes]:
+    groups, told = _groups(stream, context.material, [["dataset", "file"], ["dataset"], []])
+    packed = packed_tasks(stream, context.start, context.stop, groups)
+    return packed.told | {"groups": told}, packed.content
+
+
+def _groups(stream: Stream, material: Material, choices: Iterable[list[str]]) -> tuple[Integers, list[list[Any]]]:
+    """What is told of each task, as much of it as there is room for: its prefix, and these columns of its chunk."""
+    tasks, chunks = material.attempts
+    for columns in choices:
+        entries = [(tasks, stream.task, ["prefix"]), (chunks, stream.chunk, columns)]
+        groups, told = groups_of(entries, len(stream.start))
+        if len(told) < MOST_GROUPS and (len(columns) < 2 or len(stream.start) <= MOST_TASKS):
+            break
+    return groups, told
+
+
+def _named(name: str) -> str:
+    return UNTOLD if name == RESIDUAL else name
+
+
+MAKERS: Final[Mapping[str, Callable[[_Context], _Chart]]] = {RATES: _rates, CLASSES: _classes, STREAM: _stream}
+
+
+def _figure(name: str, context: _Context, label: str, heights: tuple[float, float], pixels: int) -> Any:
+    """Figure over time, as wide as the page."""
+    dimensions: Literal["width", "both"] = "both" if name == STREAM else "width"
+    drag = PanTool(dimensions="width")
+    plot = figure(
+        name=name,
+        x_range=context.window,
+        y_range=Range1d(start=heights[0], end=heights[1], bounds=(min(heights), max(heights))),
+        x_axis_type="timedelta",
+        y_axis_label=label,
+        height=pixels,
+        sizing_mode="stretch_width",
+        toolbar_location="above",
+        tools=[drag, BoxZoomTool(dimensions=dimensions), WheelZoomTool(dimensions="width"), ResetTool()],
+        active_drag=drag,
+        active_scroll=None,  # else the wheel would no longer move the page
+        output_backend="canvas",
+        min_border_left=BORDER,
+        min_border_right=BORDER,  # each has as much, so that moments are above each other
+        lod_threshold=None,
+    )
+    plot.toolbar.logo = None
+    plot.axis.axis_label_text_font_style = "normal"
+    plot.yaxis.minor_tick_line_color = None
+    plot.xaxis.formatter = _formatter(context.stop - context.start)
+    return plot
+
+
+def _formatter(length: float) -> TimedeltaTickFormatter:
+    """How moments in a run of so many seconds are written."""
+    seconds = "%s s" if length < SECONDS_PER_MINUTE else "%m min %S s"
+    minutes = "%m min"
+    if length >= SECONDS_PER_HOUR:
+        seconds, minutes = "%h h %M min %S s", "%h h %M min"
+    return TimedeltaTickFormatter(
+        microseconds="%s.%MS%US s",
+        milliseconds="%s.%MS s",
+        seconds=seconds,
+        minsec=seconds,
+        minutes=minutes,
+        hourmin=minutes,
+        hours="%h h",
+        days="%d days",
+    )
+
+
+def _since(context: _Context, moments: Numbers) -> Numbers:
+    return (moments - context.start) * MILLISECONDS
+
+
+# Parts of the page
+
+_CONTROLS: Final = Html(
+    '<p class="controls scripted" hidden role="group" aria-label="Window of time">'
+    '<button type="button" data-move="earlier">\N{LEFTWARDS ARROW} earlier</button>'
+    '<button type="button" data-move="later">later \N{RIGHTWARDS ARROW}</button>'
+    '<button type="button" data-move="in">closer</button><button type="button" data-move="out">wider</button>'
+    '<button type="button" data-move="all">whole run</button><span class="quiet" id="window" role="status"></span></p>'
+)
+
+
+def _part(name: str, chart: _Chart | str) -> Html:
+    """Chart with its heading and legend; the reason where there is none."""
+    head = heading(TITLES[name], 3)
+    if isinstance(chart, str):
+        return Html(f"{head}{paragraph(f'Not measured: {chart}.', quiet=True)}")
+    entries = [f'<li><i style="background: {colour}"></i>{text(label)}</li>' for label, colour in chart.legend.items()]
+    return Html(
+        f'{head}{paragraph(MEANINGS[name], quiet=True)}<div class="plot" id="plot-{name}"></div>'
+        f"<noscript>{chart.still}</noscript>" + (f'<ul class="legend">{"".join(entries)}</ul>' if entries else "")
+    )
