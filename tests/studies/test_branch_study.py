@@ -67,7 +67,7 @@ def test_payload_of_a_real_file(chunksize: int, real_files: dict[str, Any]) -> N
     found = branch_study(Columns, fileset, COUNTS, chunksize=chunksize)
     (path,) = paths(fileset)
     assert list(found.table["bytes_payload"]) == [baskets(path, count) for count in COUNTS]
-    assert found.notes == ["results are not measured: the scheduler alone tells it"]
+    assert found.notes == ["results: not measured, as Dask's scheduler alone tells it"]
 
 
 @pytest.mark.filterwarnings("ignore:Branch Photon_:RuntimeWarning")

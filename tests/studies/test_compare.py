@@ -202,7 +202,7 @@ def test_other_forms_hold_the_same(runs: Path, tmp_path: Path, capsys: pytest.Ca
     change = document["metrics"]["elapsed_time_seconds"]["changes"][0]
     assert main([*arguments, "--format", "markdown", "-o", str(tmp_path / "report.md")]) == 1
     text = (tmp_path / "report.md").read_text()
-    (row,) = [line for line in text.splitlines() if line.startswith("| elapsed |")]
+    (row,) = [line for line in text.splitlines() if line.startswith("| timing: elapsed |")]
     assert f" {100 * change['relative']:+.3g} % " in row
     assert main([*arguments, "--format", "markdown", "-o", str(tmp_path / "report.md")]) == 2
     assert "exists" in capsys.readouterr().err

@@ -30,6 +30,9 @@ COLOURS: Final[Mapping[str, str]] = {
     "bytes_output": CYCLE[2],
 }
 INPUT: Final = ("bytes_read", "bytes_payload", "bytes_reread", "bytes_metadata")
+ALWAYS: Final = "bytes_payload"
+"""Drawn also where it is 0."""
+
 OUTPUT: Final = ("bytes_results", "bytes_output")
 
 
@@ -54,7 +57,7 @@ def _output(ax: Axes, study: BranchStudy) -> None:
 
 def _amounts(ax: Axes, study: BranchStudy, names: Sequence[str]) -> None:
     """Draw amounts in bytes against the number of branches."""
-    known = _known(study, names)
+    known = {name: values for name, values in _known(study, names).items() if values.any() or name == ALWAYS}
     scale = draw.bytes_scale(max((float(values.max()) for values in known.values()), default=1.0))
     _lines(ax, study, {name: values * scale.factor for name, values in known.items()})
     ax.set_ylabel(f"bytes ({scale.unit})")
@@ -100,7 +103,7 @@ def _lines(ax: Axes, study: BranchStudy, columns: Mapping[str, Numbers]) -> None
     branches = _floats(study, "branches_read")
     # the first are wider, so that lines which lie on each other are seen
     for narrower, (name, values) in enumerate(columns.items()):
-        width = 1.2 + 0.8 * (len(columns) - 1 - narrower)
+        width = 1.2 + 0.5 * (len(columns) - 1 - narrower)
         ax.plot(
             branches, values, "o-", color=COLOURS[name], markersize=width + 2.5, linewidth=width, label=COLUMNS[name][0]
         )

@@ -18,7 +18,7 @@ from roastcoffea.metrics.bytes import METADATA, PAYLOAD, REREAD
 from roastcoffea.metrics.facts import known_sum
 from roastcoffea.records.tasks import OK, PROCESSOR
 from roastcoffea.report.terminal import console_for
-from roastcoffea.studies.sheets import Sheet, markdown, print_sheets
+from roastcoffea.studies.sheets import Amount, Sheet, markdown, print_sheets
 from roastcoffea.units import BYTE, COUNT, RATIO, SECOND, Unit, number, three_digits
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class BranchStudy:
         found = [_embedded(self.table)] if self._all_embedded() else []
         lacking = [name for name in COLUMNS if self.table[name].isna().any()]
         reasons = self.table.attrs["absent"]
-        return found + [f"{COLUMNS[name][0]} are not measured: {reasons[name]}" for name in lacking]
+        return found + [f"{COLUMNS[name][0]}: not measured, {reasons[name]}" for name in lacking]
 
     def _all_embedded(self) -> bool:
         """Whether branches were read, and none of their bytes were requested on their own."""
@@ -139,8 +139,8 @@ class BranchStudy:
         rows = [
             [
                 COLUMNS[name][0],
-                *(RATIO.text(value) for value in self.ratios[name]),
-                "" if name == SCALING[0] else _correlation_text(self.correlations[name]),
+                *(_cell(RATIO, value) for value in self.ratios[name]),
+                _correlation_text(self.correlations.get(name)),
             ]
             for name in known
         ]
@@ -260,7 +260,7 @@ def _table(rows: Sequence[Mapping[str, Any]], first: Measurement) -> pd.DataFram
     whole = {name: "Int64" for name, (_, unit, _) in COLUMNS.items() if unit is not SECOND}
     frame = frame.astype(whole)
     missing, ledger = first.metrics.missing, first.byte_ledger.absent
-    reasons = {name: missing.get(name) or ledger or "the scheduler alone tells it" for name in COLUMNS}
+    reasons = {name: missing.get(name) or ledger or "as Dask's scheduler alone tells it" for name in COLUMNS}
     frame.attrs = {
         "columns": {name: f"{meaning} [{unit}]" for name, (_, unit, meaning) in COLUMNS.items()},
         "units": {name: str(unit) for name, (_, unit, _) in COLUMNS.items()},
@@ -282,14 +282,14 @@ def _embedded(table: pd.DataFrame) -> str:
     return f"{told}; bytesread {stays}: all of it is metadata"
 
 
-def _cell(unit: Unit, value: Any) -> str:
+def _cell(unit: Unit, value: Any) -> Amount:
     import pandas as pd
 
-    return "-" if pd.isna(value) else unit.text(value)
+    return Amount("-") if pd.isna(value) else Amount(unit.text(value), float(value))
 
 
-def _correlation_text(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _correlation_text(value: float | None) -> Amount:
+    return Amount("-") if value is None else Amount(f"{value:.2f}", value)
 
 
 def _times(value: float) -> str:

@@ -44,6 +44,7 @@ from roastcoffea.studies.repeats import (
     spread,
 )
 from roastcoffea.studies.sides import LETTERS, Side, side_of
+from roastcoffea.studies.words import BYTE_LEDGER, METRICS, THREAD_TIME, document_of, sheets_of
 from roastcoffea.units import FRACTION, STRUCTURE, WORD, Unit
 
 FASTER: Final = "faster"
@@ -57,9 +58,6 @@ SAME_EVENTS: Final = 1e-3
 
 SMALL: Final = 0.01
 """Relative change, or share of a ledger, from which on a difference of few runs is shown."""
-
-THREAD_TIME: Final = "thread time"
-BYTE_LEDGER: Final = "bytes requested"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,20 +139,17 @@ class Comparison:
         """Print what differs, or everything, to the terminal or into a file."""
         from roastcoffea.report.terminal import console_for
         from roastcoffea.studies.sheets import print_sheets
-        from roastcoffea.studies.words import sheets_of
 
         print_sheets(console_for(file), sheets_of(self, everything=everything))
 
     def markdown(self, *, everything: bool = False) -> str:
         """What differs, or everything, in GitHub's Markdown."""
         from roastcoffea.studies.sheets import markdown
-        from roastcoffea.studies.words import sheets_of
 
         return markdown(sheets_of(self, everything=everything))
 
     def as_dict(self) -> dict[str, Any]:
         """All of it in types of standard JSON."""
-        from roastcoffea.studies.words import document_of
 
         return document_of(self)
 
@@ -186,13 +181,17 @@ class Comparison:
                 file.write(self.text(form, everything=everything).encode())
 
     def text(self, form: str, *, everything: bool = False) -> str:
-        """It as "text", "markdown", "json" or "html"."""
+        """It as "text", "markdown", "json" or "html", the last as a page of its own."""
+        from roastcoffea.studies.sheets import page
+
         if form == "markdown":
             return self.markdown(everything=everything)
         if form == "json":
             return json.dumps(self.as_dict(), indent=1) + "\n"
         if form == "html":
-            return self._repr_html_()
+            sheets = sheets_of(self, everything=everything)
+            labels = [side.label for side in self.sides]
+            return page(f"{', '.join(labels[1:])} against {labels[0]}", sheets)
         file = StringIO()
         self.print(file, everything=everything)
         return file.getvalue()
@@ -200,7 +199,6 @@ class Comparison:
     def _repr_html_(self) -> str:
         from roastcoffea.markup import page
         from roastcoffea.studies.sheets import html
-        from roastcoffea.studies.words import sheets_of
 
         return page(html(sheets_of(self, everything=False)))
 
@@ -368,7 +366,7 @@ def _row(metric: Metric, sides: Sequence[Side], confidence: float) -> Row:
 def _section(metric: Metric) -> str:
     if metric.group == TIME and metric.label in TIME_ROWS:
         return THREAD_TIME
-    return BYTE_LEDGER if metric.group == BYTES and metric.label in LEDGER_ROWS else metric.group
+    return BYTE_LEDGER if metric.group == BYTES and metric.label in LEDGER_ROWS else METRICS
 
 
 def _total(section: str, runs: Sequence[Observation]) -> float:

@@ -10,7 +10,7 @@ from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import CATALOGUE, Metric, Metrics
 from roastcoffea.report.terminal import console_for
-from roastcoffea.studies.sheets import Sheet, print_sheets
+from roastcoffea.studies.sheets import Amount, Sheet, print_sheets
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,8 +87,8 @@ def _sheet(scenarios: Mapping[str, Mapping[str, Any]], known: Mapping[str, Metri
     return Sheet(title="scenarios", headers=("", *scenarios), rows=rows, lines=list(lacking))
 
 
-def _text(metric: Metric, value: Any) -> str:
-    return "-" if value is None else metric.unit.text(value)
+def _text(metric: Metric, value: Any) -> Amount:
+    return Amount("-") if value is None else Amount(metric.unit.text(value), value)
 
 
 def _reasons(values: Mapping[str, Any]) -> list[str]:

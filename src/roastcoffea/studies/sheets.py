@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from rich.console import Console
 from rich.padding import Padding
@@ -12,12 +12,24 @@ from rich.table import Table
 
 from roastcoffea.markup import Html, heading, paragraph
 from roastcoffea.markup import table as html_table
+from roastcoffea.report.page import frame
 from roastcoffea.report.terminal import INDENT, QUIET, verbatim
 
-LONGEST_AMOUNT: Final = 24
-"""Letters of a cell beyond which it is text, which may go over several lines."""
-
 MARKDOWN_SIGNS: Final = "\\`*_[]<>|~$&#"
+
+
+class Amount(str):
+    """Text of an amount, with the value that it is sorted by; None where it is not known."""
+
+    __slots__ = ("value",)
+
+    value: float | None
+
+    def __new__(cls, text: str, value: float | None = None) -> Self:
+        """Text with a value."""
+        made = super().__new__(cls, text)
+        made.value = value
+        return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +48,9 @@ class Sheet:
 
     @property
     def worded(self) -> list[bool]:
-        """Of each column whether it holds text: the first one, and those with a long cell."""
+        """Of each column whether it holds text, and not amounts alone."""
         columns = zip(*self.rows, strict=True) if self.rows else ([] for _ in self.headers)
-        return [place == 0 or any(len(cell) > LONGEST_AMOUNT for cell in cells) for place, cells in enumerate(columns)]
+        return [not all(isinstance(cell, Amount) for cell in cells) for cells in columns]
 
 
 def print_sheets(console: Console, sheets: Iterable[Sheet]) -> None:
@@ -85,6 +97,18 @@ def _plain(text: str) -> str:
     """Text that Markdown shows as it is, in one line."""
     line = " ".join(text.split())
     return "".join(f"\\{letter}" if letter in MARKDOWN_SIGNS else letter for letter in line)
+
+
+def page(title: str, sheets: Iterable[Sheet]) -> str:
+    """Sheets as a page of its own, whose tables sort and filter."""
+    return frame.page(title, [frame.section(sheet.heading, *_page_parts(sheet)) for sheet in sheets])
+
+
+def _page_parts(sheet: Sheet) -> list[str]:
+    heads = [frame.Head(header, numeric=not worded) for header, worded in zip(sheet.headers, sheet.worded, strict=True)]
+    rows = [[frame.Cell(str(cell), getattr(cell, "value", None)) for cell in row] for row in sheet.rows]
+    table = [frame.table_of_cells(heads, rows, "rows", first=len(rows))] if rows else []
+    return [*table, *map(paragraph, sheet.lines)]
 
 
 def html(sheets: Iterable[Sheet]) -> Html:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.studies.explain import Explanation, Part
 from roastcoffea.studies.gate import change_of, signed
 from roastcoffea.studies.repeats import Judgement
-from roastcoffea.studies.sheets import Sheet
+from roastcoffea.studies.sheets import Amount, Sheet
 from roastcoffea.units import FRACTION, SECOND, number
 
 if TYPE_CHECKING:
     from roastcoffea.studies.compare import Comparison, Row
+
+METRICS: Final = "metrics"
+THREAD_TIME: Final = "thread time"
+BYTE_LEDGER: Final = "bytes requested"
+"""Sections of what stands side by side."""
 
 NOT_KNOWN: Final = "-"
 LEAST_PART: Final = 0.02
@@ -35,9 +39,8 @@ def sheets_of(comparison: Comparison, *, everything: bool) -> list[Sheet]:
 
 
 def _verdict(comparison: Comparison) -> Sheet:
-    letters = [side.letter for side in comparison.sides]
     return Sheet(
-        title=" against ".join([" and ".join(letters[1:]), letters[0]]),
+        title="verdict",
         lines=[
             *(side.heading for side in comparison.sides),
             *(f"{side.letter} has left out {reason}" for side in comparison.sides for reason in side.left_out),
@@ -63,7 +66,9 @@ def _explanation(explanation: Explanation, first: str, other: str, everything: b
         names = ", ".join(part.cause for part in rest)
         rows.append((f"{len(rest)} smaller ones", _seconds(sums[0]), _seconds(sums[1]), names))
     if abs(explanation.rest) > 1e-6 * max(1.0, abs(explanation.wall_seconds)):
-        rows.append(("rest", _seconds(explanation.rest), "", "wall time of medians that the parts do not explain"))
+        rows.append(
+            ("rest", _seconds(explanation.rest), Amount(""), "wall time of medians that the parts do not explain")
+        )
     rows.append(("difference", _seconds(explanation.wall_seconds), _seconds(explanation.thread_seconds), ""))
     return Sheet(title=title, headers=("cause", "wall", "thread time", ""), rows=rows, lines=explanation.remarks)
 
@@ -75,8 +80,8 @@ def _split(parts: Sequence[Part], everything: bool) -> tuple[list[Part], list[Pa
     return [part for part in parts if part not in small], small if len(small) > 1 else []
 
 
-def _seconds(value: float) -> str:
-    return signed(SECOND, value)
+def _seconds(value: float) -> Amount:
+    return Amount(signed(SECOND, value), value)
 
 
 # Side by side
@@ -93,8 +98,8 @@ def _facts(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
 
 def _sections(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
     shown = [row for row in comparison.rows if (row.differs or everything) and any(row.spreads)]
-    for section, rows in groupby(shown, key=lambda row: row.section):
-        yield _section(comparison, section, list(rows))
+    for section in dict.fromkeys(row.section for row in shown):
+        yield _section(comparison, section, [row for row in shown if row.section == section])
 
 
 def _section(comparison: Comparison, section: str, rows: list[Row]) -> Sheet:
@@ -109,18 +114,20 @@ def _section(comparison: Comparison, section: str, rows: list[Row]) -> Sheet:
 
 def _label(row: Row) -> str:
     metric = row.metric
-    return f"{metric.label} ({metric.statistic})" if metric.statistic else metric.label
+    group = f"{metric.group}: " if row.section == METRICS else ""
+    return f"{group}{metric.label}{f' ({metric.statistic})' if metric.statistic else ''}"
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row) -> list[Amount]:
     unit = row.metric.unit
     cells = []
     for place, found in enumerate(row.spreads):
-        cells.append(NOT_KNOWN if found is None else unit.text(found.median))
+        cells.append(Amount(NOT_KNOWN) if found is None else Amount(unit.text(found.median), found.median))
         if place:
             change, relative = row.change(place), row.relative_change(place)
-            cells.append("" if change is None else change_of(unit, change))
-            cells.append("" if relative is None else signed(FRACTION, relative) + _within(row.judgements[place]))
+            cells.append(Amount("" if change is None else change_of(unit, change), change))
+            within = "" if relative is None else signed(FRACTION, relative) + _within(row.judgements[place])
+            cells.append(Amount(within, relative))
     return cells
 
 
