@@ -68,7 +68,7 @@ def test_smaller_chunks() -> None:
     small = observation(chunks=100, time=TIME | {"open": 50.0, "merge": 5.0})
     explanation = explained([observation()], [small])
     assert parts(explanation) == {"chunk size": pytest.approx((49.5, 49.5 / 4))}
-    assert explanation.parts[0].text == "10 events a chunk instead of 100 (100 chunks instead of 10)"
+    assert explanation.parts[0].text == "10 events instead of 100 in a chunk (100 chunks instead of 10)"
 
 
 def test_a_newly_read_branch_is_told_from_more_events() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from io import StringIO
 from os import PathLike
 from pathlib import Path
+from statistics import median
 from typing import IO, Any, Final
 
 import numpy as np
@@ -150,7 +151,6 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """All of it in types of standard JSON."""
-
         return document_of(self)
 
     def write(
@@ -278,8 +278,12 @@ def speed(before: Sequence[Observation], after: Sequence[Observation], confidenc
 
 
 def _same_events(before: Sequence[Observation], after: Sequence[Observation]) -> bool:
-    events = [spread(side, "total_events").median for side in (before, after) if _all_have(side, "total_events")]
+    events = [_median(side, "total_events") for side in (before, after) if _all_have(side, "total_events")]
     return len(events) < 2 or abs(events[1] - events[0]) <= SAME_EVENTS * max(events)
+
+
+def _median(side: Sequence[Observation], name: str) -> float:
+    return median(run.metrics[name] for run in side)
 
 
 def _all_have(side: Sequence[Observation], name: str) -> bool:
@@ -302,7 +306,7 @@ def _over_chunks(
 def _speed_text(
     word: str, name: str, before: Sequence[Observation], after: Sequence[Observation], judgement: Judgement
 ) -> str:
-    old, new = (spread(side, name).median for side in (before, after))
+    old, new = _median(before, name), _median(after, name)
     metric = next(metric for metric in CATALOGUE.metrics() if metric.name == name)
     what = "wall time" if name == WALL else f"event rate ({metric.label})"
     change = f"{what} {signed(FRACTION, (new - old) / old)}" if old else what
@@ -372,7 +376,7 @@ def _section(metric: Metric) -> str:
 def _total(section: str, runs: Sequence[Observation]) -> float:
     """Total of a ledger, beside which small differences of its classes are not shown; 0 of other sections."""
     total = "time_total_seconds"
-    return spread(runs, total).median if section == THREAD_TIME and _all_have(runs, total) else 0.0
+    return _median(runs, total) if section == THREAD_TIME and _all_have(runs, total) else 0.0
 
 
 def _differs(first: Spread | None, other: Spread | None, judgement: Judgement | None, total: float) -> bool:

@@ -384,7 +384,7 @@ def _text(cause: str, sides: Sides, volumes: tuple[Volumes, Volumes]) -> str | N
         return _instead("threads", before.threads, after.threads)
     if cause == CHUNK_SIZE:
         sizes = [v.events / v.chunks if v.events and v.chunks else None for v in volumes]
-        return f"{_instead('events a chunk', *sizes)} ({_instead('chunks', before.chunks, after.chunks)})"
+        return f"{_instead('events', *sizes)} in a chunk ({_instead('chunks', before.chunks, after.chunks)})"
     if cause in (NEW_BRANCHES, GONE_BRANCHES):
         side, some = (sides.after, sides.new) if cause == NEW_BRANCHES else (sides.before, sides.gone)
         return f"{_branches(some)}, {BYTE.text(median(_bytes_of(one, some) for one in side))}"
@@ -409,7 +409,7 @@ def _cost(own: Factor) -> str:
 
 
 def _instead(what: str, before: float | None, after: float | None) -> str:
-    return f"{_count(after)} {what} instead of {_count(before)}"
+    return f"{_count(after)} {what[:-1] if after == 1 else what} instead of {_count(before)}"
 
 
 def _count(amount: float | None) -> str:

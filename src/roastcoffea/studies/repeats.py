@@ -8,6 +8,7 @@ repeats where these scatter evenly, the second for any scatter, but cannot reach
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations
 from math import comb, exp, inf, log1p, sqrt
 from typing import Final, NamedTuple
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.special import stdtrit
 
+from roastcoffea.metrics.baskets import Flags
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.studies.observations import Observation
 
@@ -243,21 +245,26 @@ def permuted(old: Numbers, new: Numbers, confidence: float = CONFIDENCE) -> floa
     if not _permutation_reaches(len(old), len(new), confidence):
         return 0.0
     values = np.concatenate([old, new])
-    total = comb(len(values), len(old))
-    if total <= MOST_SPLITS:
-        splits = np.array(list(combinations(range(len(values)), len(old))))
+    distances = _distances(values, splits(len(old), len(new)))
+    # the first way is the one that they are
+    return float(np.mean(distances >= distances[0] * (1 - 1e-9)))
+
+
+@lru_cache(maxsize=32)
+def splits(first: int, second: int) -> Flags:
+    """Ways to split so many runs, a row each with those of the first group: all, or of very many a random part."""
+    total = first + second
+    if comb(total, first) <= MOST_SPLITS:
+        chosen = np.array(list(combinations(range(total), first)))
     else:
-        random = np.random.default_rng(SEED)
-        splits = np.argsort(random.random((MOST_SPLITS, len(values))), axis=1)[:, : len(old)]
-        splits[0] = np.arange(len(old))  # the way that they are counts as well
-    inside = np.zeros((len(splits), len(values)), dtype=np.bool_)
-    np.put_along_axis(inside, splits, True, axis=1)
-    distances = _distances(values, inside)
-    seen = _distances(values, (np.arange(len(values)) < len(old))[None, :])[0]
-    return float(np.mean(distances >= seen * (1 - 1e-9)))
+        chosen = np.argsort(np.random.default_rng(SEED).random((MOST_SPLITS, total)), axis=1)[:, :first]
+        chosen[0] = np.arange(first)
+    inside = np.zeros((len(chosen), total), dtype=np.bool_)
+    np.put_along_axis(inside, chosen, True, axis=1)
+    return inside
 
 
-def _distances(values: Numbers, inside: np.ndarray[tuple[int, int], np.dtype[np.bool_]]) -> Numbers:
+def _distances(values: Numbers, inside: Flags) -> Numbers:
     """Size of Welch's t of each way to split the values."""
     centred = values - values.mean()
     of_first = inside.sum(axis=1)

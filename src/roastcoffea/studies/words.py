@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -109,13 +110,15 @@ def _section(comparison: Comparison, section: str, rows: list[Row]) -> Sheet:
     for letter in letters[1:]:
         behind = f" ({letter})" if several else ""
         headers += [letter, f"change{behind}", f"relative{behind}"]
-    return Sheet(title=section, headers=headers, rows=[(_label(row), *_cells(row)) for row in rows])
+    labels = Counter(_label(row) for row in comparison.rows if row.section == section)
+    named = [_label(row) if labels[_label(row)] == 1 else f"{row.metric.group}: {_label(row)}" for row in rows]
+    cells = [(name, *_cells(row)) for name, row in zip(named, rows, strict=True)]
+    return Sheet(title=section, headers=headers, rows=cells)
 
 
 def _label(row: Row) -> str:
     metric = row.metric
-    group = f"{metric.group}: " if row.section == METRICS else ""
-    return f"{group}{metric.label}{f' ({metric.statistic})' if metric.statistic else ''}"
+    return f"{metric.label} ({metric.statistic})" if metric.statistic else metric.label
 
 
 def _cells(row: Row) -> list[Amount]:
