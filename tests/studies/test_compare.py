@@ -82,9 +82,9 @@ def runs(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (["base", "slow"], 0),
         (["base", "slow", "--fail-if", "elapsed_time_seconds > 20%"], 1),
-        (["base", "slow", "--fail-if", "elapsed_time_seconds > 900%"], 0),
+        (["base", "slow", "--fail-if", "elapsed_time_seconds > 9900%"], 0),
         (["base-1", "slow/1", "--fail-if", "elapsed_time_seconds > 20%"], 2),
-        (["base-*", "slow", "--fail-if", "elapsed_time_seconds > 900%", "--fail-if", "total_events < -1%"], 0),
+        (["base-*", "slow", "--fail-if", "elapsed_time_seconds > 9900%", "--fail-if", "total_events < -1%"], 0),
         (["base", "slow", "--fail-if", "elapsed_time_seconds > 20%", "--fail-if", "total_events < -1%"], 1),
         (["base-1", "branch", "--fail-if", "bytes_payload > 5%"], 1),
         (["base-1", "base-2", "--fail-if", "bytes_payload > 5%"], 0),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 from observing import observation, with_metric
@@ -15,7 +13,7 @@ from roastcoffea.studies.repeats import (
     CHUNKS,
     RUNS,
     judged,
-    permuted,
+    ranks_left_out,
     resampled_chunks,
     spread,
 )
@@ -24,36 +22,37 @@ FIVE = (10.0, 10.2, 9.9, 10.1, 10.05)
 SLOWER = (12.0, 12.3, 11.9, 12.2, 12.1)
 
 
-def test_the_interval_of_a_change_is_that_of_welch_on_logarithms() -> None:
-    found = judged(FIVE, SLOWER)
-    interval = stats.ttest_ind(np.log(SLOWER), np.log(FIVE), equal_var=False).confidence_interval(0.95)
+def test_of_three_runs_each_the_interval_is_that_of_welch_on_logarithms() -> None:
+    found = judged(FIVE[:3], SLOWER[:3])
+    interval = stats.ttest_ind(np.log(SLOWER[:3]), np.log(FIVE[:3]), equal_var=False).confidence_interval(0.95)
     assert found.side == ABOVE
     assert found.over == RUNS
     assert (found.low, found.high) == pytest.approx((np.exp(interval.low) - 1, np.exp(interval.high) - 1))
-    assert judged(SLOWER, FIVE).side == BELOW
+    assert judged(SLOWER[:3], FIVE[:3]).side == BELOW
 
 
-def test_all_splits_of_the_runs_are_tried() -> None:
-    old, new = np.array([1.0, 2.0, 4.0, 3.5]), np.array([3.0, 5.0, 6.0, 4.5, 7.0])
-    together = np.concatenate([old, new])
-
-    def distance(first: list[float], second: list[float]) -> float:
-        return abs(stats.ttest_ind(first, second, equal_var=False).statistic)
-
-    seen = distance(list(old), list(new))
-    splits = [set(chosen) for chosen in combinations(range(9), 4)]
-    further = [
-        distance([together[n] for n in split], [together[n] for n in range(9) if n not in split]) >= seen - 1e-9
-        for split in splits
-    ]
-    assert permuted(old, new) == pytest.approx(np.mean(further))
-
-
-def test_many_runs_are_split_at_random() -> None:
+@pytest.mark.parametrize("sizes", [(4, 4), (5, 5), (3, 6), (2, 8), (7, 12), (40, 45), (60, 60)])
+@pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
+def test_the_interval_ends_where_ranks_tell_groups_apart(sizes: tuple[int, int], confidence: float) -> None:
     drawn = np.random.default_rng(3)
-    old, new = drawn.normal(0, 1, 30), drawn.normal(0.5, 1, 30)
-    # of many runs the permutation of Welch's t is Welch's test
-    assert permuted(old, new) == pytest.approx(stats.ttest_ind(old, new, equal_var=False).pvalue, abs=0.01)
+    old, new = drawn.normal(0, 1, sizes[0]), drawn.normal(1, 1, sizes[1])
+    found = judged(old, new, relative=False, confidence=confidence)
+    many = sizes[0] > 50
+    exact = {"alternative": "two-sided", "method": "asymptotic" if many else "exact"}
+    for bound, outwards in ((found.low, -1e-6), (found.high, 1e-6)):
+        beyond, within = (stats.mannwhitneyu(old + bound + step, new, **exact).pvalue for step in (outwards, -outwards))
+        if ranks_left_out(*sizes, confidence):
+            assert beyond <= 1 - confidence + 1e-9
+            assert within > 1 - confidence - 1e-3 * many
+
+
+def test_ranks_of_few_runs_reach_no_level() -> None:
+    assert [ranks_left_out(*sizes, 0.95) for sizes in ((2, 2), (3, 3), (3, 4), (2, 7))] == [0, 0, 0, 0]
+    assert [ranks_left_out(*sizes, 0.95) for sizes in ((4, 4), (3, 5), (2, 8), (5, 5))] == [1, 1, 1, 3]
+
+
+def test_a_run_that_went_astray_hides_little() -> None:
+    assert judged(FIVE, (*SLOWER[:4], 40.0)).side == ABOVE
 
 
 @pytest.mark.parametrize(
@@ -63,7 +62,8 @@ def test_many_runs_are_split_at_random() -> None:
         (FIVE, (20.0,), None, "one run of one of them"),
         ((10.0, 10.1), (20.0, 20.1), None, "2 and 2 runs are too few"),
         ((10.0, 10.1, 10.2), (20.0, 20.1, 20.2), ABOVE, None),
-        ((10.0, 10.1), SLOWER, ABOVE, None),
+        ((10.0, 10.1), SLOWER, None, "2 and 5 runs are too few"),
+        ((10.0, 10.1), (*SLOWER, 12.4, 12.5, 12.6), ABOVE, None),
         (FIVE, (9.0, 12.0, 10.5, 9.5, 11.0), None, "repeats differ as much"),
         ((0.0, 0.0, 0.0), (1.0, 1.0, 1.1), None, "no relative change"),
         ((4.0, 4.0, 4.0), (5.0, 5.0, 5.0), ABOVE, None),
