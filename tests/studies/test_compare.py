@@ -32,6 +32,8 @@ from roastcoffea.studies.observations import Observation, observed
 
 EVENTS = 4000
 FLAT = 12
+MOST_SCATTER = 0.05
+"""Of repeats, to which a test of what five of them find is held."""
 
 
 @pytest.fixture(scope="module")
@@ -303,9 +305,12 @@ def test_repeats_of_the_same_run_are_seldom_told_apart(
 @pytest.mark.slow
 def test_a_fifth_slower_is_found(repeats: tuple[Sequence[Observation], Sequence[Observation]]) -> None:
     same, slower = repeats
+    scatter = np.std(np.log([run.metrics["elapsed_time_seconds"] for run in same]), ddof=1)
+    if scatter > MOST_SCATTER:
+        pytest.skip(f"the machine is too busy with other things: repeats scatter by {scatter:.0%}")
     drawn, draws = np.random.default_rng(1), 2000
     words = [
         speed(*([side[place] for place in drawn.permutation(len(side))[:5]] for side in (same, slower))).word
         for _ in range(draws)
     ]
-    assert words.count("slower") >= 0.95 * draws, [run.metrics["elapsed_time_seconds"] for run in (*same, *slower)]
+    assert words.count("slower") >= 0.95 * draws
