@@ -184,6 +184,19 @@ def test_only_what_differs_is_shown_by_default(runs: Path) -> None:
     assert max(cell_len(line) for text in (few, all_of_it) for line in text.getvalue().splitlines()) <= 80
 
 
+def test_three_sides_are_each_compared_with_the_first(runs: Path) -> None:
+    found = compare(runs / "base-1", runs / "branch", runs / "slow" / "1")
+    file = io.StringIO()
+    found.print(file)
+    text = file.getvalue()
+    assert max(map(cell_len, text.splitlines())) <= 80
+    assert "\u2026" not in text
+    for heading in ("Why B differs from A", "Why C differs from A", "Metrics, B beside A", "Metrics, C beside A"):
+        assert f"\n{heading}\n" in text
+    payload = {row.metric.name: row.differs_at for row in found.rows}["bytes_payload"]
+    assert payload == (False, True, False)
+
+
 def test_what_they_ran_on_is_compared(runs: Path, files: Path) -> None:
     other = run_here(files, chunksize=500, branches=2)
     facts = {fact.name: fact.values for fact in compare(runs / "base-1", other).facts if fact.differs}

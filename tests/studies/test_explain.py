@@ -156,6 +156,18 @@ def test_of_repeats_each_class_has_its_median() -> None:
     assert explanation.rest == pytest.approx(0.0)
 
 
+def test_medians_of_repeats_are_scaled_to_the_median_of_totals() -> None:
+    # medians 12 and 10 where the totals' median is 2 s more than before, and not 4 s
+    pairs = ((10.0, 10.0), (12.0, 8.0), (13.0, 10.0))
+    after = [observation(time=TIME | {"compute": compute, "read": read}) for compute, read in pairs]
+    explanation = explained([observation()] * 3, after)
+    assert explanation.thread_seconds == pytest.approx(2.0)
+    assert sum(part.thread_seconds for part in explanation.parts) == pytest.approx(2.0)
+    assert explanation.rest == pytest.approx(0.0)
+    scale = (sum(TIME.values()) + 2.0) / (sum(TIME.values()) + 4.0)
+    assert parts(explanation)["compute"][0] == pytest.approx(12.0 * scale - 10.0)
+
+
 def test_without_a_ledger_nothing_is_explained() -> None:
     explanation = explained([observation()], [observation(time={}, time_absent="no cluster", metrics={})])
     assert explanation.absent == "by hand: no cluster"

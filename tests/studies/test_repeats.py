@@ -58,8 +58,8 @@ def test_a_run_that_went_astray_hides_little() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "side", "words"),
     [
-        ((10.0,), (20.0,), None, "one run each"),
-        (FIVE, (20.0,), None, "one run of one of them"),
+        ((10.0,), (20.0,), None, "repeats of a single run"),
+        (FIVE, (20.0,), None, "repeats of a single run"),
         ((10.0, 10.1), (20.0, 20.1), None, "2 and 2 runs are too few"),
         ((10.0, 10.1, 10.2), (20.0, 20.1, 20.2), ABOVE, None),
         ((10.0, 10.1), SLOWER, None, "2 and 5 runs are too few"),

@@ -79,7 +79,17 @@ class Row:
     section: str
     spreads: tuple[Spread | None, ...]
     judgements: tuple[Judgement | None, ...]
-    differs: bool
+    differs_at: tuple[bool, ...]
+    """Of each side whether its difference from the first is worth to be shown."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether any side differs from the first."""
+        return any(self.differs_at)
+
+    def is_known(self, place: int) -> bool:
+        """Whether the first side has it, or this one."""
+        return self.spreads[0] is not None or self.spreads[place] is not None
 
     def change(self, place: int) -> float | None:
         """Difference of the medians, of a side less the first."""
@@ -361,10 +371,14 @@ def _row(metric: Metric, sides: Sequence[Side], confidence: float) -> Row:
     ]
     section = _section(metric)
     total = _total(section, sides[0].runs)
-    differs = any(
-        _differs(first, other, judgement, total) for other, judgement in zip(spreads[1:], judgements, strict=True)
+    differ = [_differs(first, other, seen, total) for other, seen in zip(spreads[1:], judgements, strict=True)]
+    return Row(
+        metric=metric,
+        section=section,
+        spreads=tuple(spreads),
+        judgements=(None, *judgements),
+        differs_at=(False, *differ),
     )
-    return Row(metric=metric, section=section, spreads=tuple(spreads), judgements=(None, *judgements), differs=differs)
 
 
 def _section(metric: Metric) -> str:

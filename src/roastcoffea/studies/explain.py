@@ -91,20 +91,21 @@ class Part:
 class Explanation:
     """Parts of the difference of two runs, the largest in wall time first; where there are none, `absent` says why.
 
-    With repeats it is the difference of typical runs: each class has its median over the repeats.
+    With repeats it is the difference of medians: each class has its median over the repeats, and all of them are scaled
+    alike to sum to the median of totals.
     """
 
     parts: Sequence[Part] = ()
     thread_seconds: float = 0.0
-    """Difference in thread time; the parts sum to it."""
+    """Difference in thread time; what the parts have of it sums to it."""
     wall_seconds: float = 0.0
-    """Difference in wall time, of medians."""
+    """Difference in wall time; so do the parts."""
     remarks: Sequence[str] = ()
     absent: str | None = None
 
     @property
     def rest(self) -> float:
-        """Difference in wall time less that of all parts; with one run each it is 0."""
+        """Difference in wall time less that of all parts."""
         return self.wall_seconds - sum(part.wall_seconds for part in self.parts)
 
 
@@ -174,8 +175,16 @@ def _volumes(side: Sequence[Observation]) -> Volumes:
         _known_median(one.metrics.get("total_events") for one in side),
         _known_median(bytes_of_branches(one) for one in side),
         _known_median(one.metrics.get("num_chunks") for one in side),
-        median(one.thread_seconds / one.metrics["elapsed_time_seconds"] for one in side),
+        median(map(_thread_seconds, side)) / median(map(_wall_seconds, side)),
     )
+
+
+def _wall_seconds(one: Observation) -> float:
+    return one.metrics["elapsed_time_seconds"]
+
+
+def _thread_seconds(one: Observation) -> float:
+    return one.thread_seconds
 
 
 def _known_median(values: Iterable[float | None]) -> float | None:
@@ -195,14 +204,14 @@ def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Ex
     if not (volumes[0].threads and volumes[1].threads):
         return Explanation(absent="no worker thread was there")
     shares: list[tuple[str, Factor, float, float]] = []
-    for leaf in _leaves(sides):
+    for leaf in _scaled(_leaves(sides), sides):
         factors = _factors(leaf, *volumes, shared)
         shares += [(leaf.row, *share) for share in _shares(factors, *volumes, idle=leaf.driver == THREADS)]
     parts = [_part(cause, shares, sides, volumes) for cause in dict.fromkeys(share[1].cause for share in shares)]
-    wall = sides.medians(lambda one: one.metrics["elapsed_time_seconds"])
+    wall, totals = sides.medians(_wall_seconds), sides.medians(_thread_seconds)
     return Explanation(
         parts=sorted((part for part in parts if part.thread_seconds or part.wall_seconds), key=_size, reverse=True),
-        thread_seconds=sum(part.thread_seconds for part in parts),
+        thread_seconds=totals[1] - totals[0],
         wall_seconds=wall[1] - wall[0],
         remarks=_remarks(sides, shared),
     )
@@ -228,6 +237,14 @@ def _leaves(sides: Sides) -> list[Leaf]:
 
 def _of_class(one: Observation, name: str) -> float:
     return one.time.get(name, 0.0)
+
+
+def _scaled(leaves: Sequence[Leaf], sides: Sides) -> list[Leaf]:
+    """Leaves that sum to the medians of the totals: medians of repeats sum to that by chance only."""
+    totals = sides.medians(_thread_seconds)
+    sums = sum(leaf.before for leaf in leaves), sum(leaf.after for leaf in leaves)
+    before, after = (total / found if found else 1.0 for total, found in zip(totals, sums, strict=True))
+    return [leaf._replace(before=before * leaf.before, after=after * leaf.after) for leaf in leaves]
 
 
 def _leaves_of_client(sides: Sides) -> list[Leaf]:

@@ -204,8 +204,7 @@ def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confi
     moved = log1p(limit) if ratios else limit
     count = min(len(old), len(new))
     if count < 2:
-        single = "one run each" if len(old) == len(new) == 1 else "one run of one of them"
-        return Judgement(None, None, None, None, f"{single}: how far repeats differ is not known", FEWEST)
+        return Judgement(None, None, None, None, "how far repeats of a single run differ is not known", FEWEST)
     left_out = ranks_left_out(len(old), len(new), confidence)
     low, high = _rank_interval(old, new, left_out) if left_out else _welch_interval(old, new, confidence)
     bounds = (_change(low, ratios), _change(high, ratios))

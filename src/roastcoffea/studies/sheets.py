@@ -13,7 +13,7 @@ from rich.table import Table
 from roastcoffea.markup import Html, heading, paragraph
 from roastcoffea.markup import table as html_table
 from roastcoffea.report.page import frame
-from roastcoffea.report.terminal import INDENT, QUIET, verbatim
+from roastcoffea.report.terminal import INDENT, NARROWEST_NAME, QUIET, verbatim
 
 MARKDOWN_SIGNS: Final = "\\`*_[]<>|~$&#"
 
@@ -68,9 +68,9 @@ def _terminal_table(console: Console, sheet: Sheet) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
     for header, worded in zip(sheet.headers, sheet.worded, strict=True):
         if worded:
-            table.add_column(verbatim(console, header), overflow="fold", min_width=12)
+            table.add_column(verbatim(console, header), overflow="fold", min_width=NARROWEST_NAME)
         else:
-            table.add_column(verbatim(console, header), justify="right", no_wrap=True)
+            table.add_column(verbatim(console, header), justify="right", overflow="fold")
     for row in sheet.rows:
         table.add_row(*(verbatim(console, cell) for cell in row))
     return table

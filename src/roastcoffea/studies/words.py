@@ -66,10 +66,6 @@ def _explanation(explanation: Explanation, first: str, other: str, everything: b
         sums = (sum(part.wall_seconds for part in rest), sum(part.thread_seconds for part in rest))
         names = ", ".join(part.cause for part in rest)
         rows.append((f"{len(rest)} smaller ones", _seconds(sums[0]), _seconds(sums[1]), names))
-    if abs(explanation.rest) > 1e-6 * max(1.0, abs(explanation.wall_seconds)):
-        rows.append(
-            ("rest", _seconds(explanation.rest), Amount(""), "wall time of medians that the parts do not explain")
-        )
     rows.append(("difference", _seconds(explanation.wall_seconds), _seconds(explanation.thread_seconds), ""))
     return Sheet(title=title, headers=("cause", "wall", "thread time", ""), rows=rows, lines=explanation.remarks)
 
@@ -98,22 +94,22 @@ def _facts(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
 
 
 def _sections(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
-    shown = [row for row in comparison.rows if (row.differs or everything) and any(row.spreads)]
-    for section in dict.fromkeys(row.section for row in shown):
-        yield _section(comparison, section, [row for row in shown if row.section == section])
+    """Metrics and ledgers, of each side beside the first."""
+    for place in range(1, len(comparison.sides)):
+        shown = [row for row in comparison.rows if row.is_known(place) and (everything or row.differs_at[place])]
+        for section in dict.fromkeys(row.section for row in shown):
+            yield _section(comparison, section, [row for row in shown if row.section == section], place)
 
 
-def _section(comparison: Comparison, section: str, rows: list[Row]) -> Sheet:
-    letters = [side.letter for side in comparison.sides]
-    several = len(letters) > 2
-    headers = ["", *letters[:1]]
-    for letter in letters[1:]:
-        behind = f" ({letter})" if several else ""
-        headers += [letter, f"change{behind}", f"relative{behind}"]
+def _section(comparison: Comparison, section: str, rows: list[Row], place: int) -> Sheet:
+    first, other = comparison.sides[0].letter, comparison.sides[place].letter
     labels = Counter(_label(row) for row in comparison.rows if row.section == section)
     named = [_label(row) if labels[_label(row)] == 1 else f"{row.metric.group}: {_label(row)}" for row in rows]
-    cells = [(name, *_cells(row)) for name, row in zip(named, rows, strict=True)]
-    return Sheet(title=section, headers=headers, rows=cells)
+    return Sheet(
+        title=section if len(comparison.sides) == 2 else f"{section}, {other} beside {first}",
+        headers=["", first, other, "change", "relative"],
+        rows=[(name, *_cells(row, place)) for name, row in zip(named, rows, strict=True)],
+    )
 
 
 def _label(row: Row) -> str:
@@ -121,17 +117,16 @@ def _label(row: Row) -> str:
     return f"{metric.label} ({metric.statistic})" if metric.statistic else metric.label
 
 
-def _cells(row: Row) -> list[Amount]:
-    unit = row.metric.unit
-    cells = []
-    for place, found in enumerate(row.spreads):
-        cells.append(Amount(NOT_KNOWN) if found is None else Amount(unit.text(found.median), found.median))
-        if place:
-            change, relative = row.change(place), row.relative_change(place)
-            cells.append(Amount("" if change is None else change_of(unit, change), change))
-            within = "" if relative is None else signed(FRACTION, relative) + _within(row.judgements[place])
-            cells.append(Amount(within, relative))
-    return cells
+def _cells(row: Row, place: int) -> list[Amount]:
+    """Both medians, and their difference, absolute and relative."""
+    unit, change, relative = row.metric.unit, row.change(place), row.relative_change(place)
+    medians = [None if found is None else found.median for found in (row.spreads[0], row.spreads[place])]
+    within = "" if relative is None else signed(FRACTION, relative) + _within(row.judgements[place])
+    return [
+        *(Amount(NOT_KNOWN if middle is None else unit.text(middle), middle) for middle in medians),
+        Amount("" if change is None else change_of(unit, change), change),
+        Amount(within, relative),
+    ]
 
 
 def _within(judgement: Judgement | None) -> str:
