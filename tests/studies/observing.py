@@ -47,6 +47,7 @@ def observation(
         "event_rate_elapsed_khz": events / 1e3 / wall,
     }
     fields: dict[str, Any] = {
+        "id": "0123abcd",
         "name": "by hand",
         "facts": {},
         "metrics": metrics | changes.pop("metrics", {}),

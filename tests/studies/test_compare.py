@@ -178,6 +178,7 @@ def test_only_what_differs_is_shown_by_default(runs: Path) -> None:
     few, all_of_it = io.StringIO(), io.StringIO()
     found.print(few)
     found.print(all_of_it, everything=True)
+    assert "B has runs of A in it: base-1" in few.getvalue()
     for name in ("coffea", "chunksize", "elapsed", "payload"):
         assert name not in few.getvalue()
         assert name in all_of_it.getvalue()

@@ -82,6 +82,14 @@ def test_a_newly_read_branch_is_told_from_more_events() -> None:
     assert parts(back) == {"branches no longer read": pytest.approx((-3.5, -3.5 / 4))}
 
 
+def test_a_newly_read_branch_may_have_come_with_the_tree() -> None:
+    branches = BRANCHES | {"mass": branch(0, 0.0, 0.5, 0.5)}
+    time = TIME | {"decompress": 4.5, "interpret": 2.5}
+    explanation = explained([observation()], [observation(time=time, branches=branches)])
+    assert parts(explanation) == {"newly read branches": pytest.approx((1.0, 0.25))}
+    assert explanation.parts[0].text == "mass, whose baskets came with the tree"
+
+
 def test_more_bytes_of_the_same_branches() -> None:
     time = TIME | {name: 1.5 * TIME[name] for name in ("read", "decompress", "interpret")}
     found = parts(explained([observation()], [observation(payload=1500, time=time)]))

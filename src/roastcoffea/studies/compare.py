@@ -45,14 +45,13 @@ from roastcoffea.studies.repeats import (
     spread,
 )
 from roastcoffea.studies.sides import LETTERS, Side, side_of
-from roastcoffea.studies.words import BYTE_LEDGER, METRICS, THREAD_TIME, document_of, sheets_of
+from roastcoffea.studies.words import BYTE_LEDGER, METRICS, THREAD_TIME, WALL, document_of, sheets_of
 from roastcoffea.units import FRACTION, STRUCTURE, WORD, Unit
 
 FASTER: Final = "faster"
 SLOWER: Final = "slower"
 CANNOT_TELL: Final = "cannot tell"
 
-WALL: Final = "elapsed_time_seconds"
 RATE: Final = "event_rate_elapsed_khz"
 SAME_EVENTS: Final = 1e-3
 """Relative difference in events below which wall times are compared, and not rates."""

@@ -286,7 +286,7 @@ def _bytes_of(one: Observation, branches: frozenset[str]) -> float:
 def _factors(leaf: Leaf, before: Volumes, after: Volumes, shared: Mapping[str, float]) -> list[Factor]:
     """Factors of a leaf's thread seconds, before and after."""
     own = leaf.cause if leaf.cause and leaf.row == slots.CLIENT else leaf.row
-    alone = [Factor(own, leaf.before, leaf.after)]
+    alone = [Factor(leaf.cause or own, leaf.before, leaf.after)]
     if leaf.driver is None:
         return alone
     if leaf.driver == THREADS:
@@ -404,7 +404,8 @@ def _text(cause: str, sides: Sides, volumes: tuple[Volumes, Volumes]) -> str | N
         return f"{_instead('events', *sizes)} in a chunk ({_instead('chunks', before.chunks, after.chunks)})"
     if cause in (NEW_BRANCHES, GONE_BRANCHES):
         side, some = (sides.after, sides.new) if cause == NEW_BRANCHES else (sides.before, sides.gone)
-        return f"{_branches(some)}, {BYTE.text(median(_bytes_of(one, some) for one in side))}"
+        size = median(_bytes_of(one, some) for one in side)
+        return f"{_branches(some)}, {BYTE.text(size) if size else 'whose baskets came with the tree'}"
     if cause == SAME_BRANCHES:
         return "of branches that both read: other data, baskets read again"
     return OWN_TEXTS.get(cause)

@@ -54,6 +54,7 @@ class Work(NamedTuple):
 class Observation:
     """What a comparison takes from one run; the records themselves are not kept."""
 
+    id: str
     name: str
     facts: Mapping[str, str]
     """What the run was made on and with, in words."""
@@ -85,6 +86,7 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
     chunks = _counted(run)
     time, read = measurement.time_ledger, measurement.byte_ledger
     return Observation(
+        id=run.id,
         name=name or title_of(run),
         facts=_facts(run) | {"bound by": str(metrics["bound"])} if "bound" in metrics else _facts(run),
         metrics=_numbers(measurement),

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.studies.explain import Explanation, Part
 from roastcoffea.studies.gate import change_of, signed
-from roastcoffea.studies.repeats import Judgement
+from roastcoffea.studies.repeats import CHUNKS, RUNS, Judgement, spread
 from roastcoffea.studies.sheets import Amount, Sheet
 from roastcoffea.units import FRACTION, SECOND, number
 
 if TYPE_CHECKING:
     from roastcoffea.studies.compare import Comparison, Row
+    from roastcoffea.studies.sides import Side
 
+WALL: Final = "elapsed_time_seconds"
 METRICS: Final = "metrics"
 THREAD_TIME: Final = "thread time"
 BYTE_LEDGER: Final = "bytes requested"
@@ -43,7 +45,8 @@ def _verdict(comparison: Comparison) -> Sheet:
     return Sheet(
         title="verdict",
         lines=[
-            *(side.heading for side in comparison.sides),
+            *(f"{side.heading}{_wall_of(side, comparison.confidence)}" for side in comparison.sides),
+            *_shared(comparison),
             *(f"{side.letter} has left out {reason}" for side in comparison.sides for reason in side.left_out),
             *(
                 f"{side.letter} is {speed.text}" if speed.judgement.side else f"{side.letter}: {speed.text}"
@@ -51,6 +54,27 @@ def _verdict(comparison: Comparison) -> Sheet:
             ),
         ],
     )
+
+
+def _shared(comparison: Comparison) -> Iterator[str]:
+    """Runs that were given for two sides: each makes the other look like it."""
+    first = {run.id for run in comparison.sides[0].runs}
+    for side in comparison.sides[1:]:
+        same = [run.name for run in side.runs if run.id in first]
+        if same:
+            yield f"{side.letter} has runs of {comparison.sides[0].letter} in it: {', '.join(same)}"
+
+
+def _wall_of(side: Side, confidence: float) -> str:
+    """Median of the wall time, with its interval."""
+    if any(WALL not in run.metrics for run in side.runs):
+        return ""
+    found = spread(side.runs, WALL, confidence)
+    middle = f", wall time {SECOND.text(found.median)}"
+    if found.low is None or found.high is None:
+        return middle
+    over = ", over its chunks" if found.over == CHUNKS else ""
+    return f"{middle} ({SECOND.text(found.low)} to {SECOND.text(found.high)}{over})"
 
 
 # The explanation
@@ -97,8 +121,10 @@ def _sections(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
     """Metrics and ledgers, of each side beside the first."""
     for place in range(1, len(comparison.sides)):
         shown = [row for row in comparison.rows if row.is_known(place) and (everything or row.differs_at[place])]
-        for section in dict.fromkeys(row.section for row in shown):
-            yield _section(comparison, section, [row for row in shown if row.section == section], place)
+        for section in (METRICS, THREAD_TIME, BYTE_LEDGER):
+            rows = [row for row in shown if row.section == section]
+            if rows:
+                yield _section(comparison, section, rows, place)
 
 
 def _section(comparison: Comparison, section: str, rows: list[Row], place: int) -> Sheet:
@@ -138,11 +164,13 @@ def _within(judgement: Judgement | None) -> str:
 
 
 def _hidden(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
-    """How much is not shown, and how intervals were made."""
+    """How much is not shown, and what intervals are."""
     alike = sum(not row.differs for row in comparison.rows) + sum(not fact.differs for fact in comparison.facts)
     lines = [] if everything else [f"{number(alike)} rows do not differ, or no more than repeats do: see --all"]
-    lines.append(f"In brackets: {comparison.confidence:.0%} interval of the change, from repeats.")
-    yield Sheet(title="notes", lines=lines)
+    if any(judgement.over == RUNS for row in comparison.rows for judgement in row.judgements if judgement is not None):
+        lines.append(f"In brackets: {comparison.confidence:.0%} interval of the change, from repeats.")
+    if lines:
+        yield Sheet(title="notes", lines=lines)
 
 
 # For programs
