@@ -67,6 +67,7 @@ def test_a_run_that_went_astray_hides_little() -> None:
         (FIVE, (9.0, 12.0, 10.5, 9.5, 11.0), None, "repeats differ as much"),
         ((0.0, 0.0, 0.0), (1.0, 1.0, 1.1), None, "no relative change"),
         ((4.0, 4.0, 4.0), (5.0, 5.0, 5.0), ABOVE, None),
+        ((4.0, 4.0), (5.0, 5.0), None, "too few"),
         ((4.0, 4.0, 4.0), (4.0, 4.0, 4.0), None, "on the limit"),
         ((-3.0, -3.1, -2.9), (3.0, 3.1, 2.9), ABOVE, None),
     ],

@@ -97,9 +97,9 @@ class Explanation:
 
     parts: Sequence[Part] = ()
     thread_seconds: float = 0.0
-    """Difference in thread time; what the parts have of it sums to it."""
+    """Difference in thread time, which is the sum of that of the parts."""
     wall_seconds: float = 0.0
-    """Difference in wall time; so do the parts."""
+    """Difference in wall time, which is the sum of that of the parts."""
     remarks: Sequence[str] = ()
     absent: str | None = None
 
@@ -200,18 +200,28 @@ def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Ex
         return Explanation(absent="; ".join(dict.fromkeys(lacking)))
     sides = Sides(before, after)
     volumes = sides.volumes()
-    shared = _shared_rates(sides)
-    if not (volumes[0].threads and volumes[1].threads):
+    if not all(volume.threads for volume in volumes):
         return Explanation(absent="no worker thread was there")
-    shares: list[tuple[str, Factor, float, float]] = []
-    for leaf in _scaled(_leaves(sides), sides):
-        factors = _factors(leaf, *volumes, shared)
-        shares += [(leaf.row, *share) for share in _shares(factors, *volumes, idle=leaf.driver == THREADS)]
-    parts = [_part(cause, shares, sides, volumes) for cause in dict.fromkeys(share[1].cause for share in shares)]
-    wall, totals = sides.medians(_wall_seconds), sides.medians(_thread_seconds)
+    return _explanation(sides, volumes, _shared_rates(sides))
+
+
+class Share(NamedTuple):
+    """What a factor has of the difference of a class, in thread seconds and in wall seconds."""
+
+    row: str
+    factor: Factor
+    thread_seconds: float
+    wall_seconds: float
+
+
+def _explanation(sides: Sides, volumes: tuple[Volumes, Volumes], shared: Mapping[str, float]) -> Explanation:
+    leaves = _scaled(_leaves(sides), sides)
+    shares = [share for leaf in leaves for share in _shares(leaf, _factors(leaf, *volumes, shared), *volumes)]
+    parts = [_part(cause, shares, sides, volumes) for cause in dict.fromkeys(share.factor.cause for share in shares)]
+    threads, wall = sides.medians(_thread_seconds), sides.medians(_wall_seconds)
     return Explanation(
         parts=sorted((part for part in parts if part.thread_seconds or part.wall_seconds), key=_size, reverse=True),
-        thread_seconds=totals[1] - totals[0],
+        thread_seconds=threads[1] - threads[0],
         wall_seconds=wall[1] - wall[0],
         remarks=_remarks(sides, shared),
     )
@@ -284,24 +294,26 @@ def _bytes_of(one: Observation, branches: frozenset[str]) -> float:
 
 
 def _factors(leaf: Leaf, before: Volumes, after: Volumes, shared: Mapping[str, float]) -> list[Factor]:
-    """Factors of a leaf's thread seconds, before and after."""
+    """Factors of a leaf's thread seconds, before and after; the seconds themselves where they came of no volume."""
     own = leaf.cause if leaf.cause and leaf.row == slots.CLIENT else leaf.row
-    alone = [Factor(leaf.cause or own, leaf.before, leaf.after)]
-    if leaf.driver is None:
-        return alone
+    shared_rate = 1.0 if leaf.cause else shared.get(leaf.row, 1.0)
+    found = _with_cost(_volume_factors(leaf, before, after), leaf, own, shared_rate) if leaf.driver else None
+    return found or [Factor(leaf.cause or own, leaf.before, leaf.after)]
+
+
+def _volume_factors(leaf: Leaf, before: Volumes, after: Volumes) -> list[Factor]:
+    """What there was to do for a leaf, as a product."""
     if leaf.driver == THREADS:
-        return _with_intensity([Factor(THREADS, before.threads, after.threads)], leaf, own, 1.0) or alone
-    volumes = [Factor(EVENTS, before.events or 0.0, after.events or 0.0)]
+        return [Factor(THREADS, before.threads, after.threads)]
+    events = Factor(EVENTS, before.events or 0.0, after.events or 0.0)
     if leaf.driver == CHUNKS:
-        volumes.append(_per_event(CHUNK_SIZE, (before.chunks, after.chunks), volumes[0]))
-    elif leaf.driver == BYTES:
+        return [events, _per_event(CHUNK_SIZE, (before.chunks, after.chunks), events)]
+    if leaf.driver == BYTES:
         amounts = leaf.volume if None not in leaf.volume else (before.bytes, after.bytes)
-        volumes.append(_per_event(leaf.cause or SAME_BRANCHES, amounts, volumes[0]))
-    shared_rate = 1.0 if leaf.cause else shared.get(leaf.row, 0.0)
-    if leaf.driver == BYTES and not volumes[1].before and not volumes[1].after and not leaf.cause:
-        # baskets that came with the tree have no bytes of their own
-        return _with_intensity(volumes[:1], leaf, own, shared_rate) or alone
-    return _with_intensity(volumes, leaf, own, shared_rate) or alone
+        # baskets that came with the tree have no bytes of their own: then it grows with events
+        if any(amounts) or leaf.cause:
+            return [events, _per_event(leaf.cause or SAME_BRANCHES, amounts, events)]
+    return [events]
 
 
 def _per_event(cause: str, amounts: tuple[float | None, float | None], events: Factor) -> Factor:
@@ -314,7 +326,7 @@ def _ratio(amount: float | None, events: float) -> float:
     return (amount or 0.0) / events if events else 0.0
 
 
-def _with_intensity(volumes: list[Factor], leaf: Leaf, own: str, shared_rate: float) -> list[Factor] | None:
+def _with_cost(volumes: list[Factor], leaf: Leaf, own: str, shared_rate: float) -> list[Factor] | None:
     """Volumes with what a unit of them cost; None where seconds came of no volume.
 
     Of a side that had nothing to do the cost of a unit is not known: it is taken to be that of the other side.
@@ -327,18 +339,20 @@ def _with_intensity(volumes: list[Factor], leaf: Leaf, own: str, shared_rate: fl
     old = cost[0] if cost[0] is not None else cost[1] or 0.0
     new = cost[1] if cost[1] is not None else old
     of = UNITS[volumes[-1].cause]
-    if not (shared_rate and shared_rate != 1.0 and old and new and first and second):
+    if not (shared_rate != 1.0 and old and new and first and second):
         return [*volumes, Factor(own, old, new, of)]
     return [*volumes, Factor(own, old, old * shared_rate, of), Factor(NODES, 1.0, new / (old * shared_rate))]
 
 
-def _shares(factors: list[Factor], before: Volumes, after: Volumes, *, idle: bool) -> list[tuple[Factor, float, float]]:
-    """Thread seconds and wall seconds of each factor."""
+def _shares(leaf: Leaf, factors: list[Factor], before: Volumes, after: Volumes) -> list[Share]:
+    """What each factor has of a leaf's difference."""
     threads = shapley(factors)
-    if idle and len(factors) > 1:
-        return list(zip(factors, threads, [0.0, *shapley(factors[1:])], strict=True))
-    spread = [*factors, Factor(THREADS, 1 / before.threads, 1 / after.threads)]
-    return list(zip(spread, [*threads, 0.0], shapley(spread), strict=True))
+    if leaf.driver == THREADS and len(factors) > 1:
+        wall = [0.0, *shapley(factors[1:])]
+    else:
+        factors = [*factors, Factor(THREADS, 1 / before.threads, 1 / after.threads)]
+        threads, wall = [*threads, 0.0], shapley(factors)
+    return [Share(leaf.row, *share) for share in zip(factors, threads, wall, strict=True)]
 
 
 # Nodes
@@ -375,19 +389,17 @@ def _volume_of(work: Work, name: str) -> float:
 # Words
 
 
-def _part(
-    cause: str, shares: Iterable[tuple[str, Factor, float, float]], sides: Sides, volumes: tuple[Volumes, Volumes]
-) -> Part:
+def _part(cause: str, shares: Iterable[Share], sides: Sides, volumes: tuple[Volumes, Volumes]) -> Part:
     """All shares of a cause together."""
-    mine = [share for share in shares if share[1].cause == cause]
+    mine = [share for share in shares if share.factor.cause == cause]
     of_rows: dict[str, float] = {}
-    for row, _, threads, _ in mine:
-        of_rows[row] = of_rows.get(row, 0.0) + threads
+    for share in mine:
+        of_rows[share.row] = of_rows.get(share.row, 0.0) + share.thread_seconds
     return Part(
         cause=cause,
-        text=_text(cause, sides, volumes) or _cost(mine[-1][1]),
-        thread_seconds=sum(threads for _, _, threads, _ in mine),
-        wall_seconds=sum(wall for _, _, _, wall in mine),
+        text=_text(cause, sides, volumes) or _cost(mine[-1].factor),
+        thread_seconds=sum(share.thread_seconds for share in mine),
+        wall_seconds=sum(share.wall_seconds for share in mine),
         rows={row: threads for row, threads in of_rows.items() if threads},
     )
 

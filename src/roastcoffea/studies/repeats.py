@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, takewhile
-from math import comb, exp, inf, log1p, sqrt
+from math import comb, exp, log1p, sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ SMALLEST: Final = 0.05
 """Relative change that is worth to be told: the number of repeats that are needed is never for less."""
 
 POWER: Final = 0.8
+LARGEST_EXPONENT: Final = 700.0
 MOST_NEEDED: Final = 1000
 
 RUNS: Final = "runs"
@@ -179,12 +180,12 @@ def judged(
     limit
         Of the relative change (0.1 is 10 %), or of the change itself.
     exact
-        Whether repeats cannot differ, so that one value each is enough.
+        Whether repeats cannot differ, so that one value each is enough where indeed they do not.
     """
     first, second = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
     if relative and np.median(first) == 0:
         return Judgement(None, None, None, None, "it was 0 before: there is no relative change")
-    if exact or (min(len(first), len(second)) > 1 and np.ptp(first) == np.ptp(second) == 0):
+    if np.ptp(first) == np.ptp(second) == 0 and (exact or min(len(first), len(second)) >= FEWEST):
         return _compared(float(np.median(first)), float(np.median(second)), limit, relative)
     return _tested(first, second, limit, relative, confidence)
 
@@ -219,7 +220,7 @@ def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confi
 def _change(difference: float, ratios: bool) -> float:
     if not ratios:
         return difference
-    return exp(difference) - 1 if difference < 700 else inf
+    return exp(min(difference, LARGEST_EXPONENT)) - 1
 
 
 def _welch_interval(old: Numbers, new: Numbers, confidence: float) -> tuple[float, float]:
