@@ -61,7 +61,7 @@ def test_payload_is_that_of_the_branches_that_were_read(study: BranchStudy, samp
 
 
 @pytest.mark.filterwarnings("ignore:Branch Photon_:RuntimeWarning")
-@pytest.mark.parametrize("chunksize", [100_000, 20])
+@pytest.mark.parametrize("chunksize", [100_000, pytest.param(20, marks=pytest.mark.slow)])
 def test_payload_of_a_real_file(chunksize: int, real_files: dict[str, Any]) -> None:
     fileset = {"dy": real_files["dy"]}
     found = branch_study(Columns, fileset, COUNTS, chunksize=chunksize)
@@ -72,7 +72,7 @@ def test_payload_of_a_real_file(chunksize: int, real_files: dict[str, Any]) -> N
 
 @pytest.mark.filterwarnings("ignore:Branch Photon_:RuntimeWarning")
 def test_embedded_baskets_are_explained(real_files: dict[str, Any]) -> None:
-    found = branch_study(Columns, {"ttbar": real_files["ttbar"]}, COUNTS)
+    found = branch_study(Columns, {"ttbar": real_files["ttbar"]}, [1, 4])
     assert (found.table["bytes_payload"] == 0).all()
     assert (found.table["bytes_uncompressed"] > 0).all()
     assert found.table["bytes_read"].nunique() == 1

@@ -158,7 +158,7 @@ def test_the_explanation_of_a_sleep_is_waiting(runs: Path) -> None:
     explanation = compare(runs / "base", runs / "slow").explanation
     largest = explanation.parts[0]
     assert largest.cause == "wait"
-    assert largest.wall_seconds == pytest.approx(4 * 0.14, rel=0.1)
+    assert largest.wall_seconds == pytest.approx(4 * 0.14, rel=0.25)
     assert sum(part.thread_seconds for part in explanation.parts) == pytest.approx(explanation.thread_seconds)
     assert abs(explanation.rest) < 0.1 * abs(explanation.wall_seconds)
 
