@@ -9,6 +9,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +31,14 @@ SWITCHES: Final = (
     "--force-color-profile=srgb",
     "about:blank",
 )
+WITH_PIPES: Final = """
+import fcntl, os, sys
+ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
+for number, end in zip((3, 4), ends):
+    os.dup2(end, number)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+"""Starts a program whose pipes are where Chromium looks for them."""
 
 
 def installed_browser() -> str | None:
@@ -48,9 +57,8 @@ class Browser:
         from_here, to_there = os.pipe()
         from_there, to_here = os.pipe()
         command = [program, f"--user-data-dir={folder}", *SWITCHES]
-        redirected = f'exec "$@" 3<&{from_here} 4>&{to_here}'
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", redirected, "sh", *command],
+            [sys.executable, "-c", WITH_PIPES, str(from_here), str(to_here), *command],
             pass_fds=(from_here, to_here),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -77,7 +85,7 @@ class Browser:
         for pipe in (self._out, self._in):
             os.close(pipe)
         try:
-            self._process.wait(5)
+            self._process.wait(10)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -167,14 +175,42 @@ class Browser:
     def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
+    def drag(self, begin: tuple[float, float], end: tuple[float, float], steps: int = 60) -> list[float]:
+        """Drag from here to there; milliseconds between the frames that are drawn meanwhile."""
+        (x, y), (far_x, far_y) = begin, end
+        self.evaluate(
+            "window.frames_ = []; { let last = performance.now(); const next = (now) => { if (!window.frames_) return;"
+            " frames_.push(now - last); last = now; requestAnimationFrame(next); }; requestAnimationFrame(next); }"
+        )
+        self.mouse("mouseMoved", x, y)
+        self.mouse("mousePressed", x, y, button="left", buttons=1, clickCount=1)
+        for step in range(1, steps + 1):
+            share = step / steps
+            where = x + share * (far_x - x), y + share * (far_y - y)
+            self.mouse("mouseMoved", *where, button="left", buttons=1)
+        self.mouse("mouseReleased", far_x, far_y, button="left", clickCount=1)
+        frames: list[float] = self.evaluate("frames_.slice(2)")
+        self.evaluate("delete window.frames_")
+        return frames
+
+    def box(self, selector: str) -> dict[str, float]:
+        """Where an element is in the window, after it was brought there."""
+        element = f"document.querySelector({json.dumps(selector)})"
+        self.evaluate(f"{element}.scrollIntoView({{block: 'center'}})")
+        place: dict[str, float] = self.evaluate(f"{element}.getBoundingClientRect().toJSON()")
+        return place
+
     def key(self, key: str, code: int = 0, text: str = "") -> None:
         for kind in ("keyDown", "keyUp"):
             more = {"text": text} if text and kind == "keyDown" else {}
             self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **more)
 
     def picture(self, path: Path | None = None, clip: dict[str, float] | None = None, whole: bool = False) -> bytes:
-        """PNG of what is seen."""
-        more: dict[str, Any] = {"clip": {**clip, "scale": 1}} if clip else {}
+        """PNG of what is seen, or of a part of it."""
+        more: dict[str, Any] = {}
+        if clip:  # which is counted from the beginning of the page
+            y = clip["y"] + self.evaluate("scrollY")
+            more["clip"] = {"x": clip["x"], "y": y, "width": clip["width"], "height": clip["height"], "scale": 1}
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **more)
         data = base64.b64decode(answer["data"])
         if path is not None:

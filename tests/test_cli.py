@@ -43,6 +43,7 @@ def runs(tmp_path: Path) -> Path:
         (["export", "nowhere", "--format", "xls"], 2, "'xls' is not one of"),
         (["export", "nowhere", "--format", "csv"], 1, "nowhere"),
         (["export", ".", "--format", "perfetto"], 1, "."),
+        (["report", "nowhere"], 1, "nowhere"),
     ],
 )
 def test_an_error_is_one_line_and_an_exit_status(
@@ -76,7 +77,9 @@ def test_an_interrupt_is_one_line_and_status_130(
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
-    assert [name for name in ("demo", "export", "list", "metrics", "plot", "show") if f"\n  {name} " not in out] == []
+    assert [
+        name for name in ("demo", "export", "list", "metrics", "plot", "report", "show") if f"\n  {name} " not in out
+    ] == []
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

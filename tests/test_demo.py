@@ -205,8 +205,11 @@ def test_the_demonstration_measures_what_it_analyses(
     out, err = capfd.readouterr()
     assert err == ""
     assert list(scratch.iterdir()) == []
-    (saved,) = (tmp_path / "my runs").iterdir()
+    (saved,) = filter(Path.is_dir, (tmp_path / "my runs").iterdir())
     assert f"roastcoffea show '{saved}'" in out
+    page = saved.with_name(f"{saved.name}.html")
+    assert out.endswith(f"For a browser: {page}\n")
+    assert "dijet" in page.read_text().lower()
     measurement = roastcoffea.load(saved)
     assert measurement.outcome == "finished"
     assert measurement.problems == []
@@ -223,5 +226,5 @@ def test_the_demonstration_as_a_command_without_options(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "400,000" in done.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["roastcoffea-runs"]
-    (saved,) = (tmp_path / "roastcoffea-runs").iterdir()
+    (saved,) = filter(Path.is_dir, (tmp_path / "roastcoffea-runs").iterdir())
     assert roastcoffea.load(saved).metrics["num_chunks"] == 40

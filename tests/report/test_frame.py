@@ -33,7 +33,7 @@ class Parsed(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: Any) -> None:
         self.elements.append((tag, dict(attrs)))
-        if tag not in {"meta", "link", "input", "br"}:
+        if tag not in {"meta", "link", "input", "br", "img"}:
             self.open.append(tag)
         if tag == "tr":
             self.rows.append([])

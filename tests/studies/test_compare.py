@@ -279,11 +279,11 @@ def test_planted_differences_are_the_largest_parts(client: Client, files: Path) 
         more = run_on(client, there, branches=FLAT)
         server.latency = 0.1
         slower = run_on(client, there, branches=FLAT)
-    here = run_on(client, fileset(*paths), branches=1, spin=0.2)
-    tenth = run_on(client, fileset(*paths), chunksize=100, branches=1, spin=0.02)
+    here = run_on(client, fileset(*paths), branches=1, sleep=0.2)
+    tenth = run_on(client, fileset(*paths), chunksize=100, branches=1, sleep=0.02)
     with cluster_of(1) as half:
         run_on(half, fileset(*paths), branches=1)
-        halved = run_on(half, fileset(*paths), branches=1, spin=0.2)
+        halved = run_on(half, fileset(*paths), branches=1, sleep=0.2)
     assert largest(remote, more) == "newly read branches"
     assert largest(more, slower) == "read"
     assert largest(here, tenth) == "chunk size"

@@ -352,7 +352,9 @@ def time_notes(ledger: TimeLedger) -> list[str]:
     """Why work failed, and what was not measured."""
     failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in ledger.failed.items() if seconds]
     lines = [f"Failed: {', '.join(failed)}."] if failed else []
-    return lines + [f'"{name}" was not measured: {reason}.' for name, reason in ledger.unknown.items()]
+    reasons = dict.fromkeys(ledger.unknown.values())
+    names = {why: [f'"{name}"' for name, reason in ledger.unknown.items() if reason == why] for why in reasons}
+    return lines + [f"Not measured: {', '.join(words)}: {reason}." for reason, words in names.items()]
 
 
 def _ledger_table(ledger: Mapping[str, float | None], total: float | None, unit: Unit) -> Table:

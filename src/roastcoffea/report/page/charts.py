@@ -12,6 +12,7 @@ import bokeh
 import numpy as np
 from bokeh.document import Document
 from bokeh.models import (
+    BasicTicker,
     BoxZoomTool,
     ColumnDataSource,
     FixedTicker,
@@ -47,11 +48,18 @@ BINS: Final = 600
 RATE_BINS: Final = 400
 STILL_BINS: Final = 150
 MILLISECONDS: Final = 1e3
+CLOSEST: Final = 1e-4
+"""Share of the run that a window shows at least."""
+
 UNTOLD: Final = "not recorded"
 NOTHING: Final = "nothing"
 BORDER: Final = 84
-"""Pixels beside a chart."""
+"""Pixels beside a chart; charts.js has it as well."""
 
+PIXELS: Final = (
+    "Of {tasks} tasks this page has the sums in pixels: a failure wins its pixel, else what took the most time in it. "
+    "`roastcoffea report --every-task` makes one that has each task."
+)
 RATES, CLASSES, STREAM = "rates", "classes", "stream"
 
 
@@ -70,6 +78,7 @@ class _Chart(NamedTuple):
     legend: Mapping[str, str]
     told: Mapping[str, Any]
     packed: bytes | None = None
+    note: str = ""
 
 
 class _Context(NamedTuple):
@@ -121,7 +130,9 @@ def _made(material: Material, every_task: bool) -> dict[str, _Chart | str]:
     start = material.start
     stop = max(material.run.stop, start)
     length = MILLISECONDS * max(stop - start, 1e-3)
-    window = Range1d(start=0, end=length, bounds=(-0.02 * length, 1.02 * length), min_interval=1e-2, name="window")
+    window = Range1d(
+        start=0, end=length, bounds=(-0.02 * length, 1.02 * length), min_interval=CLOSEST * length, name="window"
+    )
     context = _Context(material, start, stop, window, every_task)
     return {name: _or_reason(make, context) for name, make in MAKERS.items()}
 
@@ -162,7 +173,7 @@ def _rates(context: _Context) -> _Chart:
     plot.step(x="x", y="rate", source=source, mode="after", line_color=BLUE)
     _add_workers(plot, context)
     most = f"{number(three_digits(float(amounts.max())))} {scale.unit}"
-    still = stacked(x, {"rate": amounts}, {"rate": BLUE}, most, SECOND.text(context.stop - context.start))
+    still = stacked(x, {"rate": amounts}, {"rate": BLUE}, most, SECOND.text(float(edges[-1] - context.start)))
     return _Chart(plot, still, {}, {"unit": scale.unit})
 
 
@@ -178,8 +189,8 @@ def _add_workers(plot: Any, context: _Context) -> None:
     plot.step(
         x="x", y="workers", source=source, y_range_name="workers", mode="after", line_color=GREY, line_dash="dashed"
     )
-    axis = LinearAxis(y_range_name="workers", axis_label="workers", minor_tick_line_color=None)
-    axis.axis_label_text_font_style = "normal"
+    axis = LinearAxis(y_range_name="workers", axis_label="workers", ticker=BasicTicker(min_interval=1))
+    _dress(axis)
     plot.add_layout(axis, "right")
 
 
@@ -220,29 +231,30 @@ def _still_of_classes(context: _Context, edges: Numbers, threads: Mapping[str, N
 
 
 def _stream(context: _Context) -> _Chart:
-    tasks, chunks = context.material.attempts
-    stream = stream_of(tasks, chunks)
-    lanes = len(stream.lanes)
+    stream = stream_of(*context.material.attempts)
+    legend = {_named(SHOWN[kind]): OF_TIME[SHOWN[kind]] for kind in np.unique(stream.kind)}
+    single = context.every_task or len(stream.start) <= MOST_TASKS
+    told, packed = _tasks(stream, context) if single else packed_pixels(stream, context.start, context.stop)
+    told["classes"] = [[_named(name), OF_TIME[name]] for name in SHOWN]
+    told["workers"] = [[worker, len(list(lanes))] for worker, lanes in groupby(stream.lanes)]
+    note = "" if single else PIXELS.format(tasks=number(len(stream.start)))
+    still = stream_picture(stream, context.start, context.stop)
+    return _Chart(_stream_figure(context, len(stream.lanes)), still, legend, told, packed, note)
+
+
+def _stream_figure(context: _Context, lanes: int) -> Any:
+    """Figure that a script fills: with a picture, or with bars where they are few enough to be seen."""
     height = int(np.clip(26 * lanes + 90, 180, 460))
     plot = _figure(STREAM, context, f"{number(lanes)} threads", (lanes - 0.5, -0.5), height)
     plot.ygrid.visible = False
     plot.yaxis.ticker = FixedTicker(ticks=[])
-    plot.yaxis.minor_tick_line_color = None
-    nothing = {name: np.zeros(0) for name in ("x", "y", "dw", "dh")}
-    picture = ColumnDataSource({"image": [], **nothing}, name="picture")
-    plot.image_rgba(image="image", x="x", y="y", dw="dw", dh="dh", source=picture)
-    bars = ColumnDataSource({name: [] for name in ("left", "right", "top", "bottom", "colour")}, name="bars")
-    plot.quad(left="left", right="right", top="top", bottom="bottom", source=bars, fill_color="colour", line_color=None)
-    legend = {_named(SHOWN[kind]): OF_TIME[SHOWN[kind]] for kind in np.unique(stream.kind)}
-    single = context.every_task or len(stream.start) <= MOST_TASKS
-    told, packed = _tasks(stream, context) if single else packed_pixels(stream, context.start, context.stop)
-    workers = [[worker, len(list(same))] for worker, same in groupby(stream.lanes)]
-    told |= {
-        "classes": [[_named(name), OF_TIME[name]] for name in SHOWN],
-        "workers": workers,
-        "total": len(stream.start),
-    }
-    return _Chart(plot, stream_picture(stream, context.start, context.stop), legend, told, packed)
+    place = ("x", "y", "dw", "dh")
+    picture = ColumnDataSource({name: [] for name in ("image", *place)}, name="picture")
+    plot.image_rgba(image="image", source=picture, **{name: name for name in place})
+    edges = ("left", "right", "top", "bottom")
+    bars = ColumnDataSource({name: [] for name in (*edges, "colour")}, name="bars")
+    plot.quad(source=bars, fill_color="colour", line_color=None, **{name: name for name in edges})
+    return plot
 
 
 def _tasks(stream: Stream, context: _Context) -> tuple[dict[str, Any], bytes]:
@@ -291,23 +303,31 @@ def _figure(name: str, context: _Context, label: str, heights: tuple[float, floa
         lod_threshold=None,
     )
     plot.toolbar.logo = None
-    plot.axis.axis_label_text_font_style = "normal"
-    plot.yaxis.minor_tick_line_color = None
     plot.xaxis.formatter = _formatter(context.stop - context.start)
+    plot.yaxis.ticker = BasicTicker(min_interval=1.0 if name == CLASSES else 0.0)
+    for axis in plot.axis:
+        _dress(axis)
     return plot
+
+
+def _dress(axis: Any) -> None:
+    """Have an axis look as all do: the light ground that pictures have in the dark as well is none of it."""
+    axis.axis_label_text_font_style = "normal"
+    axis.minor_tick_line_color = None
+    axis.stylesheets = [":host { --bk-background-fill-color: transparent }"]
 
 
 def _formatter(length: float) -> TimedeltaTickFormatter:
     """How moments in a run of so many seconds are written."""
-    seconds = "%s s" if length < SECONDS_PER_MINUTE else "%m min %S s"
+    seconds = "%s" if length < SECONDS_PER_MINUTE else "%m min %S"
     minutes = "%m min"
     if length >= SECONDS_PER_HOUR:
-        seconds, minutes = "%h h %M min %S s", "%h h %M min"
+        seconds, minutes = "%h h %M min %S", "%h h %M min"
     return TimedeltaTickFormatter(
-        microseconds="%s.%MS%US s",
-        milliseconds="%s.%MS s",
-        seconds=seconds,
-        minsec=seconds,
+        microseconds=f"{seconds}.%MS%US s",
+        milliseconds=f"{seconds}.%MS s",
+        seconds=f"{seconds} s",
+        minsec=f"{seconds} s",
         minutes=minutes,
         hourmin=minutes,
         hours="%h h",
@@ -336,7 +356,8 @@ def _part(name: str, chart: _Chart | str) -> Html:
     if isinstance(chart, str):
         return Html(f"{head}{paragraph(f'Not measured: {chart}.', quiet=True)}")
     entries = [f'<li><i style="background: {colour}"></i>{text(label)}</li>' for label, colour in chart.legend.items()]
+    about = paragraph(f"{MEANINGS[name]} {chart.note}".strip(), quiet=True)
     return Html(
-        f'{head}{paragraph(MEANINGS[name], quiet=True)}<div class="plot" id="plot-{name}"></div>'
-        f"<noscript>{chart.still}</noscript>" + (f'<ul class="legend">{"".join(entries)}</ul>' if entries else "")
+        f'{head}{about}<div class="plot" id="plot-{name}"></div><noscript>{chart.still}</noscript>'
+        + (f'<ul class="legend">{"".join(entries)}</ul>' if entries else "")
     )

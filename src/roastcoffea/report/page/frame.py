@@ -127,17 +127,20 @@ def asset(name: str) -> str:
 
 def _head(title: str, programs: Sequence[str]) -> str:
     hashes = " ".join(map(_hash, programs))
-    dark = asset("dark.css")
-    style = asset("frame.css")
     return (
         '<meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY.format(scripts=hashes)}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{html.escape(title)} - roastcoffea</title>"
-        f"<style>{style}@media (prefers-color-scheme: dark) {{ :root:not([data-scheme=light]) {{ {dark} }} }} "
-        f":root[data-scheme=dark] {{ {dark} }}</style>"
+        f"<title>{html.escape(title)} - roastcoffea</title><style>{_style()}</style>"
     )
+
+
+def _style() -> str:
+    """Style in light, and in dark where the system or the reader prefers that; paper is light."""
+    dark = asset("dark.css")
+    preferred = f"@media (prefers-color-scheme: dark) {{ :root:not([data-scheme=light]) {{ {dark} }} }}"
+    return f"{asset('frame.css')}@media screen {{ {preferred} :root[data-scheme=dark] {{ {dark} }} }}"
 
 
 def _hash(program: str) -> str:

@@ -5,11 +5,15 @@
   const SETTLED = 120; // milliseconds without a move after which the stream is drawn anew
   const MARGIN = 0.5; // windows to each side that are drawn as well, so that dragging shows no gap
   const MOST_LABELS = 24;
+  const PAPER = 690; // pixels between the margins of A4 and of US letter
+  const WIDE_BORDER = 84; // as in charts.py
   const KEYS = {
     ArrowLeft: "earlier", ArrowRight: "later", "+": "in", "=": "in", "-": "out", Home: "all", 0: "all",
   };
 
   const told = JSON.parse(document.getElementById("charts").textContent);
+
+  const narrow = () => innerWidth < 600;
 
   // Words
 
@@ -27,7 +31,8 @@
 
   // Bokeh takes $$x$$ and \(x\) for formulas.
   function label(name) {
-    const short = name.length > 12 ? `${name.slice(0, 3)}…${name.slice(-8)}` : name;
+    const [begin, end] = narrow() ? [1, 5] : [3, 8];
+    const short = name.length > begin + end + 1 ? `${name.slice(0, begin)}…${name.slice(-end)}` : name;
     return short.replace(/[$\\]/g, (sign) => `${sign}\u200b`);
   }
 
@@ -40,6 +45,25 @@
     const front = names.length > 1 ? first.slice(0, same) : first;
     const cut = Math.max(...["/", ".", ":"].map((sign) => front.lastIndexOf(sign))) + 1;
     return names.map((name) => name.slice(cut));
+  }
+
+  // Steps of which the source holds no more than what can be seen: far points make drawing slow.
+  class Steps {
+    constructor(source) {
+      this.source = source;
+      this.all = Object.fromEntries(Object.entries(source.data).map(([name, all]) => [name, Float64Array.from(all)]));
+    }
+
+    // What is in a window, and one beside it to each side; outermost steps are made shorter.
+    show(from, to) {
+      const length = to - from;
+      const x = this.all.x;
+      const first = Math.max(placeOf(x, from - length), 0);
+      const last = Math.min(placeOf(x, to + length) + 2, x.length);
+      const data = Object.fromEntries(Object.entries(this.all).map(([name, all]) => [name, all.slice(first, last)]));
+      data.x = data.x.map((at) => Math.min(Math.max(at, from - 2 * length), to + 2 * length));
+      this.source.data = data;
+    }
   }
 
   // What is under the pointer
@@ -80,12 +104,19 @@
     return low - 1;
   }
 
+  // From when to when, in milliseconds, with as many digits as it takes to tell them apart.
   function span(from, to) {
-    return `${duration(from / 1e3)} to ${duration(to / 1e3)}`;
+    const places = Math.min(Math.max(1 - Math.floor(Math.log10(Math.max(to - from, 1e-3) / 1e3)), 0), 6);
+    const word = (moment) => {
+      const seconds = Math.max(moment, 0) / 1e3;
+      const whole = [[3600, "h"], [60, "min"]].filter(([size]) => to / 1e3 >= size);
+      const parts = whole.map(([size, name]) => `${Math.floor((seconds % (60 * size)) / size)} ${name}`);
+      return [...parts, `${(parts.length ? seconds % 60 : seconds).toFixed(places)} s`].join(" ");
+    };
+    return `${word(from)} to ${word(to)}`;
   }
 
-  function tellClasses(source, x) {
-    const data = source.data;
+  function tellClasses(data, x) {
     const place = placeOf(data.x, x);
     if (place < 0 || place >= data.x.length - 1) return null;
     const amounts = told.classes.names.map((name, number) => {
@@ -102,12 +133,12 @@
 
   function tellRates(rates, workers, x) {
     const lines = [];
-    const place = placeOf(rates.data.x, x);
-    if (place >= 0 && place < rates.data.x.length - 1) {
-      lines.push([`${span(rates.data.x[place], rates.data.x[place + 1])}: ${digits(rates.data.rate[place])} ${told.rates.unit}`]);
+    const place = placeOf(rates.x, x);
+    if (place >= 0 && place < rates.x.length - 1) {
+      lines.push([`${span(rates.x[place], rates.x[place + 1])}: ${digits(rates.rate[place])} ${told.rates.unit}`]);
     }
-    const at = workers ? placeOf(workers.data.x, x) : -1;
-    if (at >= 0) lines.push([`${digits(workers.data.workers[at])} workers`]);
+    const at = workers ? placeOf(workers.x, x) : -1;
+    if (at >= 0) lines.push([`${digits(workers.workers[at])} workers`]);
     return lines.length ? lines : null;
   }
 
@@ -389,39 +420,47 @@
     range.setv({ start, end: start + span });
   }
 
+  // What each chart draws for a window, and what it tells of a point.
+
+  function ratesChart(figure, doc) {
+    const rates = new Steps(figure.renderers[0].data_source);
+    const counted = doc.get_model_by_name("workers");
+    const workers = counted ? new Steps(counted) : null;
+    const draw = (from, to) => [rates, workers].forEach((steps) => steps?.show(from, to));
+    return { draw, tell: (x) => tellRates(rates.all, workers?.all, x) };
+  }
+
+  function classesChart(figure) {
+    const steps = new Steps(figure.renderers[0].data_source);
+    return { draw: (from, to) => steps.show(from, to), tell: (x) => tellClasses(steps.all, x) };
+  }
+
+  function streamChart(figure, doc, view, buffer) {
+    const stream = new Stream(figure, doc, buffer);
+    return { draw: () => stream.draw(view.frame.bbox), tell: (x, y) => stream.tell(x, y) };
+  }
+
   async function main() {
     const render = { docid: "doc", roots: told.roots, root_ids: Object.keys(told.roots) };
-    const unpacking = told.stream ? unpacked(document.getElementById("packed-stream")).arrayBuffer() : null;
+    const packed = document.getElementById("packed-stream");
+    const unpacking = packed ? unpacked(packed).arrayBuffer() : null;
     const [views] = await Bokeh.embed.embed_items({ doc: told.doc }, [render]);
     const doc = Bokeh.documents.at(-1);
-    const figures = Object.fromEntries(doc.roots().map((figure) => [figure.name, figure]));
-    const range = Object.values(figures)[0].x_range;
-    const tellers = {};
-    if (figures.rates) {
-      const source = figures.rates.renderers[0].data_source;
-      const workers = doc.get_model_by_name("workers");
-      tellers.rates = (x) => tellRates(source, workers, x);
+    const figures = new Map(doc.roots().map((figure) => [figure.name, figure]));
+    const charts = new Map();
+    const make = { rates: ratesChart, classes: classesChart, stream: streamChart };
+    for (const [name, figure] of figures) {
+      const buffer = name === "stream" ? await unpacking : null;
+      charts.set(name, make[name](figure, doc, views.get(figure), buffer));
     }
-    if (figures.classes) {
-      const source = figures.classes.renderers[0].data_source;
-      tellers.classes = (x) => tellClasses(source, x);
-    }
-    let drawStream = () => {};
-    if (figures.stream) {
-      const stream = new Stream(figures.stream, doc, await unpacking);
-      const view = views.get(figures.stream);
-      tellers.stream = (x, y) => stream.tell(x, y);
-      drawStream = () => stream.draw({ width: view.frame.bbox.width, height: view.frame.bbox.height });
-    }
-    for (const [name, figure] of Object.entries(figures)) watch(name, views.get(figure), tellers[name], range);
-    watchWindow(range, figures, drawStream);
-    document.addEventListener("scheme", () => {
-      for (const figure of Object.values(figures)) views.get(figure).request_repaint();
-    });
+    const range = figures.values().next().value.x_range;
+    for (const [name, figure] of figures) watchPointer(name, views.get(figure), charts.get(name).tell, range);
+    watchWindow(range, figures, () => charts.forEach((chart) => chart.draw(range.start, range.end)));
+    document.addEventListener("scheme", () => figures.forEach((figure) => views.get(figure).request_repaint()));
     document.documentElement.dataset.charts = "drawn";
   }
 
-  function watch(name, view, tell, range) {
+  function watchPointer(name, view, tell, range) {
     const place = document.getElementById(`plot-${name}`);
     place.tabIndex = 0;
     place.setAttribute("role", "application");
@@ -440,25 +479,43 @@
     place.addEventListener("pointerleave", () => showTip(null));
   }
 
-  function watchWindow(range, figures, drawStream) {
+  // On a narrow page there is room for charts or for what is beside them.
+  function fitBorders(figures) {
+    const border = narrow() ? 52 : WIDE_BORDER;
+    for (const figure of figures.values()) figure.setv({ min_border_left: border, min_border_right: border });
+  }
+
+  function watchWindow(range, figures, draw) {
     let waiting = null;
+    let held = false;
     const status = document.getElementById("window");
     const settled = () => {
-      drawStream();
-      status.textContent = span(Math.max(range.start, 0), range.end);
+      if (held) return;
+      fitBorders(figures);
+      draw();
+      status.textContent = span(range.start, range.end);
     };
     const later = () => {
       clearTimeout(waiting);
       waiting = setTimeout(settled, SETTLED);
     };
+    // Nothing is drawn anew while somebody drags: that would hold up the hand.
+    addEventListener("pointerdown", () => { held = true; }, true);
+    for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { held = false; later(); }, true);
     range.change.connect(later);
-    figures.stream?.y_range.change.connect(later);
-    new ResizeObserver(later).observe(document.getElementById(`plot-${Object.keys(figures)[0]}`));
+    figures.get("stream")?.y_range.change.connect(later);
+    new ResizeObserver(later).observe(document.querySelector(".plot"));
     for (const button of document.querySelectorAll("[data-move]")) {
       button.addEventListener("click", () => move(range, button.dataset.move));
     }
     settled();
   }
+
+  // Paper is narrower than a window: what was drawn for this one is made smaller.
+  addEventListener("beforeprint", () => {
+    const width = document.querySelector(".plot").offsetWidth;
+    document.documentElement.style.setProperty("--print-zoom", Math.min(1, PAPER / width));
+  });
 
   main();
 }

@@ -1,0 +1,115 @@
+"""What the page of a long run costs: seconds, memory and bytes to make it, and how a real browser moves in it.
+
+The run has 1,000,000 tasks on 1000 workers with two threads each. Memory is counted beyond the run whose metrics are
+evaluated: what it takes to evaluate them is measured by `scheduler.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from roastcoffea.measurement import Measurement
+
+sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parents[1] / "tests" / "visualization")]
+from browser import Browser, installed_browser
+from pictures import synthetic_run
+
+MEGABYTE: Final = 1e6
+MARKS: Final[Mapping[str, float]] = {"seconds": 15, "GB": 0.6, "seconds to open": 5, "ms a frame (95 %)": 60}
+MOST_MEGABYTES: Final = {False: 4.0, True: 8.0}
+DRAWN: Final = "document.documentElement.dataset.charts === 'drawn'"
+
+
+def main() -> None:
+    """Print what it costs, beside what it may cost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=500, help="chunks of each thread")
+    arguments = parser.parse_args()
+    run = synthetic_run(workers=arguments.workers, threads=2, rounds=arguments.rounds, samples=600)
+    print(f"{len(run.tasks):,} tasks on {arguments.workers} workers; {os.getloadavg()[0]:.1f} processes want a core")
+    measurement = Measurement(run)
+    timed("metrics", lambda: len(measurement.metrics))
+    with tempfile.TemporaryDirectory() as folder:
+        for every_task in (False, True):
+            examine(measurement, Path(folder, f"page{every_task:d}.html"), every_task)
+
+
+def examine(measurement: Measurement, path: Path, every_task: bool) -> None:
+    """Make a page, and look at it."""
+    print("every task" if every_task else "pixels")
+    timed("page", lambda: measurement.report(path, every_task=every_task))
+    tell("MB", path.stat().st_size / MEGABYTE, MOST_MEGABYTES[every_task])
+    program = installed_browser()
+    if program is None:
+        print("  there is no Chromium")
+        return
+    with tempfile.TemporaryDirectory() as profile, Browser(Path(profile), program) as browser:
+        browser.size(1280, 900)
+        browser.open(Path(__file__))  # so that the browser itself has started
+        tell("seconds to open", browser.open(path, DRAWN))
+        for what, clicks in (("the whole run", 0), ("an eighth of it", 3), ("single tasks", 10)):
+            for _ in range(clicks):
+                browser.evaluate("document.querySelector('[data-move=in]').click()")
+            time.sleep(1)
+            for chart in ("classes", "stream"):
+                print(f"  dragging {what} in {chart}")
+                half, most = np.quantile(frames_of(browser, chart), [0.5, 0.95])
+                tell("ms a frame (95 %)", float(most))
+                print(f"    {half:8.2f} ms a frame (50 %)")
+        print(f"  messages: {browser.messages}")
+
+
+def frames_of(browser: Browser, chart: str) -> list[float]:
+    """Milliseconds between frames while a chart is dragged to and fro."""
+    box = browser.box(f"#plot-{chart}")
+    left, right = (box["x"] + share * box["width"] for share in (0.35, 0.65))
+    y = box["y"] + box["height"] / 2
+    return browser.drag((left, y), (right, y)) + browser.drag((right, y), (left, y))
+
+
+def timed(name: str, work: Callable[[], Any]) -> None:
+    """Print seconds and memory of some work."""
+    before = forgotten()
+    began, cpu = time.perf_counter(), time.process_time()
+    work()
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    print(f"  {name}, of CPU {cpu:.1f} s")
+    tell("seconds", seconds)
+    tell("GB", memory("VmHWM") - before)
+
+
+def tell(unit: str, amount: float, mark: float | None = None) -> None:
+    """Print an amount with its mark."""
+    print(f"    {amount:8.2f} {unit}, mark {MARKS.get(unit) if mark is None else mark:g}")
+
+
+def forgotten() -> float:
+    """GB of memory that are held when all that is free was given back; the peak begins here."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    return memory("VmRSS")
+
+
+def memory(name: str) -> float:
+    """GB of this process, as the kernel counts them (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) / MEGABYTE for line in lines if line.startswith(name))
+
+
+if __name__ == "__main__":
+    main()
