@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import uproot
 from analyses import Planted, runner_for
+from browser import Browser, installed_browser
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, Runner
 from distributed import Client, LocalCluster
@@ -63,10 +64,10 @@ def run_here(files: Path, chunksize: int = 1000, **plan: Any) -> Measurement:
 
 @pytest.fixture(scope="module")
 def runs(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of saved runs: three that are alike, three that are slower, and one that reads a branch more."""
+    """Folder of saved runs: some that are alike, some that are slower, and one that reads a branch more."""
     folder = tmp_path_factory.mktemp("runs")
     run_here(files, branches=2)
-    for number in (1, 2, 3):
+    for number in (1, 2, 3, 4):
         run_here(files, branches=2, sleep=0.01).save(folder, f"base-{number}")
         run_here(files, branches=2, sleep=0.15).save(folder / "slow", f"{number}")
     run_here(files, branches=3, sleep=0.01).save(folder, "branch")
@@ -141,13 +142,16 @@ def test_names_are_looked_for_among_the_runs(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "roastcoffea-runs").symlink_to(runs)
     assert main(["compare", "base", "branch"]) == 0
-    assert "A: base (3 runs)" in capsys.readouterr().out
+    assert "A: base (4 runs)" in capsys.readouterr().out
 
 
 def test_repeats_are_told_apart_and_single_runs_are_not(runs: Path) -> None:
     found = compare(runs / "base", runs / "slow")
     assert found.verdict == "slower", found.speeds
-    assert compare(runs / "slow", [runs / "base-1", runs / "base-2", load(runs / "base-3")]).verdict == "faster"
+    assert (
+        compare(runs / "slow", [runs / "base-1", runs / "base-2", runs / "base-3", load(runs / "base-4")]).verdict
+        == "faster"
+    )
     single = compare(runs / "base-1", runs / "slow" / "1").speeds[0]
     assert single.word == "cannot tell"
     assert "over chunks within the runs" in single.text
@@ -232,6 +236,28 @@ def test_names_are_text_wherever_they_stand() -> None:
     assert "\\<script\\>" in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
     assert tables == [] or all(line.replace("\\|", "").count("|") >= 3 for line in tables)
+
+
+@pytest.mark.slow
+def test_a_page_is_shown_without_complaint(runs: Path, tmp_path: Path) -> None:
+    program = installed_browser()
+    if program is None:
+        pytest.skip("there is no Chromium")
+    found = compare(runs / "base", runs / "slow", labels=["<script>alert(1)</script>", "$$x$$ a&b"])
+    found.write(tmp_path / "page.html", "html", everything=True)
+    with Browser(tmp_path, program) as browser:
+        browser.open(tmp_path / "page.html")
+        assert (
+            browser.evaluate("document.querySelector('h1').textContent")
+            == "$$x$$ a&b against <script>alert(1)</script>"
+        )
+        (row,) = [row for row in found.rows if row.metric.name == "elapsed_time_seconds"]
+        cells = browser.evaluate(
+            "[...document.querySelectorAll('tr')].filter(row => row.cells[0].textContent === 'elapsed')"
+            ".map(row => row.cells[3].dataset.v)"
+        )
+        assert [float(value) for value in cells] == [row.change(1)]
+        assert browser.messages == []
 
 
 def test_collectors_and_measurements_are_taken_as_they_are(runs: Path) -> None:
