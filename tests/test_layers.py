@@ -32,7 +32,7 @@ BELOW: dict[str, tuple[str, ...]] = {
     "report": ("visualization", "folders"),
     "measurement": ("report", "store"),
     "export": ("measurement",),
-    "studies": ("measurement",),
+    "studies": ("collector",),
     "monitor": ("measurement", "instrument", "backends"),
     "collector": ("measurement", "instrument", "backends"),
     "importers": ("measurement",),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector as MetricsCollector
+    from roastcoffea.errors import ComparisonError as ComparisonError
     from roastcoffea.errors import MeasurementError as MeasurementError
     from roastcoffea.errors import MissingMetricError as MissingMetricError
     from roastcoffea.errors import RoastcoffeaError as RoastcoffeaError
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from roastcoffea.measurement import load as load
     from roastcoffea.measurement import load_measurement as load_measurement
     from roastcoffea.monitor import TaskMonitor as TaskMonitor
+    from roastcoffea.studies.branches import branch_study as branch_study
+    from roastcoffea.studies.compare import compare as compare
+    from roastcoffea.studies.scenarios import compare_scenarios as compare_scenarios
     from roastcoffea.visualization.plots import plot_branch_access_per_chunk as plot_branch_access_per_chunk
     from roastcoffea.visualization.plots import plot_branch_bytes as plot_branch_bytes
     from roastcoffea.visualization.plots import plot_byte_ledger as plot_byte_ledger
@@ -95,12 +99,16 @@ _PLOTS: Final = (
 
 # Workers import this package for its probe alone, so nothing else may come with it.
 _MODULES: Final = {
+    "ComparisonError": "roastcoffea.errors",
     "Measurement": "roastcoffea.measurement",
     "MeasurementError": "roastcoffea.errors",
     "MetricsCollector": "roastcoffea.collector",
     "MissingMetricError": "roastcoffea.errors",
     "RoastcoffeaError": "roastcoffea.errors",
     "TaskMonitor": "roastcoffea.monitor",
+    "branch_study": "roastcoffea.studies.branches",
+    "compare": "roastcoffea.studies.compare",
+    "compare_scenarios": "roastcoffea.studies.scenarios",
     "load": "roastcoffea.measurement",
     "load_measurement": "roastcoffea.measurement",
     "measurement_from_report": "roastcoffea.importers",

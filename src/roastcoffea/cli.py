@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 RUNS_FOLDER: Final = Path("roastcoffea-runs")
 PLOTS_FOLDER: Final = Path("roastcoffea-plots")
 EXPORT_FORMATS: Final = ("csv", "parquet", "json", "openmetrics", "perfetto")
+COMPARISON_FORMATS: Final = ("text", "markdown", "json", "html")
 FAILED: Final = 1
+UNUSABLE: Final = 2
 INTERRUPTED: Final = 130
 
 
@@ -259,6 +261,61 @@ def report(*, path: Path, output: Path | None, every_task: bool, overwrite: bool
     measurement = load(path)
     file = output or Path(default_name(path, ".html"))
     click.echo(measurement.report(file, every_task=every_task, overwrite=overwrite))
+
+
+@commands.command()
+@click.argument("runs", nargs=-1, metavar="A B [C]...", required=True)
+@click.option("--all", "everything", is_flag=True, help="Show also what does not differ.")
+@click.option(
+    "--fail-if",
+    multiple=True,
+    metavar="CONDITION",
+    help="A change that is not wanted, such as 'event_rate_core_khz < -10%'; may be given several times.",
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 1, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="Of intervals, verdicts and conditions.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(COMPARISON_FORMATS),
+    default="text",
+    show_default=True,
+    help="How to write it.",
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write instead of the terminal."
+)
+@click.option("--overwrite", is_flag=True, help="Replace the file that is there.")
+def compare(
+    *,
+    runs: tuple[str, ...],
+    everything: bool,
+    fail_if: tuple[str, ...],
+    confidence: float,
+    form: str,
+    output: Path | None,
+    overwrite: bool,
+) -> int:
+    """Compare measurements with the first one: what differs, why, and whether repeats can tell.
+
+    Each of A, B, ... is a measurement, a folder of repeats, a quoted pattern such as 'runs/new-*', or a name to which
+    repeats have added a number (runs/new for runs/new-1, runs/new-2). With --fail-if the exit status is 0, 1 where a
+    condition holds with evidence, and 2 where that cannot be told or the input cannot be used. Changes are those
+    from A: in %, else in the metric's unit.
+    """
+    from roastcoffea.studies.compare import compare as compared
+
+    try:
+        comparison = compared(*runs, fail_if=fail_if, confidence=confidence, folder=RUNS_FOLDER)
+        comparison.write(output, form, everything=everything, overwrite=overwrite)
+    except (RoastcoffeaError, OSError) as error:
+        return fail(str(error), UNUSABLE)
+    return comparison.status
 
 
 @commands.command("list")

@@ -16,6 +16,10 @@ class MeasurementError(RoastcoffeaError):
     """A stored measurement cannot be read or written; the text names the file and the way out."""
 
 
+class ComparisonError(RoastcoffeaError):
+    """Runs cannot be compared as was asked; the text says why, and the way out."""
+
+
 class MissingMetricError(RoastcoffeaError, KeyError):
     """A metric could not be computed for this run; the text gives the reason."""
 

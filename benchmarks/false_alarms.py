@@ -1,0 +1,130 @@
+"""How often a comparison of repeats of one run finds a difference, and how often it finds one of 20 %.
+
+Makes real repeats of a short analysis on a local cluster, and of the same with a sleep that makes it 20 % slower, in
+random order, or takes those of a folder. Groups of them are then drawn at random and compared, many times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import awkward as ak
+import numpy as np
+from coffea.nanoevents import NanoAODSchema
+from coffea.processor import DaskExecutor, ProcessorABC, Runner
+from distributed import Client, LocalCluster
+from scipy.stats import beta
+
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.demo import write_sample
+from roastcoffea.measurement import Measurement, load
+from roastcoffea.studies.compare import CANNOT_TELL, SLOWER, speed
+from roastcoffea.studies.observations import Observation, observed
+
+DRAWS: Final = 5000
+SIZES: Final = (2, 3, 4, 5)
+SLOWER_BY: Final = 0.2
+CHUNKS: Final = 16
+WORKERS: Final = 2
+MOST_FALSE: Final = 0.08
+LEAST_FOUND: Final = 0.95
+
+
+class Short(ProcessorABC):  # type: ignore[misc]
+    """Reads jets, and sleeps so many seconds a chunk."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def process(self, events: Any) -> dict[str, float]:
+        time.sleep(self.seconds)
+        return {"pt": float(ak.sum(events.Jet.pt))}
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+def measured(client: Client, fileset: Any, seconds: float) -> Measurement:
+    """Measurement of a run."""
+    runner = Runner(DaskExecutor(client=client, status=False), schema=NanoAODSchema, chunksize=1000, savemetrics=True)
+    with MetricsCollector(client) as collector:
+        runner(fileset, treename="Events", processor_instance=Short(seconds))
+    return collector.measurement
+
+
+def make(folder: Path, repeats: int, seconds: float) -> None:
+    """Save repeats of both kinds, in random order: what drifts in time is in both."""
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        fileset = write_sample(scratch, datasets=["qcd"], files=4, events=CHUNKS // 4 * 1000)
+        wall = min(measured(client, fileset, seconds).metrics["elapsed_time_seconds"] for _ in range(4))
+        more = SLOWER_BY * wall * WORKERS / CHUNKS
+        order = [("same", seconds), ("slower", seconds + more)] * repeats
+        random.Random(1).shuffle(order)
+        for number, (name, sleep) in enumerate(order):
+            measured(client, fileset, sleep).save(folder, f"{name}-{number:03d}")
+
+
+def taken(folder: Path, name: str) -> list[Observation]:
+    """What a comparison takes from the repeats of a name."""
+    return [observed(load(path), path.name) for path in sorted(folder.glob(f"{name}-*"))]
+
+
+def words(before: Sequence[Observation], after: Sequence[Observation], size: int, draws: int) -> Iterable[str]:
+    """Verdicts on groups of this size that are drawn at random: of one kind of run they have none in common."""
+    drawn = np.random.default_rng(size)
+    for _ in range(draws):
+        first = drawn.permutation(len(before))
+        second = first[size : 2 * size] if after is before else drawn.permutation(len(after))[:size]
+        yield speed([before[place] for place in first[:size]], [after[place] for place in second]).word
+
+
+def upper_bound(found: int, draws: int) -> float:
+    """Rate that is higher with a confidence of 95 % than that of what was found (Clopper and Pearson)."""
+    return 1.0 if found == draws else float(beta.ppf(0.95, found + 1, draws - found))
+
+
+def main() -> None:
+    """Make repeats, or take them, and print the rates."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="where repeats are kept, and taken from the next time")
+    parser.add_argument("--repeats", type=int, default=40, help="runs of each kind (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.2, help="sleep of a chunk (default: %(default)s)")
+    parser.add_argument("--draws", type=int, default=DRAWS, help="groups that are drawn (default: %(default)s)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch)
+        if not list(folder.glob("same-*")):
+            make(folder, options.repeats, options.seconds)
+        same, slower = taken(folder, "same"), taken(folder, "slower")
+    report(same, slower, options.draws)
+
+
+def report(same: Sequence[Observation], slower: Sequence[Observation], draws: int) -> None:
+    """Print how repeats scatter, and the rates by size of the groups."""
+    for name, runs in (("same", same), ("slower", slower)):
+        walls = np.array([run.metrics["elapsed_time_seconds"] for run in runs])
+        scatter = np.std(np.log(walls), ddof=1)
+        print(f"{len(runs)} runs, {name}: wall time {np.median(walls):.3f} s in the median, scatter {scatter:.1%}")
+    for size in SIZES:
+        false = sum(word != CANNOT_TELL for word in words(same, same, size, draws))
+        found = sum(word == SLOWER for word in words(same, slower, size, draws))
+        bound = upper_bound(false, draws)
+        marks = f"{'ok' if bound <= MOST_FALSE else 'TOO MANY'}, {'ok' if found >= LEAST_FOUND * draws else 'too few'}"
+        print(
+            f"{size} against {size}: false alarms {false / draws:.2%} (below {bound:.2%}), "
+            f"{SLOWER_BY:.0%} slower found in {found / draws:.1%} of {draws} draws: {marks}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Scenarios side by side: wall time, the processor's CPU and other time, their shares, and the overhead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from roastcoffea.errors import ComparisonError
+from roastcoffea.measurement import Measurement, load
+from roastcoffea.metrics import CATALOGUE, Metric, Metrics
+from roastcoffea.report.terminal import console_for
+from roastcoffea.studies.sheets import Amount, Sheet, print_sheets
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHOWN: Final[Mapping[str, str]] = {
+    "wall time": "elapsed_time_seconds",
+    "processor CPU": "processor_cpu_time_seconds",
+    "processor non-CPU": "processor_noncpu_time_seconds",
+    "CPU share": "processor_cpu_percentage",
+    "non-CPU share": "processor_noncpu_percentage",
+    "overhead CPU": "overhead_cpu_time_seconds",
+    "overhead non-CPU": "overhead_noncpu_time_seconds",
+}
+"""Columns, and the metrics that they are."""
+
+SIDE_BY_SIDE: Final = 4
+
+
+def compare_scenarios(scenarios: Mapping[str, Any], file: IO[str] | None = None) -> pd.DataFrame:
+    """Print scenarios side by side; give the table, one row a scenario and one column a metric.
+
+    Parameters
+    ----------
+    scenarios : mapping
+        A collector, a measurement, its path, or a mapping of metrics, for each label.
+    file : optional
+        Where the table goes; the terminal by default.
+
+    Raises
+    ------
+    ComparisonError
+        If there is no scenario.
+    """
+    import pandas as pd
+
+    if not scenarios:
+        raise ComparisonError("there are no scenarios: give {label: run, ...}")
+    metrics = {label: _metrics(run) for label, run in scenarios.items()}
+    known = {metric.name: metric for metric in CATALOGUE.metrics()}
+    labels = list(metrics)
+    shares = [labels[place : place + SIDE_BY_SIDE] for place in range(0, len(labels), SIDE_BY_SIDE)]
+    print_sheets(console_for(file), [_sheet({label: metrics[label] for label in some}, known) for some in shares])
+    frame = pd.DataFrame(
+        [[values.get(name) for name in SHOWN.values()] for values in metrics.values()],
+        index=pd.Index(list(metrics), name="scenario"),
+        columns=list(SHOWN.values()),
+        dtype=float,
+    )
+    frame.attrs["units"] = {name: str(known[name].unit) for name in SHOWN.values()}
+    return frame
+
+
+def _metrics(run: Any) -> Mapping[str, Any]:
+    if isinstance(run, str | PathLike):
+        return load(run).metrics
+    measurement = getattr(run, "measurement", run)
+    if isinstance(measurement, Measurement):
+        return measurement.metrics
+    if isinstance(run, Metrics):
+        return run
+    if isinstance(run, Mapping):
+        older = {name: run[alias] for alias, name in CATALOGUE.aliases.items() if alias in run}
+        return older | dict(run)
+    raise TypeError(f"a scenario is a collector, a measurement, a path or a mapping, not {type(run).__name__}")
+
+
+def _sheet(scenarios: Mapping[str, Mapping[str, Any]], known: Mapping[str, Metric]) -> Sheet:
+    """Scenarios as columns."""
+    rows = [
+        (title, *(_text(known[name], values.get(name)) for values in scenarios.values()))
+        for title, name in SHOWN.items()
+    ]
+    lacking = {f"{label}: {reason}": None for label, values in scenarios.items() for reason in _reasons(values)}
+    return Sheet(title="scenarios", headers=("", *scenarios), rows=rows, lines=list(lacking))
+
+
+def _text(metric: Metric, value: Any) -> Amount:
+    return Amount("-") if value is None else Amount(metric.unit.text(value), value)
+
+
+def _reasons(values: Mapping[str, Any]) -> list[str]:
+    """Why metrics are missing."""
+    missing = getattr(values, "missing", {})
+    return [missing.get(name, f"{name} was not given") for name in SHOWN.values() if values.get(name) is None]
