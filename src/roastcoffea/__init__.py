@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from roastcoffea.measurement import load as load
     from roastcoffea.measurement import load_measurement as load_measurement
     from roastcoffea.monitor import TaskMonitor as TaskMonitor
+    from roastcoffea.studies.scaling import scaling as scaling
+    from roastcoffea.studies.what_if import what_if as what_if
     from roastcoffea.visualization.plots import plot_branch_access_per_chunk as plot_branch_access_per_chunk
     from roastcoffea.visualization.plots import plot_branch_bytes as plot_branch_bytes
     from roastcoffea.visualization.plots import plot_byte_ledger as plot_byte_ledger
@@ -102,10 +104,12 @@ _MODULES: Final = {
     "load": "roastcoffea.measurement",
     "load_measurement": "roastcoffea.measurement",
     "measurement_from_report": "roastcoffea.importers",
+    "scaling": "roastcoffea.studies.scaling",
     "track_bytes": "roastcoffea.instrument.track",
     "track_memory": "roastcoffea.instrument.track",
     "track_metrics": "roastcoffea.instrument.track",
     "track_time": "roastcoffea.instrument.track",
+    "what_if": "roastcoffea.studies.what_if",
     **dict.fromkeys(_PLOTS, "roastcoffea.visualization.plots"),
 }
 

@@ -1,0 +1,1 @@
+"""Studies over several runs, and over what a run would be elsewhere."""
