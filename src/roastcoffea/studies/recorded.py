@@ -35,6 +35,18 @@ TYPICAL_GAP: Final = 1.5e-3
 FEWEST: Final = 3
 """Chunks from which a median is taken."""
 
+ABOUT: Final = 0.25
+"""Relative difference of events up to which chunks are alike."""
+
+ENOUGH: Final = 1000
+"""Tasks that tell a median well."""
+
+COMPARED: Final = 20_000
+"""Tasks among which they are looked for."""
+
+STANDS_OUT: Final = 2.0
+"""Standard deviations from which on the first tasks of processes take longer than others."""
+
 ABSENT_THREADS: Final = 0.02
 """Share of the thread time that may be missing because workers came late or left."""
 
@@ -78,6 +90,11 @@ class Chunks:
     def events(self) -> Numbers:
         """Events of each chunk."""
         return (self.stop - self.start).astype(np.float64)
+
+    @property
+    def seconds(self) -> Numbers:
+        """What each chunk takes without want of cores."""
+        return np.asarray(np.sum([getattr(self, part) for part in PARTS], axis=0))
 
     def with_parts(self, parts: Mapping[str, Numbers]) -> Chunks:
         """The same chunks with other seconds."""
@@ -282,7 +299,7 @@ def _preprocessing(run: Run, call: RunnerCall, tasks: pa.Table, costs: Costs) ->
     merges, opening = tasks.filter(is_merge), tasks.filter(pc.invert(is_merge)).sort_by("start")
     wall = _durations(opening)
     cpu = np.minimum(_preprocessing_cpu(run, opening), wall)
-    first = _first_of_each(opening, np.zeros(len(wall), np.int64))
+    first = _first_of_each(opening, np.zeros(len(wall), np.int64), np.ones(len(wall)), wall)
     return Stage(
         kind=task_records.PREPROCESSING,
         seconds=_lasted(tasks),
@@ -316,9 +333,8 @@ def _processing(  # noqa: PLR0917
     order = pc.sort_indices(tasks["start"])
     tasks, chunks = tasks.take(order), chunks.take(order)
     raw = _chunks(measurement, tasks, chunks)
-    first = _first_of_each(tasks, raw.dataset)
-    per_event = np.maximum(raw.events, 1.0)
-    warm = raw.with_parts({name: first.warm(getattr(raw, name) / per_event) * per_event for name in PARTS})
+    first = _first_of_each(tasks, raw.dataset, raw.events, raw.seconds)
+    warm = raw.with_parts({name: first.warm(getattr(raw, name)) for name in PARTS})
     return Stage(
         kind=task_records.PROCESSOR,
         seconds=seconds,
@@ -392,42 +408,61 @@ def _factors(measurement: Measurement, chunks: pa.Table) -> Numbers:
 class First:
     """Tasks that began before the first one of their process ended, which loads and compiles what all need.
 
-    `rows` marks them, `leaders` are the first of each process, `group` tells which tasks are alike.
+    `alike` has for each of them later tasks to compare it with, `leaders` are the first of each process. Both are empty
+    where first tasks took no longer than others, or there is nothing to compare.
     """
 
-    rows: Flags
+    alike: Mapping[int, Counts]
     leaders: Counts
-    group: Counts
+    events: Numbers
 
     def warm(self, values: Numbers) -> Numbers:
-        """Values with those of the first tasks replaced by what is typical, where anything tells."""
-        typical = self._typical(values)
-        return values if typical is None else np.where(self.rows, typical, values)
+        """Values with those of the first tasks replaced by what is typical."""
+        warm = values.copy()
+        for row in self.alike:
+            warm[row] = self.typical(values, row)
+        return warm
 
     def excess(self, values: Numbers) -> float:
         """What the first task of a process took beyond what is typical, in the mean."""
-        typical = self._typical(values)
-        return 0.0 if typical is None else max(float((values - typical)[self.leaders].mean()), 0.0)
+        beyond = [values[row] - self.typical(values, row) for row in self.leaders.tolist()]
+        return max(float(np.mean(beyond)), 0.0) if beyond else 0.0
 
-    def _typical(self, values: Numbers) -> Numbers | None:
-        others = ~self.rows
-        if np.count_nonzero(others) < FEWEST:
-            return None
-        typical = np.full(len(values), np.median(values[others]))
-        for group in np.unique(self.group[self.rows]):
-            alike = others & (self.group == group)
-            if np.count_nonzero(alike) >= FEWEST:
-                typical[self.group == group] = np.median(values[alike])
-        return typical
+    def typical(self, values: Numbers, row: int) -> float:
+        """What is typical for a task of so many events."""
+        alike = self.alike[row]
+        return float(np.median(values[alike] / self.events[alike]) * self.events[row])
+
+    def stands_out(self, values: Numbers) -> bool:
+        """Whether first tasks took longer than chance makes of so few."""
+        spread = float(np.mean([np.std(values[self.alike[row]]) for row in self.leaders.tolist()]))
+        return bool(self.excess(values) > STANDS_OUT * spread / len(self.leaders) ** 0.5)
 
 
-def _first_of_each(tasks: pa.Table, group: Counts) -> First:
-    """First tasks of processes, of tasks in the order of their starts."""
+def _first_of_each(tasks: pa.Table, group: Counts, events: Numbers, seconds: Numbers) -> First:
+    """First tasks of processes, of tasks in the order of their starts; those of a group are alike."""
     worker, start, stop = _codes(tasks["worker"]), _numbers(tasks, "start"), _numbers(tasks, "stop")
     _, leaders = np.unique(worker, return_index=True)
     ended = np.zeros(worker.max() + 1)
     ended[worker[leaders]] = stop[leaders]
-    return First(start < ended[worker], leaders, group)
+    early = start < ended[worker]
+    others = ~early[:COMPARED]
+    alike = {row: _alike(row, others, group, events) for row in np.flatnonzero(early).tolist()}
+    first = First(alike, leaders, np.maximum(events, 1.0))
+    if all(len(others) >= FEWEST for others in alike.values()) and first.stands_out(seconds):
+        return first
+    return First({}, leaders[:0], events)
+
+
+def _alike(row: int, others: Flags, group: Counts, events: Numbers) -> Counts:
+    """Tasks of the same group with about as many events, as far as there are enough; not more than tell a median."""
+    of_group = others & (group[: len(others)] == group[row])
+    of_size = np.abs(events[: len(others)] - events[row]) <= ABOUT * events[row]
+    for some in (of_group & of_size, of_group, others):
+        if np.count_nonzero(some) >= FEWEST:
+            break
+    found = np.flatnonzero(some)
+    return found[:: max(len(found) // ENOUGH, 1)]
 
 
 def _late_start(tasks: pa.Table, costs: Costs) -> float:
