@@ -220,7 +220,7 @@ def test_a_real_run_on_more_workers(sample: dict[str, Any]) -> None:
             Client(cluster) as client,
         ):
             with MetricsCollector(client) as collector:
-                runner_for(client, 400)(sample, processor_instance=Sleeping(0.4))
+                runner_for(client, 500)(sample, processor_instance=Sleeping(0.25))
             return collector.measurement
 
     base, other = recorded(2), recorded(4)

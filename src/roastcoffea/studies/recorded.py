@@ -190,7 +190,7 @@ def recorded_run(measurement: Measurement) -> Recorded:
         seconds=run.stop - run.start,
         client=run.stop - run.start - sum(stage.seconds for stage in stages),
         stages=tuple(stages),
-        workers=len(lifetimes["worker"].unique()),
+        workers=max(round(measurement.metrics["avg_workers"]), 1),
         threads=threads,
         hosts=max(len(lifetimes["host"].unique()), 1),
         cores=_cores(run),

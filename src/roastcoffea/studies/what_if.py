@@ -287,14 +287,10 @@ class _Study:
     def _of_cluster(self, workers: int, threads: int, scenario: str) -> Prediction:
         replays = partial(self._totals, workers, threads, self.scenarios[scenario])
         totals, use = replays(serial=False)
-        doubts = [*self._of_scheduler(use)]
         low = high = median(totals)
-        if threads > 1 and threads != self.runs[0].threads:
+        if 1 < threads != self.runs[0].threads:
             high = median(replays(serial=True)[0])
-            doubts.append(
-                f"threads of a process share one interpreter: {number(threads)} of them take as long as "
-                "one after the other at worst, and it is not known how much of their work releases it"
-            )
+        doubts = [*self._of_scheduler(use), *self._of_threads(threads)]
         return self._prediction(workers, threads, scenario, low, high, use, doubts)
 
     def _totals(self, workers: int, threads: int, scenario: Scenario, *, serial: bool) -> tuple[list[float], float]:
@@ -327,6 +323,24 @@ class _Study:
         if use < SCHEDULER_LIMIT:
             return []
         return [f"past the scheduler's throughput: it would be busy for {FRACTION.text(use)} of the time"]
+
+    def _of_threads(self, threads: int) -> list[str]:
+        """What is not known of threads that share an interpreter."""
+        recorded = self.runs[0].threads
+        if threads == recorded:
+            return []
+        found = []
+        if recorded > 1:
+            found.append(
+                f"it was recorded with {number(recorded)} threads in a process: that they waited for their one "
+                "interpreter is in the times of chunks"
+            )
+        if threads > 1:
+            found.append(
+                f"threads of a process share one interpreter: {number(threads)} of them take as long as one after the "
+                "other at worst, and it is not known how much of their work releases it"
+            )
+        return found
 
     def of_chunksize(self, size: int) -> Prediction:
         """Prediction for chunks of another size, on the cluster of the run."""
