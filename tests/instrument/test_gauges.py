@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -154,11 +155,10 @@ def test_a_child_forked_while_another_thread_holds_the_locks_does_not_hang() -> 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
 def test_who_computes_has_a_core_or_waits_for_one() -> None:
-    """Three threads of their own processes on the cores of one: what is not CPU time is waiting for a core."""
+    """Three processes on one core: what is not CPU time is waiting for a core."""
     cores = os.sched_getaffinity(0)
-    spinners = [multiprocessing.Process(target=spin_on, args=(min(cores), 5.0), daemon=True) for _ in range(2)]
-    for spinner in spinners:
-        spinner.start()
+    spin = f"import os; os.sched_setaffinity(0, {{{min(cores)}}})\nwhile True: pass"
+    spinners = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(2)]
     try:
         os.sched_setaffinity(0, {min(cores)})
         wall, cpu, waited = time.perf_counter(), time.thread_time(), core_wait()
@@ -169,14 +169,7 @@ def test_who_computes_has_a_core_or_waits_for_one() -> None:
         os.sched_setaffinity(0, cores)
         for spinner in spinners:
             spinner.kill()
-            spinner.join()
+            spinner.wait()
     assert waited is not None
     assert after is not None
     assert after - waited == pytest.approx(wall - cpu, abs=0.05)
-
-
-def spin_on(core: int, seconds: float) -> None:
-    os.sched_setaffinity(0, {core})
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
