@@ -48,7 +48,7 @@ def test_workers_bring_cores_or_share_those_of_one_host() -> None:
 
 def test_what_lies_outside_of_tasks_stays() -> None:
     run = made_run(FOUR, 2, before=7.0)
-    assert recorded_run(Measurement(run)).client == pytest.approx(7.0)
+    assert recorded_run(run).client == pytest.approx(7.0)
     assert seconds(what_if(run, workers=[4])) == [19.0]
 
 

@@ -19,9 +19,10 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks, recorded, with_outcome
 from roastcoffea.metrics.statistics import Numbers, clipped, integral
 from roastcoffea.records import tasks as task_records
-from roastcoffea.records.run import Run, RunnerCall
+from roastcoffea.records.run import FAILED, Run, RunnerCall
 from roastcoffea.studies.engine import Counts
 from roastcoffea.studies.replay import Cluster, Costs, Load, Merging, tree
+from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.units import FRACTION, number
 
 Flags = npt.NDArray[np.bool_]
@@ -165,7 +166,7 @@ class Recorded:
         return Cluster(threads=threads, hosts=hosts, scheduler_here=self.scheduler_here)
 
 
-def recorded_run(measurement: Measurement) -> Recorded:
+def recorded_run(source: Source) -> Recorded:
     """What a run tells.
 
     Raises
@@ -173,6 +174,13 @@ def recorded_run(measurement: Measurement) -> Recorded:
     NotMeasuredError
         If it lacks what a replay needs; the text says what.
     """
+    try:
+        return _recorded(measurement_of(source), name_of(source))
+    except NotMeasuredError as reason:
+        raise NotMeasuredError(f"{name_of(source)} cannot be replayed: {reason}") from None
+
+
+def _recorded(measurement: Measurement, name: str) -> Recorded:
     run = measurement.run
     tasks, lifetimes = recorded(run, "tasks"), recorded(run, "lifetimes")
     chunks = counted_chunks(recorded(run, "chunks"))
@@ -186,7 +194,7 @@ def recorded_run(measurement: Measurement) -> Recorded:
         raise NotMeasuredError("no task of its chunks was seen")
     threads = int(median(lifetimes["threads"].to_pylist()))
     return Recorded(
-        name=run.name or run.id[:8],
+        name=name,
         seconds=run.stop - run.start,
         client=run.stop - run.start - sum(stage.seconds for stage in stages),
         stages=tuple(stages),
@@ -234,7 +242,8 @@ def _core_wait(chunks: pa.Table) -> float | None:
 
 def _doubts(measurement: Measurement, lifetimes: pa.Table, tasks: pa.Table, chunks: pa.Table) -> list[str]:
     """What makes predictions doubtful."""
-    run, found = measurement.run, []
+    run = measurement.run
+    found = ["the recorded run failed: what it had not begun is no part of it"] if run.outcome == FAILED else []
     if chunks["core_wait_seconds"].null_count:
         found.append("it is not known how long chunks waited for a core while recording: other load is in their times")
     if _cores(run) is None:

@@ -14,7 +14,8 @@ from scipy.optimize import nnls
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.statistics import Numbers, sample_deviation
-from roastcoffea.studies.sources import Source, measurement_of
+from roastcoffea.records.run import FAILED
+from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.units import number
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class _Seen:
     workers: int
     seconds: float
     events: float
+    failed: bool
     chunksizes: frozenset[Any]
     cores: int | None
     hosts: int
@@ -205,13 +207,14 @@ def _unit(measurements: Sequence[Measurement]) -> str:
 def _seen(measurement: Measurement, unit: str) -> _Seen:
     metrics, ledger = measurement.metrics, measurement.time_ledger
     if ledger.absent is not None:
-        raise NotMeasuredError(f"{measurement.run.name or measurement.run.id[:8]}: {ledger.absent}")
+        raise NotMeasuredError(f"{name_of(measurement)}: {ledger.absent}")
     environment, events = measurement.run.environment, metrics["total_events"]
     cores = {host.cores for host in environment.hosts}
     return _Seen(
         workers=round(metrics["avg_workers" if unit == "workers" else "total_cores"]),
         seconds=metrics["elapsed_time_seconds"],
         events=events,
+        failed=measurement.outcome == FAILED,
         chunksizes=frozenset(call.options.get("chunksize") for call in measurement.run.calls),
         cores=cores.pop() if len(cores) == 1 else None,
         hosts=len(environment.hosts),
@@ -245,7 +248,7 @@ def _basis(groups: Sequence[Sequence[_Seen]]) -> str:
 
 
 def _doubts(seen: Sequence[_Seen], unit: str) -> list[str]:
-    found = []
+    found = ["some of the runs failed: they hold only what they had done by then"] * any(each.failed for each in seen)
     if len({each.chunksizes for each in seen}) > 1:
         found.append("the runs have different chunk sizes: what chunks cost is in the difference")
     crowded = [each for each in seen if each.cores is not None and each.workers > each.cores * each.hosts]

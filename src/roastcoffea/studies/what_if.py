@@ -14,7 +14,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.studies.chunk_sizes import Law, NoLaw, bracket, by_law, law_of
 from roastcoffea.studies.recorded import PARTS, Chunks, Recorded, Stage, recorded_run
 from roastcoffea.studies.replay import Cluster, Costs, Merging, Replayed, replayed
-from roastcoffea.studies.sources import Source, measurement_of
+from roastcoffea.studies.sources import Source
 from roastcoffea.units import FRACTION, number
 
 TYPICAL_ERROR: Final = 0.10
@@ -185,7 +185,7 @@ def what_if(
     NotMeasuredError
         If the runs lack what a replay needs, or are not of the same analysis.
     """
-    runs = [recorded_run(measurement_of(source)) for source in (run, *others)]
+    runs = [recorded_run(source) for source in (run, *others)]
     _refuse_other_analyses(runs)
     study = _Study(runs, same_host, scenarios(storage))
     return WhatIf(
