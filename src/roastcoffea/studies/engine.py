@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import numpy.typing as npt
 Counts = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 
-MANY: Final = 20_000
+MANY: Final = 10_000
 """Chunks from which on compiling is worth its time."""
 
 NOTHING: Final = -1
@@ -396,8 +396,15 @@ def simulation(
     hosts
         Jobs and cores of each.
     """
-    make = _compiled() if settings[0] >= MANY else Simulation
-    return make(np.array(settings, np.int64), np.array(costs, np.float64), _tables(settings, tasks, parent, hosts))
+    tables = _tables(settings, tasks, parent, hosts)
+    arrays = (np.array(settings, np.int64), np.array(costs, np.float64), tables)
+    return _compiled()(*arrays) if settings[0] >= MANY else Simulation(*_listed(*arrays))
+
+
+def _listed(settings: Counts, costs: Numbers, tables: Tables) -> tuple[Any, Any, Tables]:
+    """The same in lists, which are quicker where nothing is compiled."""
+    columns: list[Any] = [table.tolist() for table in tables]
+    return settings.tolist(), costs.tolist(), Tables(*columns)
 
 
 def _tables(settings: Sequence[int], tasks: Sequence[Numbers], parent: Counts, hosts: Sequence[Host]) -> Tables:
