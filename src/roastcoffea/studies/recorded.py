@@ -279,7 +279,7 @@ def _others(measurement: Measurement) -> list[str]:
 
 def _stages(measurement: Measurement, call: RunnerCall, chunks: pa.Table, tasks: pa.Table, costs: Costs) -> list[Stage]:
     """Preprocessing and processing of a Runner call, as far as there were tasks."""
-    runnable = _numbers(tasks, "runnable")
+    runnable = _runnable(tasks)
     here = tasks.filter(pa.array((runnable >= call.start) & (runnable <= call.stop)))
     opening = _of_kind(here, task_records.PREPROCESSING)
     processing = _of_kind(here, task_records.PROCESSOR)
@@ -296,11 +296,17 @@ def _of_kind(tasks: pa.Table, kind: str) -> pa.Table:
     return tasks.filter(pc.equal(tasks["kind"], kind))
 
 
+def _runnable(tasks: pa.Table) -> Numbers:
+    """When tasks could run; where that was not recorded, when they began."""
+    runnable = _numbers(tasks, "runnable")
+    return np.where(np.isnan(runnable), _numbers(tasks, "start"), runnable)
+
+
 def _lasted(*tasks: pa.Table) -> float:
     """From the first that could run to the last that was heard of."""
     every = pa.concat_tables(tasks)
     ends = np.fmax(_numbers(every, "seen"), _numbers(every, "stop"))
-    return float(ends.max() - np.nanmin(_numbers(every, "runnable")))
+    return float(ends.max() - np.nanmin(_runnable(every)))
 
 
 def _preprocessing(run: Run, call: RunnerCall, tasks: pa.Table, costs: Costs) -> Stage:
@@ -344,6 +350,7 @@ def _processing(  # noqa: PLR0917
     raw = _chunks(measurement, tasks, chunks)
     first = _first_of_each(tasks, raw.dataset, raw.events, raw.seconds)
     warm = raw.with_parts({name: first.warm(getattr(raw, name)) for name in PARTS})
+    warm.factor[list(first.alike)] = 1.0
     return Stage(
         kind=task_records.PROCESSOR,
         seconds=seconds,
@@ -404,7 +411,7 @@ def _factors(measurement: Measurement, chunks: pa.Table) -> Numbers:
     stragglers = measurement.metrics.tables["stragglers"]
     if isinstance(stragglers, str) or not len(stragglers):
         return factor
-    place = pc.index_in(chunks["id"], value_set=stragglers["id"].combine_chunks())
+    place = pc.index_in(chunks["id"], value_set=stragglers["id"].combine_chunks(), skip_nulls=True)
     place = np.asarray(pc.fill_null(place, -1).to_numpy(), np.int64)
     expected = _numbers(stragglers, "expected_seconds") / _numbers(stragglers, "wall_seconds")
     return np.where(place >= 0, expected[place], factor)

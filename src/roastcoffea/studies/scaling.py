@@ -207,7 +207,7 @@ def _unit(measurements: Sequence[Measurement]) -> str:
 def _seen(measurement: Measurement, unit: str) -> _Seen:
     metrics, ledger = measurement.metrics, measurement.time_ledger
     if ledger.absent is not None:
-        raise NotMeasuredError(f"{name_of(measurement)}: {ledger.absent}")
+        raise NotMeasuredError(f"{name_of(measurement)} has no time ledger: {ledger.absent}")
     environment, events = measurement.run.environment, metrics["total_events"]
     cores = {host.cores for host in environment.hosts}
     return _Seen(
