@@ -292,15 +292,14 @@ class SeveralNumbers(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Repeat the option before each further number, which is the form that click knows."""
-        several = {
-            name for option in self.params if getattr(option, "multiple", False) for name in (*option.opts, option.name)
-        }
+        several = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
         given: list[str] = []
         last = None
         for place, word in enumerate(args):
             follows = last is not None and word.isdecimal() and args[place - 1] != last
             given += [str(last), word] if follows else [word]
-            last = word if word in several else last if word.isdecimal() else None
+            option = word.partition("=")[0]
+            last = option if option in several else last if word.isdecimal() else None
         return super().parse_args(ctx, given)
 
 

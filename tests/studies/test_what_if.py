@@ -143,6 +143,14 @@ def test_equal_chunks_give_a_bracket_and_the_reason() -> None:
     assert found.high == pytest.approx(16 * 1.5 * (1 + TYPICAL_ERROR), rel=0.01)
 
 
+def test_a_dataset_of_few_chunks_gives_a_bracket() -> None:
+    few = [plan(1.0, events=size, file="c", dataset="few") for size in (100, 300)]
+    plans = [plan(0.01 * size, events=size, file=str(size)) for size in (100, 200, 300, 400)]
+    found = of_size(what_if(made_run([*plans, *few], 1), chunksize=[50]), 50)
+    assert found.seconds is None
+    assert "few has 2 chunks" in str(found.reason)
+
+
 # Several runs
 
 
@@ -167,7 +175,7 @@ def test_what_cannot_be_replayed_is_refused() -> None:
         what_if(made_run(FOUR, 2), made_run(FOUR[:8], 2))
     with pytest.raises(NotMeasuredError, match="no scheduler"):
         what_if(made_run(FOUR, 2, tasks=None, absent={"tasks": "no scheduler"}))
-    with pytest.raises(NotMeasuredError, match="no chunk of it gave a result"):
+    with pytest.raises(NotMeasuredError, match="made cannot be replayed: no chunk of it gave a result"):
         empty = made_run(FOUR, 2)
         what_if(made_run(FOUR, 2, chunks=empty.chunks.slice(0, 0)))  # type: ignore[union-attr]
 
@@ -188,7 +196,7 @@ def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [(one["workers"], round(one["seconds"])) for one in found["predictions"][:2]] == [(1, 48), (4, 12)]
     assert found["predictions"][-1]["chunksize"] == 200
     assert len(found["checks"]) == 2
-    assert main(["what-if", "--workers", "1", "4", "--", path]) == 0
+    assert main(["what-if", "--workers=1", "4", "--", path]) == 0
     out = capsys.readouterr().out
     assert "48 s" in out
     assert "give or take 10 %" in out

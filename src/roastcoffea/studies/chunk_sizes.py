@@ -49,11 +49,9 @@ def law_of(runs: Sequence[Chunks]) -> Law | NoLaw:
     laws = {}
     for name in runs[0].datasets:
         events = np.concatenate([chunks.events[rows] for chunks, rows in _of_dataset(runs, name)])
-        if len(events) < FEWEST or not _varied(events):
-            return NoLaw(
-                f"chunks of {name} have about {number(round(float(np.median(events))))} events each: what a chunk "
-                "costs beside its events cannot be told; give a run with another chunk size as well"
-            )
+        reason = _untold(name, events)
+        if reason is not None:
+            return NoLaw(reason)
         traits = np.column_stack([np.ones(len(events)), events])
         laws[name] = np.array(
             [
@@ -73,9 +71,17 @@ def _of_dataset(runs: Sequence[Chunks], name: str) -> Iterator[tuple[Chunks, Fla
             yield chunks, chunks.dataset == chunks.datasets.index(name)
 
 
-def _varied(events: Numbers) -> bool:
+def _untold(name: str, events: Numbers) -> str | None:
+    """Why what a chunk costs beside its events cannot be told; None where it can."""
+    if len(events) < FEWEST:
+        return f"{name} has {len(events)} chunks, which are too few to tell what a chunk costs beside its events"
     low, high = np.quantile(events, [0.05, 0.95])
-    return bool(high >= VARIED * low and np.std(events) >= SPREAD * np.mean(events))
+    if high >= VARIED * low and np.std(events) >= SPREAD * np.mean(events):
+        return None
+    return (
+        f"chunks of {name} have about {number(round(float(np.median(events))))} events each: what a chunk costs "
+        "beside its events cannot be told; give a run with another chunk size as well"
+    )
 
 
 def by_law(chunks: Chunks, law: Law, size: int) -> Chunks:

@@ -184,8 +184,8 @@ def _recorded(measurement: Measurement, name: str) -> Recorded:
     run = measurement.run
     tasks, lifetimes = recorded(run, "tasks"), recorded(run, "lifetimes")
     chunks = counted_chunks(recorded(run, "chunks"))
-    if not len(chunks):
-        raise NotMeasuredError("no chunk of it gave a result")
+    if not len(chunks) or not len(lifetimes):
+        raise NotMeasuredError("no chunk of it gave a result, or no worker was seen")
     calls = _in_sequence(run.calls)
     ended = with_outcome(tasks, (task_records.OK,))
     costs = _costs(run, ended)
