@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -67,6 +68,8 @@ def test_identity_and_memory_of_a_chunk(run_of_sample: Any, sample: Any) -> None
     assert chunk["memory_before"] <= chunk["memory_peak"] >= chunk["memory_after"]
     assert chunk["cpu_seconds"] <= chunk["wall_seconds"] * 1.05
     assert chunk["cpu_seconds"] <= chunk["process_cpu_seconds"] * 1.05
+    if Path("/proc/self/schedstat").exists():
+        assert 0 <= chunk["core_wait_seconds"] <= chunk["wall_seconds"] * 1.05 - chunk["cpu_seconds"]
     run = collector.measurement.run
     assert run.start <= chunk["start"] <= chunk["stop"] <= run.stop
 

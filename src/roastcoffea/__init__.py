@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from roastcoffea.monitor import TaskMonitor as TaskMonitor
     from roastcoffea.studies.branches import branch_study as branch_study
     from roastcoffea.studies.compare import compare as compare
+    from roastcoffea.studies.scaling import scaling as scaling
     from roastcoffea.studies.scenarios import compare_scenarios as compare_scenarios
+    from roastcoffea.studies.what_if import what_if as what_if
     from roastcoffea.visualization.plots import plot_branch_access_per_chunk as plot_branch_access_per_chunk
     from roastcoffea.visualization.plots import plot_branch_bytes as plot_branch_bytes
     from roastcoffea.visualization.plots import plot_byte_ledger as plot_byte_ledger
@@ -112,10 +114,12 @@ _MODULES: Final = {
     "load": "roastcoffea.measurement",
     "load_measurement": "roastcoffea.measurement",
     "measurement_from_report": "roastcoffea.importers",
+    "scaling": "roastcoffea.studies.scaling",
     "track_bytes": "roastcoffea.instrument.track",
     "track_memory": "roastcoffea.instrument.track",
     "track_metrics": "roastcoffea.instrument.track",
     "track_time": "roastcoffea.instrument.track",
+    "what_if": "roastcoffea.studies.what_if",
     **dict.fromkeys(_PLOTS, "roastcoffea.visualization.plots"),
 }
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -17,6 +18,8 @@ from roastcoffea.errors import RoastcoffeaError
 if TYPE_CHECKING:
     from roastcoffea.measurement import Measurement
     from roastcoffea.store import StoredRun
+    from roastcoffea.studies.scaling import Scaling
+    from roastcoffea.studies.what_if import WhatIf
 
 RUNS_FOLDER: Final = Path("roastcoffea-runs")
 PLOTS_FOLDER: Final = Path("roastcoffea-plots")
@@ -364,3 +367,70 @@ def metrics(markdown: bool) -> None:
         click.echo(metric_reference(), nl=False)
     else:
         print_reference(sys.stdout)
+
+
+class SeveralNumbers(click.Command):
+    """Command whose options of whole numbers take several at once: `--workers 1 2 4`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Repeat the option before each further number, which is the form that click knows."""
+        several = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
+        given: list[str] = []
+        last = None
+        for place, word in enumerate(args):
+            follows = last is not None and word.isdecimal() and args[place - 1] != last
+            given += [str(last), word] if follows else [word]
+            option = word.partition("=")[0]
+            last = option if option in several else last if word.isdecimal() else None
+        return super().parse_args(ctx, given)
+
+
+@commands.command()
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), help="File for a picture.")
+def scaling(*, paths: tuple[Path, ...], as_json: bool, picture: Path | None) -> None:
+    """Tell what more workers gave, from which number on they are wasted, and what eats the loss.
+
+    Takes measurements with at least two different numbers of workers, on the same files or on files that grow with the
+    workers; several with one number make the intervals.
+    """
+    from roastcoffea.studies.scaling import scaling as scaling_of
+
+    found = scaling_of(paths)
+    _print_study(found, as_json)
+    if picture is not None:
+        found.plot(picture)
+        click.echo(picture, err=as_json)
+
+
+@commands.command("what-if", cls=SeveralNumbers)
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.option("--workers", multiple=True, type=click.IntRange(1), help="Numbers of worker processes: 1 2 4.")
+@click.option("--threads", multiple=True, type=click.IntRange(1), help="Threads of each worker.")
+@click.option("--same-host", is_flag=True, help="Workers share the cores of one host; else each brings as many as now.")
+@click.option("--chunksize", multiple=True, type=click.IntRange(1), help="Events in a chunk: 25000 100000.")
+@click.option(
+    "--storage",
+    type=click.FloatRange(1),
+    default=2.0,
+    show_default=True,
+    help="How many times faster the storage is in that scenario.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def what_if(*, paths: tuple[Path, ...], as_json: bool, **settings: Any) -> None:
+    """Predict the wall time of RUN on other clusters, and in other chunks, with the error of such predictions.
+
+    More runs of the same analysis on the same files help: repeats tell their spread, runs with other workers are
+    predicted as checks, and those with another chunk size tell what a chunk costs beside its events.
+    """
+    from roastcoffea.studies.what_if import what_if as predictions
+
+    _print_study(predictions(*paths, **settings), as_json)
+
+
+def _print_study(found: Scaling | WhatIf, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=1))
+    else:
+        found.print(sys.stdout)

@@ -30,7 +30,7 @@ from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 
 FORMAT: Final = "roastcoffea_run"
-SCHEMA: Final = 4
+SCHEMA: Final = 5
 RUN_FILE: Final = "run.json"
 TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "asked": ASKED_COLUMNS,
@@ -79,10 +79,16 @@ def _with_asked_and_pauses(body: Body, tables: Tables) -> tuple[Body, Tables]:
     }, known
 
 
+def _with_core_wait(body: Body, tables: Tables) -> tuple[Body, Tables]:
+    """Run of schema 5: schema 4 did not know how long chunks waited for a core."""
+    return body, {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
+
+
 UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {
     1: _with_bytes,
     2: _with_times,
     3: _with_asked_and_pauses,
+    4: _with_core_wait,
 }
 """For each older schema the function that makes the next one of it."""
 

@@ -1,8 +1,10 @@
-"""Memory of intervals against arrays of known size."""
+"""Memory of intervals against arrays of known size, and clocks against each other."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -14,7 +16,7 @@ import psutil
 import pytest
 
 from roastcoffea.instrument.current import OpenChunk, current_chunk, open_chunk
-from roastcoffea.instrument.gauges import Interval, resident_memory
+from roastcoffea.instrument.gauges import Interval, core_wait, resident_memory
 from roastcoffea.instrument.track import track_memory
 
 MB = 1_000_000
@@ -149,3 +151,25 @@ def test_a_child_forked_while_another_thread_holds_the_locks_does_not_hang() -> 
     chunk_of_parent.close()
     outer.close()
     assert (hangs, child.exitcode) == (False, 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
+def test_who_computes_has_a_core_or_waits_for_one() -> None:
+    """Three processes on one core: what is not CPU time is waiting for a core."""
+    cores = os.sched_getaffinity(0)
+    spin = f"import os; os.sched_setaffinity(0, {{{min(cores)}}})\nwhile True: pass"
+    spinners = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(2)]
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        wall, cpu, waited = time.perf_counter(), time.thread_time(), core_wait()
+        while time.perf_counter() < wall + 0.5:
+            pass
+        wall, cpu, after = time.perf_counter() - wall, time.thread_time() - cpu, core_wait()
+    finally:
+        os.sched_setaffinity(0, cores)
+        for spinner in spinners:
+            spinner.kill()
+            spinner.wait()
+    assert waited is not None
+    assert after is not None
+    assert after - waited == pytest.approx(wall - cpu, abs=0.05)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from roastcoffea.errors import error_text, noting
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.current import OpenChunk, open_chunk
-from roastcoffea.instrument.gauges import Interval, process_name
+from roastcoffea.instrument.gauges import Interval, core_wait, process_name
 from roastcoffea.instrument.meter import Meter
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.wire import BRANCHES, SECTIONS, TOLD
@@ -37,6 +37,7 @@ class Clocks:
 
     def __init__(self, task: DaskTask) -> None:
         self._task = task
+        self._core_wait = core_wait()
         self._start, self._wall = time.time(), time.perf_counter()
         self._cpu, self._process_cpu = time.thread_time(), time.process_time()
 
@@ -44,6 +45,7 @@ class Clocks:
         """What the clocks say now."""
         cpu, process_cpu = time.thread_time(), time.process_time()
         wall = time.perf_counter() - self._wall
+        waited = core_wait()
         return {
             "id": new_identity(),
             "start": self._start,
@@ -51,6 +53,7 @@ class Clocks:
             "wall_seconds": wall,
             "cpu_seconds": cpu - self._cpu,
             "process_cpu_seconds": process_cpu - self._process_cpu,
+            "core_wait_seconds": None if waited is None or self._core_wait is None else waited - self._core_wait,
             "worker": self._task.worker_address or process_name(),
             "thread": threading.get_ident(),
             "key": self._task.key,

@@ -67,6 +67,14 @@ def _restart_highest_resident_memory() -> bool:
     return True
 
 
+def core_wait() -> float | None:
+    """Seconds in which this thread could have computed and had no core, since it began; None where nothing tells."""
+    try:
+        return int(_contents("/proc/thread-self/schedstat").split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 class Interval:
     """Memory of the process from construction to `close`, and how many such intervals overlapped.
 

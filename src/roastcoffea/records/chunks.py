@@ -26,6 +26,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("cpu_seconds", "number", "s", "CPU time of the thread that ran the attempt"),
     Column("helper_cpu_seconds", "number", "s", "CPU time of other threads that read or decompressed for it"),
     Column("process_cpu_seconds", "number", "s", "CPU time of the whole process meanwhile, all threads"),
+    Column("core_wait_seconds", "number", "s", "the thread could have computed and no core was free (Linux only)"),
     Column("memory_before", "integer", "B", "resident memory of the process at the beginning"),
     Column("memory_after", "integer", "B", "resident memory of the process at the end"),
     Column("memory_peak", "integer", "B", "highest resident memory of the process meanwhile (Linux only)"),

@@ -1,0 +1,403 @@
+"""What a run would take elsewhere: with other workers, without this or that cost, in chunks of another size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
+from statistics import median
+from typing import IO, Any, Final
+
+import numpy as np
+
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.studies.chunk_sizes import Law, NoLaw, bracket, by_law, law_of
+from roastcoffea.studies.recorded import PARTS, Chunks, Recorded, Stage, recorded_run
+from roastcoffea.studies.replay import Cluster, Costs, Merging, Replayed, replayed
+from roastcoffea.studies.sources import Source
+from roastcoffea.units import FRACTION, number
+
+TYPICAL_ERROR: Final = 0.10
+"""Relative error that is assumed where no other runs tell a larger one: see benchmarks/what_if.py."""
+
+SCHEDULER_LIMIT: Final = 0.7
+"""Share of the time that a scheduler can be busy before tasks wait for it."""
+
+SURPLUS_WAIT: Final = 0.15
+"""How much longer than the replay says chunks may have waited for cores, beside their CPU time."""
+
+WRONG: Final = 0.15
+"""Error of replaying a recorded run itself from which on it is told."""
+
+AS_RECORDED: Final = "as recorded"
+STORAGE_FACTOR: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A change: what it makes of chunks, of what Dask takes, and of merging."""
+
+    chunks: Callable[[Chunks], Chunks] = lambda chunks: chunks
+    costs: Callable[[Costs], Costs] = lambda costs: costs
+    merging: Callable[[Merging], Merging] = lambda merging: merging
+
+
+def _without_rereads(chunks: Chunks) -> Chunks:
+    """Only the first chunk of a file opens it and builds its tree."""
+    _, first = np.unique(np.column_stack([chunks.dataset, chunks.file]), axis=0, return_index=True)
+    keeps = np.isin(np.arange(len(chunks)), first)
+    return replace(chunks, open_cpu=chunks.open_cpu * keeps, open_wait=chunks.open_wait * keeps)
+
+
+def _without_stragglers(chunks: Chunks) -> Chunks:
+    """Stragglers take what is expected of their events and bytes."""
+    return chunks.with_parts({name: getattr(chunks, name) * chunks.factor for name in PARTS if name != "overhead"})
+
+
+def _faster_storage(factor: float, chunks: Chunks) -> Chunks:
+    return replace(chunks, open_wait=chunks.open_wait / factor, read=chunks.read / factor)
+
+
+def _without_overhead(chunks: Chunks) -> Chunks:
+    return replace(chunks, overhead=np.zeros(len(chunks)))
+
+
+def _free(costs: Costs) -> Costs:
+    """Costs of a Dask that takes no time; processes have to begin all the same."""
+    return Costs(cold_cpu=costs.cold_cpu, cold_wait=costs.cold_wait, steal=0.0)
+
+
+def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
+    """Changes by name; the first is none."""
+    return {
+        AS_RECORDED: Scenario(),
+        "no metadata re-reads": Scenario(chunks=_without_rereads),
+        "no stragglers": Scenario(chunks=_without_stragglers),
+        f"storage {storage:g} x faster": Scenario(chunks=partial(_faster_storage, storage)),
+        "Dask's overhead gone": Scenario(
+            chunks=_without_overhead, costs=_free, merging=lambda merging: replace(merging, fetch=0.0)
+        ),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Wall time of the run in seconds if it were so; from `low` to `high` where one number cannot be given.
+
+    `reason` says why there is none; `doubts` what makes it less certain than the others.
+    """
+
+    workers: int
+    threads: int
+    chunksize: int | None
+    scenario: str
+    seconds: float | None
+    low: float
+    high: float
+    scheduler_use: float
+    reason: str | None = None
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A run that was really made, and what was predicted for it from others (from itself where there was no other)."""
+
+    name: str
+    workers: int
+    threads: int
+    chunksize: int | None
+    measured: float
+    predicted: float
+    from_itself: bool
+
+    @property
+    def error(self) -> float:
+        """What was predicted beside what was measured, less 1."""
+        return self.predicted / self.measured - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """Predictions from recorded runs, with their error.
+
+    `checks` are runs that were really made against their predictions, `spread` is the range of repeats' wall times
+    beside their median (None without repeats), `doubts` is what makes all predictions doubtful.
+    """
+
+    runs: list[Recorded]
+    predictions: list[Prediction]
+    checks: list[Check]
+    spread: float | None
+    doubts: list[str]
+
+    @property
+    def error(self) -> float:
+        """Relative error that the ranges of predictions have."""
+        return _error(self.checks, self.spread)
+
+    def print(self, file: IO[str] | None = None) -> None:
+        """Print predictions, checks and doubts as tables."""
+        from roastcoffea.studies.what_if_tables import print_what_if
+
+        print_what_if(self, file)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Predictions, checks and doubts in plain types."""
+        return {
+            "predictions": [asdict(prediction) for prediction in self.predictions],
+            "checks": [asdict(check) | {"error": check.error} for check in self.checks],
+            "error": self.error,
+            "spread": self.spread,
+            "doubts": self.doubts,
+        }
+
+
+def what_if(
+    run: Source,
+    *others: Source,
+    workers: Sequence[int] | None = None,
+    threads: Sequence[int] | None = None,
+    same_host: bool = False,
+    chunksize: Sequence[int] = (),
+    storage: float = STORAGE_FACTOR,
+) -> WhatIf:
+    """Wall time that a recorded run would have on other clusters, without some costs, and in other chunks.
+
+    Parameters
+    ----------
+    run
+        The run that is replayed, with those of `others` that have its workers, threads and chunk size.
+    others
+        More runs of the same analysis on the same files: repeats tell the spread, runs with other workers are predicted
+        as checks, runs with another chunk size tell what a chunk costs beside its events.
+    workers, threads
+        Worker processes, and threads of each; by default those of the run.
+    same_host
+        Workers share the cores of one host; else each brings as many cores as the recorded ones had.
+    chunksize
+        Other chunk sizes, for the workers of the run.
+    storage
+        How many times faster the storage is in that scenario.
+
+    Raises
+    ------
+    NotMeasuredError
+        If the runs lack what a replay needs, or are not of the same analysis.
+    """
+    runs = [recorded_run(source) for source in (run, *others)]
+    _refuse_other_analyses(runs)
+    study = _Study(runs, same_host, scenarios(storage))
+    return WhatIf(
+        runs=runs,
+        predictions=[
+            *study.of_clusters(workers or [runs[0].workers], threads or [runs[0].threads]),
+            *(study.of_chunksize(size) for size in chunksize),
+        ],
+        checks=study.checks,
+        spread=study.spread,
+        doubts=study.doubts,
+    )
+
+
+def _refuse_other_analyses(runs: Sequence[Recorded]) -> None:
+    first = runs[0]
+    for run in runs[1:]:
+        if run.events != first.events:
+            raise NotMeasuredError(
+                f"{run.name} processed {number(run.events)} events and {first.name} {number(first.events)}: "
+                "give runs of one analysis on the same files"
+            )
+
+
+def _error(checks: Sequence[Check], spread: float | None) -> float:
+    return max([TYPICAL_ERROR, (spread or 0.0) / 2, *(abs(check.error) for check in checks)])
+
+
+class _Replays(list[Replayed]):
+    """Replays of the stages of a run."""
+
+    @property
+    def seconds(self) -> float:
+        return sum(replay.seconds for replay in self)
+
+    @property
+    def scheduler_use(self) -> float:
+        return max((replay.scheduler_use for replay in self), default=0.0)
+
+
+@dataclass
+class _Study:
+    """Runs of one analysis; the first and its repeats are replayed."""
+
+    runs: Sequence[Recorded]
+    same_host: bool
+    scenarios: Mapping[str, Scenario]
+    repeats: list[Recorded] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.repeats = [run for run in self.runs if run.configuration == self.runs[0].configuration]
+
+    @cached_property
+    def spread(self) -> float | None:
+        """Range of the repeats' wall times, beside their median."""
+        seconds = [run.seconds for run in self.repeats]
+        return (max(seconds) - min(seconds)) / median(seconds) if len(seconds) > 1 else None
+
+    @cached_property
+    def law(self) -> Law | NoLaw:
+        """What a chunk of so many events takes."""
+        return law_of([stage.chunks for run in self.runs for stage in run.stages if stage.chunks is not None])
+
+    @cached_property
+    def checks(self) -> list[Check]:
+        """The given runs against their predictions."""
+        return [self._check(run) for run in self.runs]
+
+    def _check(self, run: Recorded) -> Check:
+        sources = [source for source in self.repeats if source is not run]
+        if run.chunksize != self.runs[0].chunksize:
+            sources = []
+        predicted = [source.client + _replays(source, run.own_cluster).seconds for source in sources or [run]]
+        return Check(
+            name=run.name,
+            workers=run.workers,
+            threads=run.threads,
+            chunksize=run.chunksize,
+            measured=run.seconds,
+            predicted=median(predicted),
+            from_itself=not sources,
+        )
+
+    @cached_property
+    def doubts(self) -> list[str]:
+        """What makes all predictions doubtful."""
+        found = dict.fromkeys(doubt for run in self.repeats for doubt in run.doubts)
+        return [*found, *filter(None, map(_foreign_load, self.repeats)), *filter(None, map(_misfit, self.checks))]
+
+    def of_clusters(self, workers: Sequence[int], threads: Sequence[int]) -> list[Prediction]:
+        """Predictions for all these clusters and scenarios."""
+        return [
+            self._of_cluster(number_of, each, name)
+            for name in self.scenarios
+            for number_of in workers
+            for each in threads
+        ]
+
+    def _of_cluster(self, workers: int, threads: int, scenario: str) -> Prediction:
+        replays = partial(self._totals, workers, threads, self.scenarios[scenario])
+        totals, use = replays(serial=False)
+        low = high = median(totals)
+        if 1 < threads != self.runs[0].threads:
+            high = median(replays(serial=True)[0])
+        doubts = [*self._of_scheduler(use), *self._of_threads(threads)]
+        return self._prediction(workers, threads, scenario, low, high, use, doubts)
+
+    def _totals(self, workers: int, threads: int, scenario: Scenario, *, serial: bool) -> tuple[list[float], float]:
+        """Wall time from each repeat, and the most that the scheduler was busy."""
+        totals, use = [], 0.0
+        for run in self.repeats:
+            cluster = run.cluster(workers, threads, same_host=self.same_host)
+            replays = _replays(run, cluster, scenario, serial=serial)
+            totals.append(run.client + replays.seconds)
+            use = max(use, replays.scheduler_use)
+        return totals, use
+
+    def _prediction(  # noqa: PLR0917
+        self, workers: int, threads: int, scenario: str, low: float, high: float, use: float, doubts: list[str]
+    ) -> Prediction:
+        error = _error(self.checks, self.spread)
+        return Prediction(
+            workers=workers,
+            threads=threads,
+            chunksize=self.runs[0].chunksize,
+            scenario=scenario,
+            seconds=(low * high) ** 0.5,
+            low=low * (1 - error),
+            high=high * (1 + error),
+            scheduler_use=use,
+            doubts=tuple(doubts),
+        )
+
+    def _of_scheduler(self, use: float) -> list[str]:
+        if use < SCHEDULER_LIMIT:
+            return []
+        return [f"past the scheduler's throughput: it would be busy for {FRACTION.text(use)} of the time"]
+
+    def _of_threads(self, threads: int) -> list[str]:
+        """What is not known of threads that share an interpreter."""
+        recorded = self.runs[0].threads
+        if threads == recorded:
+            return []
+        found = []
+        if recorded > 1:
+            found.append(
+                f"it was recorded with {number(recorded)} threads in a process: that they waited for their one "
+                "interpreter is in the times of chunks"
+            )
+        if threads > 1:
+            found.append(
+                f"threads of a process share one interpreter: {number(threads)} of them take as long as one after the "
+                "other at worst, and it is not known how much of their work releases it"
+            )
+        return found
+
+    def of_chunksize(self, size: int) -> Prediction:
+        """Prediction for chunks of another size, on the cluster of the run."""
+        law = self.law
+        run = self.runs[0]
+        if not isinstance(law, NoLaw):
+            seconds, use = self._in_chunks(lambda chunks: by_law(chunks, law, size))
+            made = self._prediction(
+                run.workers, run.threads, AS_RECORDED, seconds, seconds, use, self._of_scheduler(use)
+            )
+            return replace(made, chunksize=size)
+        ends = [
+            self._in_chunks(lambda chunks: bracket(chunks, size)[0]),
+            self._in_chunks(lambda chunks: bracket(chunks, size)[1]),
+        ]
+        low, high = sorted(seconds for seconds, _ in ends)
+        use = max(use for _, use in ends)
+        made = self._prediction(run.workers, run.threads, AS_RECORDED, low, high, use, self._of_scheduler(use))
+        return replace(made, chunksize=size, seconds=None, reason=law.reason)
+
+    def _in_chunks(self, other: Callable[[Chunks], Chunks]) -> tuple[float, float]:
+        """Wall time with other chunks, and how busy the scheduler was."""
+        scenario = Scenario(chunks=other)
+        replays = [_replays(run, run.own_cluster, scenario) for run in self.repeats]
+        totals = [run.client + each.seconds for run, each in zip(self.repeats, replays, strict=True)]
+        return median(totals), max(each.scheduler_use for each in replays)
+
+
+NO_CHANGE: Final = Scenario()
+
+
+def _replays(run: Recorded, cluster: Cluster, scenario: Scenario = NO_CHANGE, *, serial: bool = False) -> _Replays:
+    """Replay all stages of a run, one after the other."""
+    return _Replays(_replay(stage, cluster, scenario, serial) for stage in run.stages)
+
+
+def _replay(stage: Stage, cluster: Cluster, scenario: Scenario, serial: bool) -> Replayed:
+    load = stage.load if stage.chunks is None else scenario.chunks(stage.chunks).load()
+    costs, merging = scenario.costs(stage.costs), scenario.merging(stage.merging)
+    return replayed(load, cluster, costs, merging, serial=serial)
+
+
+def _foreign_load(run: Recorded) -> str | None:
+    """Whether chunks waited for cores longer than the run itself explains."""
+    if run.core_wait is None:
+        return None
+    explained = max(replay.stretch for replay in _replays(run, run.own_cluster))
+    if run.core_wait - explained < SURPLUS_WAIT:
+        return None
+    return (
+        f"foreign load while recording {run.name}: for want of cores its chunks took {run.core_wait:.2f} times their "
+        f"CPU time, of which the run itself explains {explained:.2f}; what they really need is less certain"
+    )
+
+
+def _misfit(check: Check) -> str | None:
+    if abs(check.error) < WRONG:
+        return None
+    what = "replaying it" if check.from_itself else "predicting it from the others"
+    return f"{what} misses the {check.measured:.3g} s of {check.name} by {FRACTION.text(check.error)}"
