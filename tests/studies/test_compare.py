@@ -264,11 +264,11 @@ def test_what_hosts_and_branches_cost_is_in_the_ledger(runs: Path) -> None:
     run = observed(load(runs / "branch"))
     (host,) = run.hosts.values()
     for name, seconds in host.seconds.items():
-        assert seconds == pytest.approx(run.time[name])
+        assert seconds == pytest.approx(run.time[name], rel=0.01)
     assert host.events == run.metrics["total_events"]
     assert host.bytes == sum(branch.bytes for branch in run.branches.values()) == run.bytes["payload"]
     for name in ("read", "decompress", "interpret"):
-        assert sum(branch.seconds[name] for branch in run.branches.values()) == pytest.approx(run.time[name])
+        assert sum(branch.seconds[name] for branch in run.branches.values()) == pytest.approx(run.time[name], rel=0.01)
 
 
 def test_collectors_and_measurements_are_taken_as_they_are(runs: Path) -> None:
