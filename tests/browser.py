@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+import psutil
+
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
 PATIENCE: Final = 60.0
 SWITCHES: Final = (
@@ -80,6 +82,12 @@ class Browser:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the browser and of the processes that draw for it."""
+        main = psutil.Process(self._process.pid)
+        times = [process.cpu_times() for process in (main, *main.children(recursive=True))]
+        return sum(each.user + each.system for each in times)
 
     def close(self) -> None:
         for pipe in (self._out, self._in):

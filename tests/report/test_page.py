@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from analyses import Jets, Raising, runner_for
+from analyses import Jets
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import IterativeExecutor, Runner
 from handmade import handmade_run, run_without_tables
@@ -222,17 +222,6 @@ def test_what_was_not_measured_says_why(backend: str) -> None:
     else:
         assert len(json.loads(block(page, "charts"))["roots"]) == 3
         assert "without a scheduler nothing tells of it" in page
-
-
-def test_a_run_that_failed_on_a_cluster(client: Any, sample: Any, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="planted"), MetricsCollector(client) as collector:
-        runner_for(client, 1000, retries=0)(sample, processor_instance=Raising(3000))
-    page = collector.measurement.report(tmp_path / "failed.html").read_text()
-    assert "This run failed: " in page
-    assert len(json.loads(block(page, "charts"))["roots"]) == 3
-    failed = page.partition('<section id="failed-work">')[2].partition("</section>")[0]
-    attempts = sum(attempt.count("planted") for row in Parsed(failed).rows for attempt in row[:11])
-    assert attempts >= len(collector.measurement.failed) > 0
 
 
 def test_a_run_without_dask(sample: Any) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of runs on a real cluster: as they end, from their folder, and of one that failed."""
+"""Pictures of runs on a real cluster: as they end, from their folder, and of one that failed, with its page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_run_that_finished(client: Any, sample: Any, tmp_path: Path) -> None:
     assert drawn(load(collector.save_measurement(tmp_path))) == reasons
 
 
-def test_a_run_that_failed(client: Any, sample: Any) -> None:
+def test_a_run_that_failed(client: Any, sample: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="planted"), MetricsCollector(client) as collector:
         runner_for(client, 1000, retries=0)(sample, processor_instance=analyses.Raising(3000))
     reasons = drawn(collector.measurement)
@@ -47,3 +47,7 @@ def test_a_run_that_failed(client: Any, sample: Any) -> None:
     _, ax = collector.measurement.plot("task_stream")
     assert ax.get_title() == "Task stream (the run failed)"
     assert "failed" in [text.get_text() for text in ax.get_legend().get_texts()]
+    page = collector.measurement.report(tmp_path / "failed.html").read_text()
+    assert "This run failed: " in page
+    assert [name for name in ("rates", "classes", "stream") if f'id="plot-{name}"' not in page] == []
+    assert "planted" in page.partition('<section id="failed-work">')[2].partition("</section>")[0]
