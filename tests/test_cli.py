@@ -78,7 +78,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
     assert [
-        name for name in ("demo", "export", "list", "metrics", "plot", "report", "show") if f"\n  {name} " not in out
+        name
+        for name in ("compare", "demo", "export", "list", "metrics", "plot", "report", "show")
+        if f"\n  {name} " not in out
     ] == []
 
 

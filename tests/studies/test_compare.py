@@ -260,6 +260,17 @@ def test_a_page_is_shown_without_complaint(runs: Path, tmp_path: Path) -> None:
         assert browser.messages == []
 
 
+def test_what_hosts_and_branches_cost_is_in_the_ledger(runs: Path) -> None:
+    run = observed(load(runs / "branch"))
+    (host,) = run.hosts.values()
+    for name, seconds in host.seconds.items():
+        assert seconds == pytest.approx(run.time[name], rel=0.01)
+    assert host.events == run.metrics["total_events"]
+    assert host.bytes == sum(branch.bytes for branch in run.branches.values()) == run.bytes["payload"]
+    for name in ("read", "decompress", "interpret"):
+        assert sum(branch.seconds[name] for branch in run.branches.values()) == pytest.approx(run.time[name], rel=0.01)
+
+
 def test_collectors_and_measurements_are_taken_as_they_are(runs: Path) -> None:
     one, other = load(runs / "base-1"), load(runs / "branch")
     assert roastcoffea.compare(one, other).sides[1].runs[0].metrics["total_branches_read"] == 3

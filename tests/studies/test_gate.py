@@ -50,7 +50,7 @@ def test_what_is_no_condition_is_refused(text: str, words: str) -> None:
         condition_of(text)
 
 
-FAST = with_metric("event_rate_core_khz", 10.0, 10.1, 10.2, 9.9)
+FAST = [observation(metrics={"event_rate_core_khz": rate, "bytes_reread": 0.0}) for rate in (10.0, 10.1, 10.2, 9.9)]
 SLOW = with_metric("event_rate_core_khz", 8.0, 8.1, 8.2, 7.9)
 WILD = with_metric("event_rate_core_khz", 8.0, 12.0, 10.0, 9.0)
 
@@ -68,6 +68,9 @@ WILD = with_metric("event_rate_core_khz", 8.0, 12.0, 10.0, 9.0)
         (FAST, "total_events < 0%", PASSED),
         (FAST, "total_events <= 0%", FAILED),
         ([observation(events=900)], "total_events < -5%", FAILED),
+        (FAST, "bytes_reread > 0%", PASSED),
+        (with_metric("bytes_reread", 10.0), "bytes_reread > 0%", UNKNOWN),
+        (with_metric("bytes_reread", 10.0), "bytes_reread > 5 B", FAILED),
     ],
 )
 def test_what_becomes_of_a_condition(runs: list, text: str, word: str) -> None:

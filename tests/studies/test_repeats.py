@@ -68,6 +68,8 @@ def test_a_run_that_went_astray_hides_little() -> None:
         ((0.0, 0.0, 0.0), (1.0, 1.0, 1.1), None, "no relative change"),
         ((4.0, 4.0, 4.0), (5.0, 5.0, 5.0), ABOVE, None),
         ((4.0, 4.0), (5.0, 5.0), None, "too few"),
+        ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), None, "on the limit"),
+        ((0.0, 0.0), (0.0, 0.0), None, "too few"),
         ((4.0, 4.0, 4.0), (4.0, 4.0, 4.0), None, "on the limit"),
         ((-3.0, -3.1, -2.9), (3.0, 3.1, 2.9), ABOVE, None),
     ],

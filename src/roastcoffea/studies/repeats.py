@@ -183,8 +183,8 @@ def judged(
         Whether repeats cannot differ, so that one value each is enough where indeed they do not.
     """
     first, second = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
-    if relative and np.median(first) == 0:
-        return Judgement(None, None, None, None, "it was 0 before: there is no relative change")
+    if relative and np.median(first) == 0 and np.any(second):
+        return Judgement(None, None, None, None, "it was 0 before, so that there is no relative change")
     if np.ptp(first) == np.ptp(second) == 0 and (exact or min(len(first), len(second)) >= FEWEST):
         return _compared(float(np.median(first)), float(np.median(second)), limit, relative)
     return _tested(first, second, limit, relative, confidence)
@@ -192,14 +192,14 @@ def judged(
 
 def _compared(before: float, after: float, limit: float, relative: bool) -> Judgement:
     """Judgement of values that have no scatter."""
-    change = (after - before) / abs(before) if relative else after - before
+    change = (after - before) / abs(before) if relative and before else after - before
     side = ABOVE if change > limit else BELOW if change < limit else None
     return Judgement(side, change, change, None, None if side else "it lies on the limit")
 
 
 def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confidence: float) -> Judgement:
     ratios = relative and bool(np.all(first > 0) and np.all(second > 0))
-    scale = 1.0 if not relative else abs(float(np.median(first)))
+    scale = (abs(float(np.median(first))) if relative else 0.0) or 1.0
     old, new = (np.log(first), np.log(second)) if ratios else (first / scale, second / scale)
     # a relative change is one of the median before, where logarithms cannot be taken
     moved = log1p(limit) if ratios else limit
