@@ -30,6 +30,12 @@ STARTING: Final = 3
 
 INFINITY: Final = np.inf
 
+MOST_OWN: Final = 2.0
+"""What an event loop computes meanwhile, where tasks wait for cores, beside what it does where they do not.
+
+It looks after itself each 10 ms, but gets the interpreter only when the task's thread is at work.
+"""
+
 
 class Host(NamedTuple):
     """A host: its jobs, and the cores that they share."""
@@ -58,8 +64,8 @@ class Simulation:
 
     A task is a chunk (the first `chunks` of them, in the order of their priority) or a merge. `before`, `wait` and
     `after` are seconds of each task: CPU, waiting, CPU; `parent` is the merge that takes its result, or -1. A worker
-    holds `limit` tasks at most. `own` is CPU time of its event loop for each task, `scheduler` that of the scheduler.
-    With `serial` the threads of a process compute one after the other.
+    holds `limit` tasks at most. `own` is CPU time of its event loop for a task that has a core to itself, `scheduler`
+    that of the scheduler. With `serial` the threads of a process compute one after the other.
 
     Jobs are those that compute or wait: of each worker its threads and then its event loop, at the end the scheduler.
     Those of a host lie between its `first_job` and the next one's. `clock` has the next moment of each job that waits,
@@ -73,6 +79,7 @@ class Simulation:
         self.gap, self.latency, self.fetch, self.steal = costs[0], costs[1], costs[2], costs[3]
         self.scheduler, self.own, self.cold_cpu, self.cold_wait = costs[4], costs[5], costs[6], costs[7]
         self.target, self.began, self.pending = tables.jobs[0], tables.jobs[1], tables.jobs[2]
+        self.started = tables.jobs[3]
         self.task, self.stage, self.host = tables.jobs_counts[0], tables.jobs_counts[1], tables.jobs_counts[2]
         self.idle, self.held, self.ready = tables.workers_counts[0], tables.workers_counts[1], tables.workers_counts[2]
         self.cold, self.turn = tables.workers_counts[3], tables.workers_counts[4]
@@ -192,6 +199,7 @@ class Simulation:
                 seconds += self.cold_cpu
                 self.cold[worker] = 2
             self.stage[job] = BEFORE
+            self.started[job] = time
             if seconds > 0.0:
                 self._take_core(job, seconds, time)
                 return
@@ -219,10 +227,17 @@ class Simulation:
         self.heard_last += 1
         self._listen(time)
         loop = worker * (self.threads + 1) + self.threads
-        self.pending[loop] += self.own
+        self.pending[loop] += self.own * self._longer(job, task, time)
         self._loop(loop, time)
         self.idle[worker] += 1
         self._go_on(worker, time, self.gap)
+
+    def _longer(self, job: int, task: int, time: float) -> float:
+        """How many times as long as it needs a task took, as far as the event loop computes more meanwhile."""
+        needed = self.before[task] + self.wait[task] + self.after[task]
+        if needed <= 0.0:
+            return 1.0
+        return float(min(max((time - self.started[job]) / needed, 1.0), MOST_OWN))
 
     def _loop(self, loop: int, time: float) -> None:
         """Have an event loop do what it has to, if it is not at it."""
@@ -415,7 +430,7 @@ def _tables(settings: Sequence[int], tasks: Sequence[Numbers], parent: Counts, h
     missing = np.bincount(parent[parent >= 0], minlength=len(parent))
     nothing, idle = np.full(workers, NOTHING), np.zeros(workers, np.int64)
     return Tables(
-        jobs=np.stack([np.full(jobs, INFINITY), np.zeros(jobs), np.zeros(jobs)]),
+        jobs=np.stack([np.full(jobs, INFINITY), np.zeros(jobs), np.zeros(jobs), np.zeros(jobs)]),
         jobs_counts=np.stack(
             [np.full(jobs, NOTHING), np.zeros(jobs, np.int64), np.repeat(np.arange(len(hosts)), of_hosts)]
         ),

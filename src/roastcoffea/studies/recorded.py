@@ -20,7 +20,7 @@ from roastcoffea.metrics.facts import counted_chunks, recorded, with_outcome
 from roastcoffea.metrics.statistics import Numbers, clipped, integral
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import FAILED, Run, RunnerCall
-from roastcoffea.studies.engine import Counts
+from roastcoffea.studies.engine import MOST_OWN, Counts
 from roastcoffea.studies.replay import Cluster, Costs, Load, Merging, tree
 from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.units import FRACTION, number
@@ -522,7 +522,15 @@ def _own(run: Run, tasks: pa.Table, costs: Costs) -> float:
         return 0.0
     busy = float(pc.sum(run.lifetimes["cpu_seconds"]).as_py())
     began = _late_start(tasks.sort_by("start"), costs) * len(tasks["worker"].unique())
-    return max(busy - began - _tasks_cpu(run, tasks), 0.0) / len(tasks)
+    return max(busy - began - _tasks_cpu(run, tasks), 0.0) / len(tasks) / _longer(run)
+
+
+def _longer(run: Run) -> float:
+    """How many times as long as they needed chunks took, for want of cores, as far as event loops compute more then."""
+    if run.chunks is None:
+        return 1.0
+    wall, waited = (float(_numbers(run.chunks, name).sum()) for name in ("wall_seconds", "core_wait_seconds"))
+    return min(wall / (wall - waited), MOST_OWN) if wall > waited else 1.0
 
 
 def _tasks_cpu(run: Run, tasks: pa.Table) -> float:

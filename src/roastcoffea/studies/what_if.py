@@ -24,7 +24,7 @@ SCHEDULER_LIMIT: Final = 0.7
 """Share of the time that a scheduler can be busy before tasks wait for it."""
 
 SURPLUS_WAIT: Final = 0.15
-"""How much longer than the replay says chunks may have waited for cores, beside their CPU time."""
+"""How much longer than the replay says chunks may have computed for want of cores, beside what it says."""
 
 WRONG: Final = 0.15
 """Error of replaying a recorded run itself from which on it is told."""
@@ -388,7 +388,7 @@ def _foreign_load(run: Recorded) -> str | None:
     if run.core_wait is None:
         return None
     explained = max(replay.stretch for replay in _replays(run, run.own_cluster))
-    if run.core_wait - explained < SURPLUS_WAIT:
+    if run.core_wait < (1 + SURPLUS_WAIT) * explained:
         return None
     return (
         f"foreign load while recording {run.name}: for want of cores its chunks took {run.core_wait:.2f} times their "
