@@ -18,7 +18,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.errors import error_text
+from roastcoffea.errors import error_text, noting
 from roastcoffea.instrument.shared import made_once
 
 OPTION: Final = "roastcoffea"
@@ -224,13 +224,15 @@ class Meter:
         self._known.clear()
         self._sources.clear()
 
-    def _noting(self, what: str, *unknown: str) -> _Noting:
+    def _noting(self, what: str, *unknown: str) -> noting:
         """Context for what may fail, as the chunk must be processed where it cannot be metered."""
-        return _Noting(self, what, unknown)
+        return noting(partial(self._take_note, unknown), f"{what} could not be metered")
 
     def _miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
         reason = problem if isinstance(problem, str) else error_text(problem)
-        told = f"{what} could not be metered: {reason}"
+        self._take_note(unknown, f"{what} could not be metered: {reason}")
+
+    def _take_note(self, unknown: Iterable[str], told: str) -> None:
         self.unknown.update(unknown)
         if told not in self.problems:
             self.problems.append(told)
@@ -526,26 +528,6 @@ class Meter:
                 self.transferred += size
             if get_ident() != self._thread:
                 self._helper_cpu += cpu
-
-
-class _Noting:
-    """Context in which a meter takes note of what fails, and goes on."""
-
-    __slots__ = ("_meter", "_unknown", "_what")
-
-    def __init__(self, meter: Meter, what: str, unknown: tuple[str, ...]) -> None:
-        self._meter = meter
-        self._what = what
-        self._unknown = unknown
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: type | None, problem: BaseException | None, traceback: object) -> bool:
-        if not isinstance(problem, Exception):
-            return False
-        self._meter._miss(self._what, problem, *self._unknown)
-        return True
 
 
 def _branch_row(name: str, branch: BranchRead, *, whole: bool) -> tuple[Any, ...]:
