@@ -11,7 +11,7 @@ from typing import IO, Any, Final
 import numpy as np
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.studies.chunk_sizes import Law, NoLaw, bracket, by_law, law_of
+from roastcoffea.studies.chunk_sizes import ChunkLaw, NoLaw, bracket, by_law, law_of
 from roastcoffea.studies.recorded import PARTS, Chunks, Recorded, Stage, recorded_run
 from roastcoffea.studies.replay import Cluster, Costs, Merging, Replayed, replayed
 from roastcoffea.studies.sources import Source
@@ -245,7 +245,7 @@ class _Study:
         return (max(seconds) - min(seconds)) / median(seconds) if len(seconds) > 1 else None
 
     @cached_property
-    def law(self) -> Law | NoLaw:
+    def law(self) -> ChunkLaw | NoLaw:
         """What a chunk of so many events takes."""
         return law_of([stage.chunks for run in self.runs for stage in run.stages if stage.chunks is not None])
 
