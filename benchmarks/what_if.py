@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -153,23 +154,27 @@ def seconds_for_many() -> tuple[float, float]:
     return took[0], took[1]
 
 
-def print_cases(cases: Sequence[Case]) -> None:
+def print_cases(cases: Sequence[Case]) -> bool:
+    """Print predictions and truth; whether they keep what they have to."""
     print(f"\n{'analysis':<12}{'what':<26}{'predicted':>11}{'measured':>11}{'error':>9}{'repeats':>10}")
     for one in cases:
         print(
             f"{one.analysis:<12}{one.what:<26}{one.predicted:>9.2f} s{one.measured:>9.2f} s"
             f"{one.error:>+9.1%}{one.spread:>10.1%}"
         )
+    all_kept = True
     for what, some in (
         ("workers", [one for one in cases if "workers" in one.what]),
         ("chunk sizes", [one for one in cases if "chunks" in one.what]),
     ):
         errors = np.abs([one.error for one in some])
-        kept = np.median(errors) <= MEDIAN_ERROR and errors.max() <= WORST_ERROR
+        kept = bool(np.median(errors) <= MEDIAN_ERROR and errors.max() <= WORST_ERROR)
+        all_kept &= kept
         print(
             f"{what}: median error {np.median(errors):.1%} (at most {MEDIAN_ERROR:.0%}), worst {errors.max():.1%} "
             f"(at most {WORST_ERROR:.0%}): {'kept' if kept else 'MISSED'}"
         )
+    return all_kept
 
 
 def parsed() -> argparse.Namespace:
@@ -185,8 +190,8 @@ def parsed() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> None:
-    """Record, predict, measure, and print."""
+def main() -> int:
+    """Record, predict, measure, and print; the exit status is 1 where something was missed."""
     options = parsed()
     cases = []
     with tempfile.TemporaryDirectory(prefix="roastcoffea-what-if-") as folder:
@@ -197,7 +202,7 @@ def main() -> None:
         bench = Bench(scratch, fileset, options.keep, metadata_of(fileset))
         for analysis in options.analyses:
             cases += cases_of(bench, analysis, options.workers, options.chunksize, options.repeats)
-    print_cases(cases)
+    kept = print_cases(cases)
     first, second = seconds_for_many()
     print(
         f"{MANY_CHUNKS:,} chunks on {MANY_THREADS:,} threads: simulated in {first:.1f} s with compiling, "
@@ -205,7 +210,8 @@ def main() -> None:
     )
     if options.json:
         options.json.write_text(json.dumps([asdict(one) | {"error": one.error} for one in cases], indent=1) + "\n")
+    return 0 if kept and first <= LONGEST else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

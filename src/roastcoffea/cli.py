@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RUNS_FOLDER: Final = Path("roastcoffea-runs")
 PLOTS_FOLDER: Final = Path("roastcoffea-plots")
+PICTURE_FORMATS: Final = ("png", "pdf", "svg")
 EXPORT_FORMATS: Final = ("csv", "parquet", "json", "openmetrics", "perfetto")
 COMPARISON_FORMATS: Final = ("text", "markdown", "json", "html")
 FAILED: Final = 1
@@ -178,7 +179,7 @@ def show(path: Path) -> None:
 @click.option(
     "--format",
     "suffix",
-    type=click.Choice(["png", "pdf", "svg"]),
+    type=click.Choice(PICTURE_FORMATS),
     default="png",
     show_default=True,
     help="Kind of files.",
@@ -397,6 +398,8 @@ def scaling(*, paths: tuple[Path, ...], as_json: bool, picture: Path | None) -> 
     """
     from roastcoffea.studies.scaling import scaling as scaling_of
 
+    if picture is not None and picture.suffix[1:].lower() not in PICTURE_FORMATS:
+        raise click.UsageError(f"--plot {picture}: the name of a picture ends with .{', .'.join(PICTURE_FORMATS)}")
     found = scaling_of(paths)
     _print_study(found, as_json)
     if picture is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from handmade import T, chunk, handmade_run
@@ -74,6 +75,23 @@ def made_run(
     }
     empty = {name: table_of_rows(columns, []) for name, columns in NOTHING.items()}
     return handmade_run(**empty | fields | changes)
+
+
+def in_two_calls(run: Run, first: int) -> Run:
+    """The same run, made with two Runner calls: of so many chunks, and of the others."""
+    assert run.tasks is not None
+    tasks = run.tasks.to_pylist()
+    split = tasks[first]["start"]
+    for row in tasks[first:]:
+        row.update(dict.fromkeys(("runnable", "assigned", "arrived", "ready"), row["start"]))
+    (call,) = run.calls
+    calls = (replace(call, stop=split - 1e-3), replace(call, id="c2", start=split))
+    return replace(run, calls=calls, tasks=table_of_rows(TASK_COLUMNS, tasks))
+
+
+def with_call(run: Run, **changes: Any) -> Run:
+    """The same run with its Runner calls changed."""
+    return replace(run, calls=tuple(replace(call, **changes) for call in run.calls))
 
 
 def _chunk(each: Plan, number: int, worker: str, start: float, entry: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from made_runs import made_run, plan
 from roastcoffea.cli import main
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
+from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.studies.scaling import Scaling, scaling
 
 WORK = 64.0
@@ -106,6 +109,80 @@ def test_what_cannot_be_compared_is_told() -> None:
     ]
 
 
+def with_threads(run: Run, threads: int) -> Run:
+    """The same run, of workers with so many threads."""
+    assert run.lifetimes is not None
+    lives = [row | {"threads": threads} for row in run.lifetimes.to_pylist()]
+    return replace(run, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
+
+
+def test_cores_are_shared_by_threads() -> None:
+    def run(workers: int, threads: int) -> Run:
+        return with_threads(made_run([plan(1.0)] * 8, workers, cores=6), threads)
+
+    found = scaling([run(1, 4), run(2, 4)])
+    assert found.unit == "workers"
+    assert found.doubts == ["from 2 workers on they share 6 cores: the laws mix both"]
+    found = scaling([run(1, 3), run(2, 4)])
+    assert (found.unit, [point.workers for point in found.points]) == ("threads", [3, 8])
+
+
+def came_late(run: Run, seconds: Sequence[float]) -> Run:
+    """The same run, to which workers came so late."""
+    assert run.lifetimes is not None
+    lives = [row | {"start": row["start"] + late} for row, late in zip(run.lifetimes.to_pylist(), seconds, strict=True)]
+    return replace(run, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
+
+
+def test_workers_that_came_late_count_and_make_a_doubt() -> None:
+    """In the mean less than half of a worker was there, and 2.8 of four."""
+    late = came_late(made_run([plan(1.0)] * 8, 1), [4.8])
+    others = came_late(made_run([plan(1.0)] * 16, 4, name="four"), [0.0, 1.2, 1.7, 1.9])
+    found = scaling([late, others])
+    assert [point.workers for point in found.points] == [1, 4]
+    assert found.unit == "workers"
+    assert [doubt.split(":")[0] for doubt in found.doubts] == [
+        "workers came late or left in made",
+        "workers came late or left in four",
+    ]
+    assert "for 60 % of their time" in found.doubts[0]
+
+
+def test_the_threads_of_a_worker_are_a_mean() -> None:
+    """What is a float may differ in its last bit."""
+    one = came_late(made_run([plan(1.0)] * 9, 1), [0.01])
+    two = came_late(made_run([plan(1.0)] * 18, 2), [0.0, 0.01])
+    runs = [with_threads(run, 7) for run in (one, two)]
+    assert len({Measurement(run).metrics["cores_per_worker"] for run in runs}) > 1
+    assert scaling(runs).unit == "workers"
+
+
+def test_no_law_where_more_workers_are_slower() -> None:
+    found = scaling([gunther(workers, 1.2, 0.0) for workers in (1, 2, 4, 8)])
+    assert found.laws == {}
+    reason = "more workers made it slower: no share of the work explains that"
+    assert found.missing == {"Amdahl": reason, "USL": reason}
+    assert f"Amdahl: none, {reason}." in printed(found)
+
+
+def test_a_run_without_events_is_refused() -> None:
+    empty = made_run([plan(1.0, events=0)] * 8, 2, name="empty")
+    with pytest.raises(NotMeasuredError, match="empty processed 0 events"):
+        scaling([amdahl(1), empty])
+
+
+def printed(found: Scaling) -> str:
+    out = StringIO()
+    found.print(out)
+    return " ".join(out.getvalue().split())
+
+
+def test_shares_of_the_loss_make_up_all() -> None:
+    """With four workers each chunk takes a tenth less, and 6.4 s go by before them: 25.6 s lost, and 6.4 s won."""
+    found = scaling([made_run([plan(1.0)] * 64, 1), made_run([plan(0.9)] * 64, 4, before=6.4)])
+    assert "idle: client 4 ms 133 % others -1 ms -33.3 %" in printed(found)
+
+
 def test_the_scaling_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(Measurement(amdahl(workers)).save(tmp_path, f"run{workers}")) for workers in (1, 2, 4, 8)]
     picture = tmp_path / "pictures" / "scaling.png"
@@ -117,11 +194,14 @@ def test_the_scaling_command(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert picture.stat().st_size > 10_000
     assert main(["scaling", *paths, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["points"][3]["workers"] == 8
+    for name in ("scaling.xyz", "scaling"):
+        assert main(["scaling", *paths, "--plot", str(tmp_path / name)]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "ends with .png, .pdf, .svg" in said.err
     assert main(["scaling", paths[0]]) == 1
     assert "give runs with different numbers" in capsys.readouterr().err
 
 
 def test_nothing_lost_is_said() -> None:
-    out = StringIO()
-    scaling([amdahl(1, serial=0.0), amdahl(2, serial=0.0)]).print(out)
-    assert "Nothing is lost" in out.getvalue()
+    assert "Nothing is lost" in printed(scaling([amdahl(1, serial=0.0), amdahl(2, serial=0.0)]))

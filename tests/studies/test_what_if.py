@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from distributed import Client, LocalCluster
-from made_runs import made_run, plan
+from made_runs import in_two_calls, made_run, plan, with_call
 
 from roastcoffea.cli import main
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.studies.recorded import recorded_run
 from roastcoffea.studies.what_if import TYPICAL_ERROR, Prediction, WhatIf, what_if
 
@@ -28,7 +32,13 @@ def seconds(found: WhatIf, scenario: str = "as recorded") -> list[float]:
 
 
 def of_size(found: WhatIf, size: int) -> Prediction:
-    return next(one for one in found.predictions if one.chunksize == size)
+    return next(one for one in found.predictions if one.rechunked and one.chunksize == size)
+
+
+def printed(found: WhatIf) -> str:
+    out = StringIO()
+    found.print(out)
+    return " ".join(out.getvalue().split())
 
 
 def test_workers_by_hand() -> None:
@@ -37,13 +47,25 @@ def test_workers_by_hand() -> None:
     assert (found.spread, found.doubts) == (None, [])
     assert [round(check.error, 3) for check in found.checks] == [0.0]
     first = found.predictions[0]
-    assert (first.low, first.high) == pytest.approx((48.0 * (1 - TYPICAL_ERROR), 48.0 * (1 + TYPICAL_ERROR)), rel=0.01)
+    assert (first.low, first.high) == pytest.approx((48.0 / (1 + TYPICAL_ERROR), 48.0 * (1 + TYPICAL_ERROR)), rel=0.01)
 
 
 def test_workers_bring_cores_or_share_those_of_one_host() -> None:
     run = made_run([plan(3.0)] * 16, 2, cores=2)
     assert seconds(what_if(run, workers=[1, 8])) == [48.0, 6.0]
     assert seconds(what_if(run, workers=[1, 8], same_host=True)) == [48.0, 24.0]
+
+
+def test_which_cores_workers_have_is_told() -> None:
+    run = made_run([plan(3.0)] * 16, 2, cores=2)
+    apart, shared = what_if(run), what_if(run, same_host=True)
+    assert [found.as_dict()["same_host"] for found in (apart, shared)] == [False, True]
+    assert "recorded: 24 s on 2 workers, 1 host of 2 cores, chunks of 100 events" in printed(apart)
+    assert "Wall time, each 2 workers with 2 cores of their own; give or take 10 %" in printed(apart)
+    assert "Wall time, workers sharing 2 cores; give or take 10 %" in printed(shared)
+    alone = printed(what_if(made_run([plan(3.0)] * 16, 1, cores=1)))
+    assert "on 1 worker, 1 host of 1 core," in alone
+    assert "each worker with 1 core of its own" in alone
 
 
 def test_what_lies_outside_of_tasks_stays() -> None:
@@ -83,6 +105,21 @@ def test_scenarios_by_hand() -> None:
     assert seconds(found, "Dask's overhead gone") == [16 * 3.5]
 
 
+def test_faster_storage_for_preprocessing() -> None:
+    """A file is opened within 4 s, one of them CPU, before the chunks begin."""
+    run = made_run(FOUR, 2, before=4.0)
+    assert run.tasks is not None
+    moments = dict.fromkeys(("runnable", "assigned", "arrived", "ready", "start"), run.start)
+    opening = {"key": "p", "run_id": 1, "worker": "w0", "attempt": 1, "outcome": "ok", "thread": 1} | moments
+    opening |= {"stop": run.start + 4, "seen": run.start + 4, "prefix": "get", "kind": "preprocessing"}
+    tasks = table_of_rows(TASK_COLUMNS, [opening, *run.tasks.to_pylist()])
+    record = {"id": 1, "key": "p", "run_id": 1, "cpu_seconds": 1.0, "outcome": "ok"}
+    opened = replace(run, tasks=tasks, preprocessing=table_of_rows(PREPROCESSING_COLUMNS, [record]))
+    found = what_if(opened, storage=3.0)
+    assert seconds(found) == [28.0]
+    assert seconds(found, "storage 3 x faster") == [26.0]
+
+
 def test_without_stragglers() -> None:
     plans = [*[plan(1.0)] * 15, plan(1.0, 9.0)]
     found = what_if(made_run(plans, 2))
@@ -103,7 +140,7 @@ def test_threads_have_a_range() -> None:
     one, many = (each for each in found.predictions if each.scenario == "as recorded")
     assert one.doubts == ()
     assert "share one interpreter" in many.doubts[0]
-    assert many.low == pytest.approx(6.0 * (1 - TYPICAL_ERROR), rel=0.01)
+    assert many.low == pytest.approx(6.0 / (1 + TYPICAL_ERROR), rel=0.01)
     # 26 s of CPU on two interpreters
     assert many.high >= 13.0
 
@@ -129,6 +166,23 @@ def test_another_chunk_size_from_two() -> None:
     assert [check.from_itself for check in found.checks] == [True, True]
 
 
+def test_the_recorded_chunk_size_is_another_prediction() -> None:
+    found = what_if(in_chunks(100), chunksize=[100], workers=[2])
+    assert [(one.workers, one.rechunked) for one in found.predictions] == [(2, False)] * 5 + [(1, True)]
+    text = printed(found)
+    # on two workers, and in chunks of 100 events between all fixed and almost nothing fixed
+    assert "2 12 s 10.9 s to 13.2 s" in text
+    assert "100 - 21.8 s to 26.4 s" in text
+
+
+def test_another_chunk_size_of_two_calls_on_different_datasets() -> None:
+    sizes = [100, 300] * 4
+    plans = [plan(0.5 + 0.01 * size, events=size, file="a", dataset="one") for size in sizes]
+    plans += [plan(1 + 0.01 * size, events=size, file="b", dataset="two") for size in sizes]
+    found = what_if(in_two_calls(made_run(plans, 1), len(sizes)), chunksize=[100])
+    assert of_size(found, 100).seconds == pytest.approx(16 * (0.5 + 1) + 32, rel=0.01)
+
+
 def test_another_chunk_size_from_chunks_that_vary() -> None:
     plans = [plan(0.5 + 0.01 * size, events=size, file=str(number)) for number, size in enumerate([100, 300] * 8)]
     found = what_if(made_run(plans, 1), chunksize=[50])
@@ -139,7 +193,7 @@ def test_equal_chunks_give_a_bracket_and_the_reason() -> None:
     found = of_size(what_if(in_chunks(100), chunksize=[400]), 400)
     assert found.seconds is None
     assert "chunks of data have about 100 events each" in str(found.reason)
-    assert found.low == pytest.approx((16 * 1.5 / 4) * (1 - TYPICAL_ERROR), rel=0.01)
+    assert found.low == pytest.approx((16 * 1.5 / 4) / (1 + TYPICAL_ERROR), rel=0.01)
     assert found.high == pytest.approx(16 * 1.5 * (1 + TYPICAL_ERROR), rel=0.01)
 
 
@@ -173,6 +227,13 @@ def test_repeats_and_other_runs_are_checks() -> None:
 def test_what_cannot_be_replayed_is_refused() -> None:
     with pytest.raises(NotMeasuredError, match="give runs of one analysis"):
         what_if(made_run(FOUR, 2), made_run(FOUR[:8], 2))
+    files, others = (with_call(made_run(FOUR, 2, name=name), fileset=name) for name in ("aa", "bb"))
+    with pytest.raises(NotMeasuredError, match="bb and aa read different files"):
+        what_if(files, made_run(FOUR, 2), others)
+    with pytest.raises(NotMeasuredError, match="aa ran Other and made Made"):
+        what_if(made_run(FOUR, 2), with_call(files, processor="Other"))
+    with pytest.raises(NotMeasuredError, match="made ran Made, Made and made Made"):
+        what_if(made_run(FOUR, 2), in_two_calls(made_run(FOUR, 2), 8))
     with pytest.raises(NotMeasuredError, match="no scheduler"):
         what_if(made_run(FOUR, 2, tasks=None, absent={"tasks": "no scheduler"}))
     with pytest.raises(NotMeasuredError, match="made cannot be replayed: no chunk of it gave a result"):
@@ -186,6 +247,22 @@ def test_what_is_not_known_makes_doubts() -> None:
     assert seconds(what_if(run, workers=[16], same_host=True)) == [3.0]
 
 
+@pytest.mark.parametrize(
+    "settings", [{"workers": [2, 0]}, {"threads": [-1]}, {"chunksize": [0]}, {"storage": 0.0}], ids=repr
+)
+def test_settings_are_above_0(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(settings))} is .*above 0"):
+        what_if(made_run(FOUR, 2), **settings)
+
+
+def test_a_range_is_above_0_with_any_error() -> None:
+    """One of two repeats took six times as long."""
+    found = what_if(made_run([plan(3.0)] * 16, 2), made_run([plan(0.5)] * 16, 2, name="quick"))
+    assert found.error == pytest.approx(5.0, rel=0.01)
+    one = found.predictions[0]
+    assert (one.low, one.high) == pytest.approx((14.0 / 6, 14.0 * 6), rel=0.01)
+
+
 # The command
 
 
@@ -196,6 +273,9 @@ def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [(one["workers"], round(one["seconds"])) for one in found["predictions"][:2]] == [(1, 48), (4, 12)]
     assert found["predictions"][-1]["chunksize"] == 200
     assert len(found["checks"]) == 2
+    assert found["same_host"] is False
+    assert main(["what-if", path, "--workers", "4", "--chunksize", "100", "--same-host"]) == 0
+    assert "Wall time, workers sharing 64 cores" in capsys.readouterr().out
     assert main(["what-if", "--workers=1", "4", "--", path]) == 0
     out = capsys.readouterr().out
     assert "48 s" in out

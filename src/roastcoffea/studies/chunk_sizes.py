@@ -25,7 +25,7 @@ SPREAD: Final = 0.15
 
 LEAST_FACTOR: Final = 0.1
 
-Law = Mapping[str, Numbers]
+ChunkLaw = Mapping[str, Numbers]
 """For each dataset the fixed seconds and those of an event, a row each part of a chunk."""
 
 
@@ -44,10 +44,10 @@ class NoLaw:
     reason: str
 
 
-def law_of(runs: Sequence[Chunks]) -> Law | NoLaw:
+def law_of(runs: Sequence[Chunks]) -> ChunkLaw | NoLaw:
     """What a chunk of so many events takes, by dataset, from all chunks of runs of the same analysis."""
     laws = {}
-    for name in runs[0].datasets:
+    for name in dict.fromkeys(name for chunks in runs for name in chunks.datasets):
         events = np.concatenate([chunks.events[rows] for chunks, rows in _of_dataset(runs, name)])
         reason = _untold(name, events)
         if reason is not None:
@@ -84,7 +84,7 @@ def _untold(name: str, events: Numbers) -> str | None:
     )
 
 
-def by_law(chunks: Chunks, law: Law, size: int) -> Chunks:
+def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
     """Chunks of another size as the law has them, scattered about it as the recorded ones are."""
     laws = np.array([law[name] for name in chunks.datasets])
     pieces = cut(chunks, size)

@@ -28,7 +28,7 @@ from roastcoffea.units import FRACTION, number
 Flags = npt.NDArray[np.bool_]
 
 SCHEDULER_SECONDS: Final = 1.1e-3
-"""CPU time of Dask's scheduler for a task, as measured on several versions and machines."""
+"""CPU time of Dask's scheduler for a task: assumed, as no run tells it."""
 
 TYPICAL_GAP: Final = 1.5e-3
 """Seconds between two tasks of a thread where a run has too few to tell."""
@@ -126,12 +126,14 @@ class Stage:
 class Recorded:
     """A run as a replay needs it.
 
-    `client` is the part of `seconds` that lies outside of all stages. `cores` is that of one host; None where it is not
-    known. `core_wait` is how much longer chunks computed, for want of cores, than their CPU time; None where nothing
-    tells. `doubts` tells what makes predictions from it doubtful.
+    `calls` are its Runner calls, one after the other: the processor of each, and the fingerprint of its files (None
+    where it is not known). `client` is the part of `seconds` that lies outside of all stages. `cores` is that of one
+    host; None where it is not known. `core_wait` is how much longer chunks computed, for want of cores, than their CPU
+    time; None where nothing tells. `doubts` tells what makes predictions from it doubtful.
     """
 
     name: str
+    calls: tuple[tuple[str, str | None], ...]
     seconds: float
     client: float
     stages: tuple[Stage, ...]
@@ -151,6 +153,11 @@ class Recorded:
         return self.workers, self.threads, self.chunksize
 
     @property
+    def workers_of_host(self) -> int:
+        """Workers that shared a host."""
+        return max(round(self.workers / self.hosts), 1)
+
+    @property
     def own_cluster(self) -> Cluster:
         """The cluster on which it was made."""
         return self.cluster(self.workers, self.threads, same_host=self.hosts == 1)
@@ -160,7 +167,7 @@ class Recorded:
         cores = float("inf") if self.cores is None else float(self.cores)
         if same_host:
             return Cluster(threads=threads, hosts=[(workers, cores)], scheduler_here=self.scheduler_here)
-        each = max(round(self.workers / self.hosts), 1)
+        each = self.workers_of_host
         full, rest = divmod(workers, each)
         hosts = [(each, cores)] * full + ([(rest, cores * rest / each)] if rest else [])
         return Cluster(threads=threads, hosts=hosts, scheduler_here=self.scheduler_here)
@@ -195,6 +202,7 @@ def _recorded(measurement: Measurement, name: str) -> Recorded:
     threads = int(median(lifetimes["threads"].to_pylist()))
     return Recorded(
         name=name,
+        calls=tuple((call.processor, call.fileset) for call in calls),
         seconds=run.stop - run.start,
         client=run.stop - run.start - sum(stage.seconds for stage in stages),
         stages=tuple(stages),

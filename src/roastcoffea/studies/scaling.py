@@ -15,8 +15,9 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.statistics import Numbers, sample_deviation
 from roastcoffea.records.run import FAILED
+from roastcoffea.studies.recorded import ABSENT_THREADS
 from roastcoffea.studies.sources import Source, measurement_of, name_of
-from roastcoffea.units import number
+from roastcoffea.units import FRACTION, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,6 +45,12 @@ LEAST_GAIN: Final = 0.1
 
 MOST_WORKERS: Final = 100_000
 
+SLOWER: Final = "more workers made it slower: no share of the work explains that"
+"""Why there is no law where more than all of the work would have to go one after the other."""
+
+DIGITS: Final = 6
+"""To which threads of a worker are compared: as a mean over time they are no whole number to the last bit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Between:
@@ -56,7 +63,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Runs with one number of workers.
+    """Runs with one number of workers: the most at one moment.
 
     `rate` is in events a second. `speedup` is beside that of one worker, if the smallest number scales perfectly;
     `efficiency` is the rate for each worker, beside that of the smallest number. `classes` are thread seconds for each
@@ -146,7 +153,11 @@ class Scaling:
 class _Seen:
     """What is taken of one run."""
 
+    name: str
     workers: int
+    threads: int
+    missing: float
+    """Share of the workers' time for which they were not there."""
     seconds: float
     events: float
     failed: bool
@@ -176,9 +187,11 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     NotMeasuredError
         If runs lack what is needed, or all have the same number of workers.
     """
-    measurements = [measurement_of(run) for run in runs]
-    unit = _unit(measurements)
-    seen = sorted((_seen(each, unit) for each in measurements), key=lambda each: each.workers)
+    measurements = [(name_of(run), measurement_of(run)) for run in runs]
+    for name, measurement in measurements:
+        _refuse_unusable(name, measurement)
+    unit = _unit([measurement for _, measurement in measurements])
+    seen = sorted((_seen(*named, unit) for named in measurements), key=lambda each: each.workers)
     groups = [list(group) for _, group in groupby(seen, key=lambda each: each.workers)]
     if len(groups) < 2:
         raise NotMeasuredError(
@@ -200,18 +213,30 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     )
 
 
+def _refuse_unusable(name: str, measurement: Measurement) -> None:
+    if measurement.time_ledger.absent is not None:
+        raise NotMeasuredError(f"{name} has no time ledger: {measurement.time_ledger.absent}")
+    if not measurement.metrics["peak_workers"]:
+        raise NotMeasuredError(f"{name} had no workers")
+    if not measurement.metrics["total_events"]:
+        raise NotMeasuredError(f"{name} processed 0 events: there is no rate; leave it out")
+
+
 def _unit(measurements: Sequence[Measurement]) -> str:
-    return "workers" if len({each.metrics["cores_per_worker"] for each in measurements}) == 1 else "threads"
+    each = {round(measurement.metrics["cores_per_worker"], DIGITS) for measurement in measurements}
+    return "workers" if len(each) == 1 else "threads"
 
 
-def _seen(measurement: Measurement, unit: str) -> _Seen:
-    metrics, ledger = measurement.metrics, measurement.time_ledger
-    if ledger.absent is not None:
-        raise NotMeasuredError(f"{name_of(measurement)} has no time ledger: {ledger.absent}")
-    environment, events = measurement.run.environment, metrics["total_events"]
+def _seen(name: str, measurement: Measurement, unit: str) -> _Seen:
+    metrics = measurement.metrics
+    environment, events, workers = measurement.run.environment, metrics["total_events"], metrics["peak_workers"]
+    threads = max(round(workers * metrics["cores_per_worker"]), 1)
     cores = {host.cores for host in environment.hosts}
     return _Seen(
-        workers=round(metrics["avg_workers" if unit == "workers" else "total_cores"]),
+        name=name,
+        workers=workers if unit == "workers" else threads,
+        threads=threads,
+        missing=1 - metrics["avg_workers"] / workers,
         seconds=metrics["elapsed_time_seconds"],
         events=events,
         failed=measurement.outcome == FAILED,
@@ -219,7 +244,7 @@ def _seen(measurement: Measurement, unit: str) -> _Seen:
         cores=cores.pop() if len(cores) == 1 else None,
         hosts=len(environment.hosts),
         scatter=_scatter(measurement),
-        classes={name: seconds / events for name, seconds in ledger.items()},
+        classes={each: seconds / events for each, seconds in measurement.time_ledger.items()},
     )
 
 
@@ -251,7 +276,12 @@ def _doubts(seen: Sequence[_Seen], unit: str) -> list[str]:
     found = ["some of the runs failed: they hold only what they had done by then"] * any(each.failed for each in seen)
     if len({each.chunksizes for each in seen}) > 1:
         found.append("the runs have different chunk sizes: what chunks cost is in the difference")
-    crowded = [each for each in seen if each.cores is not None and each.workers > each.cores * each.hosts]
+    found += [
+        f"workers came late or left in {each.name}: for {FRACTION.text(each.missing)} of their time they were not there"
+        for each in seen
+        if each.missing > ABSENT_THREADS
+    ]
+    crowded = [each for each in seen if each.cores is not None and each.threads > each.cores * each.hosts]
     if crowded:
         cores = number((crowded[0].cores or 0) * crowded[0].hosts)
         found.append(f"from {number(crowded[0].workers)} {unit} on they share {cores} cores: the laws mix both")
@@ -317,7 +347,11 @@ def _laws(kind: str, workers: Numbers, rates: Numbers) -> tuple[dict[str, Law], 
         elif degree == 1 and kind != STRONG:
             missing[name] = "it is for the same work on different numbers of workers"
         else:
-            laws[name] = _law(workers, rates, degree)
+            law = _law(workers, rates, degree)
+            if law.contention.value > 1 + SAME:
+                missing[name] = SLOWER
+            else:
+                laws[name] = law
     return laws, missing
 
 

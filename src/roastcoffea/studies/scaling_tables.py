@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MOST_LOSSES: Final = 6
 SMALL_LOSS: Final = 0.01
+SMALLEST_REST: Final = 0.0005
+OTHERS: Final = "others"
+"""The rest, with all that an event takes less: with it the shares make up 100 %."""
 WITHOUT_END: Final = "no end"
 
 
@@ -84,7 +87,11 @@ def _print_losses(console: Console, found: Scaling) -> None:
         line(console, "Nothing is lost.")
         return
     table = named_table("thread time", ["for each event", "share of the loss"])
-    for loss in found.losses[:MOST_LOSSES]:
-        if abs(loss.share) >= SMALL_LOSS and loss.seconds > 0:
-            table.add_row(loss.name, SECOND.text(loss.seconds), FRACTION.text(loss.share))
+    shown = [loss for loss in found.losses[:MOST_LOSSES] if loss.share >= SMALL_LOSS]
+    for loss in shown:
+        table.add_row(loss.name, SECOND.text(loss.seconds), FRACTION.text(loss.share))
+    others = [loss for loss in found.losses if loss not in shown]
+    share = sum(loss.share for loss in others)
+    if abs(share) >= SMALLEST_REST:
+        table.add_row(OTHERS, SECOND.text(sum(loss.seconds for loss in others)), FRACTION.text(share))
     console.print(Padding(table, INDENT, expand=False))

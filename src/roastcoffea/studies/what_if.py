@@ -11,9 +11,9 @@ from typing import IO, Any, Final
 import numpy as np
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.studies.chunk_sizes import Law, NoLaw, bracket, by_law, law_of
+from roastcoffea.studies.chunk_sizes import ChunkLaw, NoLaw, bracket, by_law, law_of
 from roastcoffea.studies.recorded import PARTS, Chunks, Recorded, Stage, recorded_run
-from roastcoffea.studies.replay import Cluster, Costs, Merging, Replayed, replayed
+from roastcoffea.studies.replay import Cluster, Costs, Load, Merging, Replayed, replayed
 from roastcoffea.studies.sources import Source
 from roastcoffea.units import FRACTION, number
 
@@ -35,9 +35,10 @@ STORAGE_FACTOR: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A change: what it makes of chunks, of what Dask takes, and of merging."""
+    """A change: what it makes of chunks, of preprocessing, of what Dask takes, and of merging."""
 
     chunks: Callable[[Chunks], Chunks] = lambda chunks: chunks
+    preprocessing: Callable[[Load], Load] = lambda load: load
     costs: Callable[[Costs], Costs] = lambda costs: costs
     merging: Callable[[Merging], Merging] = lambda merging: merging
 
@@ -58,6 +59,11 @@ def _faster_storage(factor: float, chunks: Chunks) -> Chunks:
     return replace(chunks, open_wait=chunks.open_wait / factor, read=chunks.read / factor)
 
 
+def _faster_opening(factor: float, load: Load) -> Load:
+    """What preprocessing waits for is taken for storage."""
+    return replace(load, wait=load.wait / factor)
+
+
 def _without_overhead(chunks: Chunks) -> Chunks:
     return replace(chunks, overhead=np.zeros(len(chunks)))
 
@@ -73,7 +79,9 @@ def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
         AS_RECORDED: Scenario(),
         "no metadata re-reads": Scenario(chunks=_without_rereads),
         "no stragglers": Scenario(chunks=_without_stragglers),
-        f"storage {storage:g} x faster": Scenario(chunks=partial(_faster_storage, storage)),
+        f"storage {storage:g} x faster": Scenario(
+            chunks=partial(_faster_storage, storage), preprocessing=partial(_faster_opening, storage)
+        ),
         "Dask's overhead gone": Scenario(
             chunks=_without_overhead, costs=_free, merging=lambda merging: replace(merging, fetch=0.0)
         ),
@@ -84,7 +92,8 @@ def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
 class Prediction:
     """Wall time of the run in seconds if it were so; from `low` to `high` where one number cannot be given.
 
-    `reason` says why there is none; `doubts` what makes it less certain than the others.
+    `reason` says why there is none; `doubts` what makes it less certain than the others. `rechunked` tells that the
+    files were cut into chunks of `chunksize`; else chunks are the recorded ones.
     """
 
     workers: int
@@ -95,6 +104,7 @@ class Prediction:
     low: float
     high: float
     scheduler_use: float
+    rechunked: bool = False
     reason: str | None = None
     doubts: tuple[str, ...] = ()
 
@@ -122,10 +132,12 @@ class WhatIf:
     """Predictions from recorded runs, with their error.
 
     `checks` are runs that were really made against their predictions, `spread` is the range of repeats' wall times
-    beside their median (None without repeats), `doubts` is what makes all predictions doubtful.
+    beside their median (None without repeats), `doubts` is what makes all predictions doubtful. With `same_host`
+    clusters are workers that share the cores of one host, else each brings as many as the recorded ones had.
     """
 
     runs: list[Recorded]
+    same_host: bool
     predictions: list[Prediction]
     checks: list[Check]
     spread: float | None
@@ -145,6 +157,7 @@ class WhatIf:
     def as_dict(self) -> dict[str, Any]:
         """Predictions, checks and doubts in plain types."""
         return {
+            "same_host": self.same_host,
             "predictions": [asdict(prediction) for prediction in self.predictions],
             "checks": [asdict(check) | {"error": check.error} for check in self.checks],
             "error": self.error,
@@ -184,12 +197,16 @@ def what_if(
     ------
     NotMeasuredError
         If the runs lack what a replay needs, or are not of the same analysis.
+    ValueError
+        If a number of workers or threads, a chunk size or `storage` is not above 0.
     """
+    _refuse_none(workers=workers or (), threads=threads or (), chunksize=chunksize, storage=[storage])
     runs = [recorded_run(source) for source in (run, *others)]
     _refuse_other_analyses(runs)
     study = _Study(runs, same_host, scenarios(storage))
     return WhatIf(
         runs=runs,
+        same_host=same_host,
         predictions=[
             *study.of_clusters(workers or [runs[0].workers], threads or [runs[0].threads]),
             *(study.of_chunksize(size) for size in chunksize),
@@ -200,14 +217,33 @@ def what_if(
     )
 
 
+def _refuse_none(**settings: Sequence[float]) -> None:
+    """Refuse settings with a number that is not above 0."""
+    for name, values in settings.items():
+        for value in values:
+            if not value > 0:
+                raise ValueError(f"{name} is {value:g}; give what is above 0")
+
+
 def _refuse_other_analyses(runs: Sequence[Recorded]) -> None:
     first = runs[0]
     for run in runs[1:]:
-        if run.events != first.events:
-            raise NotMeasuredError(
-                f"{run.name} processed {number(run.events)} events and {first.name} {number(first.events)}: "
-                "give runs of one analysis on the same files"
-            )
+        difference = _difference(first, run)
+        if difference is not None:
+            raise NotMeasuredError(f"{difference}: give runs of one analysis on the same files")
+
+
+def _difference(one: Recorded, other: Recorded) -> str | None:
+    """How the analyses of two runs differ; None where nothing tells that they do."""
+    first, second = (", ".join(processor for processor, _ in run.calls) for run in (one, other))
+    if first != second:
+        return f"{other.name} ran {second} and {one.name} {first}"
+    files = [{before, after} - {None} for (_, before), (_, after) in zip(one.calls, other.calls, strict=True)]
+    if any(len(fingerprints) > 1 for fingerprints in files):
+        return f"{other.name} and {one.name} read different files"
+    if one.events != other.events:
+        return f"{other.name} processed {number(other.events)} events and {one.name} {number(one.events)}"
+    return None
 
 
 def _error(checks: Sequence[Check], spread: float | None) -> float:
@@ -245,7 +281,7 @@ class _Study:
         return (max(seconds) - min(seconds)) / median(seconds) if len(seconds) > 1 else None
 
     @cached_property
-    def law(self) -> Law | NoLaw:
+    def law(self) -> ChunkLaw | NoLaw:
         """What a chunk of so many events takes."""
         return law_of([stage.chunks for run in self.runs for stage in run.stages if stage.chunks is not None])
 
@@ -313,7 +349,7 @@ class _Study:
             chunksize=self.runs[0].chunksize,
             scenario=scenario,
             seconds=(low * high) ** 0.5,
-            low=low * (1 - error),
+            low=low / (1 + error),
             high=high * (1 + error),
             scheduler_use=use,
             doubts=tuple(doubts),
@@ -351,7 +387,7 @@ class _Study:
             made = self._prediction(
                 run.workers, run.threads, AS_RECORDED, seconds, seconds, use, self._of_scheduler(use)
             )
-            return replace(made, chunksize=size)
+            return replace(made, chunksize=size, rechunked=True)
         ends = [
             self._in_chunks(lambda chunks: bracket(chunks, size)[0]),
             self._in_chunks(lambda chunks: bracket(chunks, size)[1]),
@@ -359,7 +395,7 @@ class _Study:
         low, high = sorted(seconds for seconds, _ in ends)
         use = max(use for _, use in ends)
         made = self._prediction(run.workers, run.threads, AS_RECORDED, low, high, use, self._of_scheduler(use))
-        return replace(made, chunksize=size, seconds=None, reason=law.reason)
+        return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law.reason)
 
     def _in_chunks(self, other: Callable[[Chunks], Chunks]) -> tuple[float, float]:
         """Wall time with other chunks, and how busy the scheduler was."""
@@ -378,7 +414,7 @@ def _replays(run: Recorded, cluster: Cluster, scenario: Scenario = NO_CHANGE, *,
 
 
 def _replay(stage: Stage, cluster: Cluster, scenario: Scenario, serial: bool) -> Replayed:
-    load = stage.load if stage.chunks is None else scenario.chunks(stage.chunks).load()
+    load = scenario.preprocessing(stage.load) if stage.chunks is None else scenario.chunks(stage.chunks).load()
     costs, merging = scenario.costs(stage.costs), scenario.merging(stage.merging)
     return replayed(load, cluster, costs, merging, serial=serial)
 

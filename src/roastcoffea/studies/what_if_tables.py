@@ -14,6 +14,7 @@ from roastcoffea.studies.tables import line, named_table, title
 from roastcoffea.units import FRACTION, SECOND, number
 
 if TYPE_CHECKING:
+    from roastcoffea.studies.recorded import Recorded
     from roastcoffea.studies.what_if import Check, Prediction, WhatIf
 
 UNKNOWN: Final = "-"
@@ -25,17 +26,41 @@ def print_what_if(found: WhatIf, file: IO[str] | None) -> None:
     console = console_for(file)
     recorded = found.runs[0]
     console.print(Text.assemble(("\nwhat if  ", "bold"), verbatim(console, recorded.name)), overflow="fold")
-    cores = "unknown" if recorded.cores is None else number(recorded.cores)
-    made = (
-        f"recorded: {SECOND.text(recorded.seconds)} on {_cluster(recorded.workers, recorded.threads)}, "
-        f"{number(recorded.hosts)} host(s) of {cores} cores, chunks of {_size(recorded.chunksize)} events"
-    )
-    console.print(Text(made, style=QUIET), overflow="fold")
-    clusters = [one for one in found.predictions if one.chunksize == recorded.chunksize]
-    _print_clusters(console, found, clusters)
-    _print_sizes(console, [one for one in found.predictions if one.chunksize != recorded.chunksize])
+    console.print(Text(_made(recorded), style=QUIET), overflow="fold")
+    _print_clusters(console, found, [one for one in found.predictions if not one.rechunked])
+    _print_sizes(console, [one for one in found.predictions if one.rechunked])
     _print_checks(console, found)
     _print_doubts(console, found)
+
+
+def _made(recorded: Recorded) -> str:
+    """On what a run was recorded."""
+    workers = _cluster(recorded.workers, recorded.threads)
+    cores = "an unknown number of cores" if recorded.cores is None else _counted(recorded.cores, "core")
+    chunks = "unknown size" if recorded.chunksize is None else f"{number(recorded.chunksize)} events"
+    return (
+        f"recorded: {SECOND.text(recorded.seconds)} on {workers} worker{'s' * (workers != '1')}, "
+        f"{_counted(recorded.hosts, 'host')} of {cores}, chunks of {chunks}"
+    )
+
+
+def _sharing(found: WhatIf) -> str:
+    """Which cores the workers of the predicted clusters have."""
+    recorded = found.runs[0]
+    if recorded.cores is None:
+        return "with as many cores as it takes"
+    cores, each = _counted(recorded.cores, "core"), recorded.workers_of_host
+    if found.same_host:
+        return f"workers sharing {cores}"
+    return (
+        f"each worker with {cores} of its own"
+        if each == 1
+        else f"each {number(each)} workers with {cores} of their own"
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{number(count)} {what}{'s' * (count != 1)}"
 
 
 def _cluster(workers: int, threads: int) -> str:
@@ -59,7 +84,7 @@ def _print_clusters(console: Console, found: WhatIf, predictions: Sequence[Predi
     names = list(dict.fromkeys(one.scenario for one in predictions))
     clusters = list(dict.fromkeys((one.workers, one.threads) for one in predictions))
     of = {(one.workers, one.threads, one.scenario): one for one in predictions}
-    title(console, f"Wall time, give or take {FRACTION.text(found.error)}")
+    title(console, f"Wall time, {_sharing(found)}; give or take {FRACTION.text(found.error)}")
     table = named_table("workers", ["as recorded", "range", "busy scheduler"])
     for workers, threads in clusters:
         one = of[workers, threads, names[0]]
@@ -77,7 +102,7 @@ def _print_clusters(console: Console, found: WhatIf, predictions: Sequence[Predi
 def _print_sizes(console: Console, predictions: Sequence[Prediction]) -> None:
     if not predictions:
         return
-    title(console, "Wall time in chunks of other sizes")
+    title(console, "Wall time in chunks of other sizes, on the recorded cluster")
     table = named_table("events", ["wall", "range"])
     for one in predictions:
         table.add_row(_size(one.chunksize), _seconds(one), _range(one))
