@@ -336,13 +336,11 @@ def list_measurements(folder: Path) -> None:
 
 def print_list(stored: Sequence[StoredRun]) -> None:
     """Print a line for each stored measurement, and the reason where one cannot be read."""
-    from rich.table import Table
-
-    from roastcoffea.report.terminal import console_for, verbatim
+    from roastcoffea.report.terminal import bare_table, console_for, verbatim
     from roastcoffea.units import duration
 
     console = console_for(None)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table = bare_table()
     table.add_column("started")
     table.add_column("elapsed", justify="right")
     table.add_column("outcome")
