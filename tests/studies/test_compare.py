@@ -274,6 +274,7 @@ def test_what_hosts_and_branches_cost_is_in_the_ledger(runs: Path) -> None:
 
 def test_collectors_and_measurements_are_taken_as_they_are(runs: Path) -> None:
     one, other = load(runs / "base-1"), load(runs / "branch")
+    assert compare(one.run, other).sides[0].runs[0].id == one.run.id
     assert roastcoffea.compare(one, other).sides[1].runs[0].metrics["total_branches_read"] == 3
     with pytest.raises(TypeError, match="not int"):
         compare(one, 1)
