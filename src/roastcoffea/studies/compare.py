@@ -181,10 +181,9 @@ class Comparison:
         MeasurementError
             If there is a file already.
         """
-        if path is None and form == "text":
-            self.print(everything=everything)
-        elif path is None:
-            print(self.text(form, everything=everything), end="")  # noqa: T201
+        if path is None:
+            text = self._for_terminal(everything) if form == "text" else self.text(form, everything=everything)
+            print(text, end="", flush=True)  # noqa: T201
         else:
             with whole_file(Path(path), overwrite=overwrite) as file:
                 file.write(self.text(form, everything=everything).encode())
@@ -204,6 +203,16 @@ class Comparison:
         file = StringIO()
         self.print(file, everything=everything)
         return file.getvalue()
+
+    def _for_terminal(self, everything: bool) -> str:
+        """It as the standard output shows it. Rich itself would end the process where nobody reads that any more."""
+        from roastcoffea.report.terminal import console_for
+        from roastcoffea.studies.sheets import print_sheets
+
+        console = console_for(None)
+        with console.capture() as captured:
+            print_sheets(console, sheets_of(self, everything=everything))
+        return captured.get()
 
     def _repr_html_(self) -> str:
         from roastcoffea.markup import page
