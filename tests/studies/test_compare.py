@@ -229,6 +229,13 @@ def test_other_forms_hold_the_same(runs: Path, tmp_path: Path, capsys: pytest.Ca
     assert "exists" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("labels", [["one"], ["one", "two", "three"]])
+def test_each_run_has_a_label(labels: list[str]) -> None:
+    run = Measurement(handmade_run())
+    with pytest.raises(ComparisonError, match=f"{len(labels)} labels for 2 runs: give one for each"):
+        compare(run, run, labels=labels)
+
+
 def test_names_are_text_wherever_they_stand() -> None:
     bad = "<script>alert(1)</script> | `x` $y$"
     found = compare(Measurement(handmade_run()), Measurement(handmade_run(name=bad)), labels=["a | b", bad])

@@ -247,7 +247,7 @@ def compare(
     Raises
     ------
     ComparisonError
-        If there is nothing to compare, or a condition cannot be understood.
+        If there is nothing to compare, labels are too few or too many, or a condition cannot be understood.
     MeasurementError
         If a measurement cannot be read.
     """
@@ -256,8 +256,10 @@ def compare(
         raise ComparisonError(f"it takes two runs or more to compare, up to {len(LETTERS)}; {len(given)} given")
     if not 0.5 <= confidence < 1:
         raise ComparisonError(f"a confidence of {confidence} is none: it lies between 0.5 and 1")
+    if labels and len(labels) != len(given):
+        raise ComparisonError(f"{len(labels)} labels for {len(given)} runs: give one for each")
     names: list[str | None] = [*labels] if labels else [None] * len(given)
-    sides = tuple(side_of(*each, folder) for each in zip(LETTERS, given, names, strict=False))
+    sides = tuple(side_of(*each, folder) for each in zip(LETTERS[: len(given)], given, names, strict=True))
     first, others = sides[0].runs, [side.runs for side in sides[1:]]
     return Comparison(
         sides=sides,
