@@ -236,6 +236,14 @@ def test_each_run_has_a_label(labels: list[str]) -> None:
         compare(run, run, labels=labels)
 
 
+def test_what_no_side_has_is_not_said_to_be_alike() -> None:
+    run = Measurement(handmade_run())
+    found = compare(run, run)
+    known = [row for row in found.rows if any(row.spreads)]
+    assert 0 < len(known) < len(found.rows)
+    assert f"- {len(known) + len(found.facts)} rows do not differ" in found.markdown()
+
+
 def test_names_are_text_wherever_they_stand() -> None:
     bad = "<script>alert(1)</script> | `x` $y$"
     found = compare(Measurement(handmade_run()), Measurement(handmade_run(name=bad)), labels=["a | b", bad])
