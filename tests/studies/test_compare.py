@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, Runner
 from distributed import Client, LocalCluster
 from handmade import empty_run, handmade_run
+from observing import observation
 from rich.cells import cell_len
 from scipy.stats import beta
 from storage import served
@@ -242,6 +244,15 @@ def test_what_no_side_has_is_not_said_to_be_alike() -> None:
     known = [row for row in found.rows if any(row.spreads)]
     assert 0 < len(known) < len(found.rows)
     assert f"- {len(known) + len(found.facts)} rows do not differ" in found.markdown()
+
+
+def test_events_that_are_not_known_are_remarked() -> None:
+    lacking = {name: value for name, value in observation().metrics.items() if name != "total_events"}
+    without = replace(observation(), name="older", metrics=lacking)
+    assert speed([observation()], [without]).text.endswith(
+        "; taken to have as many events, as those of older are not known"
+    )
+    assert "taken to have" not in speed([observation()], [observation()]).text
 
 
 def test_names_are_text_wherever_they_stand() -> None:

@@ -236,7 +236,7 @@ def compare(
         Two or more of: a measurement, a collector, a path, or a list of them, which are repeats of one run. A path is
         that of a measurement, of a folder of repeats, a pattern, or a name to which repeats have added a number.
     labels
-        What to call them.
+        What to call them, one for each.
     fail_if
         Conditions on the change of metrics, such as "event_rate_core_khz < -10%"; see `Comparison.status`.
     confidence
@@ -331,10 +331,19 @@ def _speed_text(
     what = "wall time" if name == WALL else f"event rate ({metric.label})"
     change = f"{what} {signed(FRACTION, (new - old) / old)}" if old else what
     told = f"{word}: {change}{interval_text(judgement, FRACTION)}, {_runs(after)} against {_runs(before)}"
+    taken = _taken_text(name, before, after)
     if judgement.side is not None:
-        return told
+        return f"{told}{taken}"
     needed = f"; {needed_text(judgement)}" if judgement.needed else ""
-    return f"{told}; {judgement.reason}{needed}"
+    return f"{told}; {judgement.reason}{needed}{taken}"
+
+
+def _taken_text(name: str, before: Sequence[Observation], after: Sequence[Observation]) -> str:
+    """That wall times were compared without knowing the events of all runs; nothing where they are known."""
+    lacking = [run.name for run in (*before, *after) if "total_events" not in run.metrics]
+    if name != WALL or not lacking:
+        return ""
+    return f"; taken to have as many events, as those of {', '.join(dict.fromkeys(lacking))} are not known"
 
 
 def _runs(side: Sequence[Observation]) -> str:
