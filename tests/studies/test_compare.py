@@ -340,7 +340,7 @@ def test_planted_differences_are_the_largest_parts(client: Client, files: Path) 
         there = fileset(*(server.url(path.name) for path in paths))
         run_on(client, there, branches=FLAT)  # the first chunk of a process imports what the others find
         server.latency = 0.05
-        remote = run_on(client, there, branches=FLAT - 3)
+        remote = run_on(client, there, branches=FLAT - 1)
         more = run_on(client, there, branches=FLAT)
         server.latency = 0.1
         slower = run_on(client, there, branches=FLAT)
