@@ -1,13 +1,16 @@
 """How often a comparison of repeats of one run finds a difference, and how often it finds one of 20 %.
 
 Makes real repeats of a short analysis on a local cluster, and of the same with a sleep that makes it 20 % slower, in
-random order, or takes those of a folder. Groups of them are then drawn at random and compared, many times.
+random order, or takes those of a folder. Groups of them are then drawn at random and compared, many times; and those
+that followed each other are compared as if they had been made A B A B, and A A B B. The exit status is 1 where a goal
+is missed.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -34,6 +37,8 @@ CHUNKS: Final = 16
 WORKERS: Final = 2
 MOST_FALSE: Final = 0.08
 LEAST_FOUND: Final = 0.95
+FOUND_BY: Final = 5
+"""Runs of each that have to find the slower one in so many draws."""
 
 
 class Short(ProcessorABC):  # type: ignore[misc]
@@ -88,13 +93,23 @@ def words(before: Sequence[Observation], after: Sequence[Observation], size: int
         yield speed([before[place] for place in first[:size]], [after[place] for place in second]).word
 
 
+def words_in_order(runs: Sequence[Observation], order: str) -> list[str]:
+    """Verdicts on runs that followed each other, told to be A and B in this order, from each run on."""
+    windows = (runs[start : start + len(order)] for start in range(len(runs) - len(order) + 1))
+    return [speed(*(_of(window, order, group) for group in "AB")).word for window in windows]
+
+
+def _of(window: Sequence[Observation], order: str, group: str) -> list[Observation]:
+    return [run for run, its in zip(window, order, strict=True) if its == group]
+
+
 def upper_bound(found: int, draws: int) -> float:
     """Rate that is higher with a confidence of 95 % than that of what was found (Clopper and Pearson)."""
     return 1.0 if found == draws else float(beta.ppf(0.95, found + 1, draws - found))
 
 
-def main() -> None:
-    """Make repeats, or take them, and print the rates."""
+def main() -> int:
+    """Make repeats, or take them, and print the rates; 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where repeats are kept, and taken from the next time")
     parser.add_argument("--repeats", type=int, default=40, help="runs of each kind (default: %(default)s)")
@@ -106,25 +121,34 @@ def main() -> None:
         if not list(folder.glob("same-*")):
             make(folder, options.repeats, options.seconds)
         same, slower = taken(folder, "same"), taken(folder, "slower")
-    report(same, slower, options.draws)
+    return report(same, slower, options.draws)
 
 
-def report(same: Sequence[Observation], slower: Sequence[Observation], draws: int) -> None:
-    """Print how repeats scatter, and the rates by size of the groups."""
+def report(same: Sequence[Observation], slower: Sequence[Observation], draws: int) -> int:
+    """Print how repeats scatter, and the rates by size of the groups; 1 where a goal is missed."""
     for name, runs in (("same", same), ("slower", slower)):
         walls = np.array([run.metrics["elapsed_time_seconds"] for run in runs])
         scatter = np.std(np.log(walls), ddof=1)
         print(f"{len(runs)} runs, {name}: wall time {np.median(walls):.3f} s in the median, scatter {scatter:.1%}")
+    reached = []
     for size in SIZES:
         false = sum(word != CANNOT_TELL for word in words(same, same, size, draws))
         found = sum(word == SLOWER for word in words(same, slower, size, draws))
         bound = upper_bound(false, draws)
-        marks = f"{'ok' if bound <= MOST_FALSE else 'TOO MANY'}, {'ok' if found >= LEAST_FOUND * draws else 'too few'}"
-        print(
-            f"{size} against {size}: false alarms {false / draws:.2%} (below {bound:.2%}), "
-            f"{SLOWER_BY:.0%} slower found in {found / draws:.1%} of {draws} draws: {marks}"
-        )
+        reached.append(bound <= MOST_FALSE)
+        print(f"{size} against {size}, {draws} draws: false alarms {false / draws:.2%} (below {bound:.2%}), ", end="")
+        print("ok" if reached[-1] else "MISSED")
+        for name, order in (("A B A B", "AB" * size), ("A A B B", "A" * size + "B" * size)):
+            in_order = words_in_order(same, order)
+            told = sum(word != CANNOT_TELL for word in in_order)
+            print(f"  of runs that followed each other, {name}: {told} of {len(in_order)}")
+        print(f"  {SLOWER_BY:.0%} slower found in {found / draws:.1%}", end="")
+        if size == FOUND_BY:
+            reached.append(found >= LEAST_FOUND * draws)
+            print(", ok" if reached[-1] else ", MISSED", end="")
+        print()
+    return 0 if all(reached) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

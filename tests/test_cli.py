@@ -77,11 +77,10 @@ def test_an_interrupt_is_one_line_and_status_130(
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
-    assert [
-        name
-        for name in ("compare", "demo", "export", "list", "metrics", "plot", "report", "show")
-        if f"\n  {name} " not in out
-    ] == []
+    named = [line.split()[0] for line in out.partition("Commands:\n")[2].splitlines()]
+    assert named == [
+        *("compare", "demo", "export", "list", "metrics", "plot", "report", "run", "scaling", "show", "what-if")
+    ]
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,6 +170,33 @@ def test_a_reader_that_leaves_gets_no_traceback(lines: int) -> None:
             process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "status"), [([], 0), (["--format", "json", "--fail-if", "elapsed_time_seconds > 5%"], 2)]
+)
+def test_a_reader_that_leaves_does_not_make_a_comparison_fail(options: list[str], status: int, drawable: Path) -> None:
+    command = [sys.executable, "-m", "roastcoffea", "compare", str(drawable), str(drawable), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == status
+
+
+def test_a_comparison_that_crashes_is_no_run_that_got_worse(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def crash(*given: object, **settings: object) -> None:
+        raise ZeroDivisionError("by 0")
+
+    monkeypatch.setattr("roastcoffea.studies.compare.compare", crash)
+    assert main(["compare", "A", "B"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("Traceback")
+    assert err.endswith("ZeroDivisionError: by 0\n")
 
 
 def test_the_module_is_the_command() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -47,8 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = error.ctx.command_path if error.ctx else "roastcoffea"
         return fail(f"{error.format_message()} (see {command} --help)", error.exit_code)
     except BrokenPipeError:
-        # The reader has gone, as `head` does. Python flushes once more as it exits, so give it a place to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_stdout()
         return FAILED
     except (RoastcoffeaError, OSError) as error:
         return fail(str(error), FAILED)
@@ -56,6 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given()
         return 0
     return given or 0
+
+
+def leave_stdout() -> None:
+    """Give Python, which flushes once more as it exits, a place to: the reader has gone, as `head` does."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def fail(reason: str, status: int) -> int:
@@ -312,13 +317,19 @@ def compare(
     condition holds with evidence, and 2 where that cannot be told or the input cannot be used. Changes are those
     from A: in %, else in the metric's unit.
     """
-    from roastcoffea.studies.compare import compare as compared
-
     try:
+        from roastcoffea.studies.compare import compare as compared
+
         comparison = compared(*runs, fail_if=fail_if, confidence=confidence, folder=RUNS_FOLDER)
-        comparison.write(output, form, everything=everything, overwrite=overwrite)
+        try:
+            comparison.write(output, form, everything=everything, overwrite=overwrite)
+        except BrokenPipeError:
+            leave_stdout()
     except (RoastcoffeaError, OSError) as error:
         return fail(str(error), UNUSABLE)
+    except Exception:  # noqa: BLE001  (Python's own status for it is that of a run that got worse)
+        traceback.print_exc()
+        return UNUSABLE
     return comparison.status
 
 
@@ -337,13 +348,11 @@ def list_measurements(folder: Path) -> None:
 
 def print_list(stored: Sequence[StoredRun]) -> None:
     """Print a line for each stored measurement, and the reason where one cannot be read."""
-    from rich.table import Table
-
-    from roastcoffea.report.terminal import console_for, verbatim
+    from roastcoffea.report.terminal import bare_table, console_for, verbatim
     from roastcoffea.units import duration
 
     console = console_for(None)
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table = bare_table()
     table.add_column("started")
     table.add_column("elapsed", justify="right")
     table.add_column("outcome")

@@ -84,6 +84,8 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
         raise MeasurementError(f"{path} is a folder; choose the name of a file")
     if path.exists() and not overwrite:
         raise MeasurementError(f"{path} exists; {OR_OVERWRITE}")
+    if not path.parent.is_dir():
+        raise MeasurementError(f"{path.parent} is no folder; make it, or choose another")
     hidden = _hidden(path.parent)
     try:
         with synced_file(hidden) as file:

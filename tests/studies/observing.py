@@ -57,7 +57,6 @@ def observation(
         "time_absent": None,
         "client_of": CLIENT_OF,
         "bytes": {"payload": payload, "re-read": 0},
-        "bytes_absent": None,
         "branches": BRANCHES,
         "hosts": {},
         "chunk_seconds": np.full(chunks, 1.0),

@@ -91,6 +91,11 @@ def test_growth_and_correlation(study: BranchStudy) -> None:
     assert "the size of the output says nothing of what was read" in study.sentence
 
 
+def test_two_counts_do_not_tell_whether_input_and_output_go_together(study: BranchStudy) -> None:
+    two = BranchStudy(study.table.iloc[[0, 2]].assign(bytes_output=[100, 400]), ())
+    assert "output x4: whether they go together takes three counts or more" in two.sentence
+
+
 def test_output_that_keeps_columns_grows_with_them(client: Any, sample: dict[str, Any]) -> None:
     found = branch_study(lambda count: Columns(count, keep=True), sample, COUNTS, client=client, chunksize=4000)
     assert found.notes == []

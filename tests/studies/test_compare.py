@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, Runner
 from distributed import Client, LocalCluster
 from handmade import empty_run, handmade_run
+from observing import observation
 from rich.cells import cell_len
 from scipy.stats import beta
 from storage import served
@@ -118,6 +120,7 @@ def test_the_gates_exit_status(
         (["base", "slow", "--confidence", "2"], "--confidence"),
         (["base", "slow", "--format", "pdf"], "'pdf' is not one of"),
         (["base", "slow", "-o", "base-1"], "'base-1' is a directory"),
+        (["base", "slow", "-o", "nowhere/x.md"], "nowhere is no folder; make it, or choose another"),
     ],
 )
 def test_what_cannot_be_used_is_one_line_and_status_2(
@@ -228,6 +231,30 @@ def test_other_forms_hold_the_same(runs: Path, tmp_path: Path, capsys: pytest.Ca
     assert "exists" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("labels", [["one"], ["one", "two", "three"]])
+def test_each_run_has_a_label(labels: list[str]) -> None:
+    run = Measurement(handmade_run())
+    with pytest.raises(ComparisonError, match=f"{len(labels)} labels for 2 runs: give one for each"):
+        compare(run, run, labels=labels)
+
+
+def test_what_no_side_has_is_not_said_to_be_alike() -> None:
+    run = Measurement(handmade_run())
+    found = compare(run, run)
+    known = [row for row in found.rows if any(row.spreads)]
+    assert 0 < len(known) < len(found.rows)
+    assert f"- {len(known) + len(found.facts)} rows do not differ" in found.markdown()
+
+
+def test_events_that_are_not_known_are_remarked() -> None:
+    lacking = {name: value for name, value in observation().metrics.items() if name != "total_events"}
+    without = replace(observation(), name="older", metrics=lacking)
+    assert speed([observation()], [without]).text.endswith(
+        "; taken to have as many events, as those of older are not known"
+    )
+    assert "taken to have" not in speed([observation()], [observation()]).text
+
+
 def test_names_are_text_wherever_they_stand() -> None:
     bad = "<script>alert(1)</script> | `x` $y$"
     found = compare(Measurement(handmade_run()), Measurement(handmade_run(name=bad)), labels=["a | b", bad])
@@ -273,6 +300,7 @@ def test_what_hosts_and_branches_cost_is_in_the_ledger(runs: Path) -> None:
 
 def test_collectors_and_measurements_are_taken_as_they_are(runs: Path) -> None:
     one, other = load(runs / "base-1"), load(runs / "branch")
+    assert compare(one.run, other).sides[0].runs[0].id == one.run.id
     assert roastcoffea.compare(one, other).sides[1].runs[0].metrics["total_branches_read"] == 3
     with pytest.raises(TypeError, match="not int"):
         compare(one, 1)
@@ -312,7 +340,7 @@ def test_planted_differences_are_the_largest_parts(client: Client, files: Path) 
         there = fileset(*(server.url(path.name) for path in paths))
         run_on(client, there, branches=FLAT)  # the first chunk of a process imports what the others find
         server.latency = 0.05
-        remote = run_on(client, there, branches=FLAT - 3)
+        remote = run_on(client, there, branches=FLAT - 1)
         more = run_on(client, there, branches=FLAT)
         server.latency = 0.1
         slower = run_on(client, there, branches=FLAT)

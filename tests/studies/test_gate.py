@@ -79,6 +79,20 @@ def test_what_becomes_of_a_condition(runs: list, text: str, word: str) -> None:
     assert text in outcome.text
 
 
+@pytest.mark.parametrize(("after", "text"), [((5.0, 5.0), "peak_workers > 5%"), ((3.0, 3.0), "peak_workers >= 50%")])
+def test_two_repeats_that_are_equal_tell_nothing(after: tuple[float, ...], text: str) -> None:
+    before = with_metric("peak_workers", 4.0, 4.0)
+    outcome = outcome_of(condition_of(text), before, with_metric("peak_workers", *after), "B")
+    assert outcome.word == UNKNOWN, outcome.text
+
+
+def test_a_relative_limit_beside_0_is_refused_with_the_way_out() -> None:
+    before = with_metric("bytes_reread", 0.0, 0.0, 0.0, 5.0)
+    outcome = outcome_of(condition_of("bytes_reread > 5%"), before, FAST, "B")
+    assert outcome.word == UNKNOWN
+    assert "without %" in outcome.text
+
+
 def test_it_takes_more_repeats_where_it_cannot_be_told() -> None:
     outcome = outcome_of(condition_of("event_rate_core_khz < -10%"), FAST, WILD, "B")
     assert "runs of each would tell" in outcome.text

@@ -66,6 +66,7 @@ def test_a_run_that_went_astray_hides_little() -> None:
         ((10.0, 10.1), (*SLOWER, 12.4, 12.5, 12.6), ABOVE, None),
         (FIVE, (9.0, 12.0, 10.5, 9.5, 11.0), None, "repeats differ as much"),
         ((0.0, 0.0, 0.0), (1.0, 1.0, 1.1), None, "no relative change"),
+        ((0.0, 0.0, 5.0), (0.0, 0.0, 0.0), None, "in its unit, without %"),
         ((4.0, 4.0, 4.0), (5.0, 5.0, 5.0), ABOVE, None),
         ((4.0, 4.0), (5.0, 5.0), None, "too few"),
         ((0.0, 0.0, 0.0), (0.0, 0.0, 0.0), None, "on the limit"),
@@ -107,6 +108,12 @@ def test_as_many_repeats_as_are_said_to_be_needed_do_tell() -> None:
     assert np.median(needed) == pytest.approx(2 * ((1.96 + 0.84) * 0.08 / np.log(1.05)) ** 2, rel=0.15)
     told = [judged(runs(1.0, 43), runs(1.05, 43)).side for _ in range(100)]
     assert told.count(ABOVE) >= 70
+
+
+def test_how_many_repeats_are_needed_does_not_depend_on_the_unit() -> None:
+    before, after = np.array([1000.0, 1010.0, 990.0, 1005.0]), np.array([1001.0, 1011.0, 992.0, 1003.0])
+    needed = [judged(scale * before, scale * after, relative=False).needed for scale in (1e-3, 1.0, 1e3)]
+    assert needed == [3, 3, 3]
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 from typing import IO, Any, Final
@@ -203,7 +203,7 @@ def _print_workers(console: Console, workers: pa.Table | str) -> None:
         if any(row[key] for row in rows) and (key != "clock_offset" or _clocks_differ(rows))
     }
     _print_title(console, f"workers ({number(len(rows))})")
-    table = _named_table("worker", *shown)
+    table = named_table("worker", shown)
     for row, *cells in list(zip(rows, *shown.values(), strict=True))[:MOST_WORKERS]:
         table.add_row(verbatim(console, row["worker"]), *cells)
     _print_table(console, table)
@@ -243,7 +243,7 @@ def _print_table(console: Console, table: Table) -> None:
 
 def _table(*headers: str) -> Table:
     """Table of labels with amounts flush right under the headers; without headers, with one value each."""
-    table = Table(box=None, show_header=bool(headers), padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
+    table = bare_table(show_header=bool(headers))
     table.add_column("", width=LABEL_WIDTH, overflow="fold")
     for header in headers or ("",):
         table.add_column(header, justify="right" if headers else "left", overflow="fold")
@@ -286,16 +286,21 @@ def _distributions(members: list[Metric], metrics: Metrics) -> Table:
 
 def _print_datasets(console: Console, datasets: Mapping[str, Mapping[str, Any]]) -> None:
     _print_title(console, "datasets")
-    table = _named_table("dataset", *(header for header, _, _ in DATASET_COLUMNS))
+    table = named_table("dataset", (header for header, _, _ in DATASET_COLUMNS))
     for name, amounts in datasets.items():
         cells = (_amount(unit, amounts.get(key)) for _, key, unit in DATASET_COLUMNS)
         table.add_row(verbatim(console, name), *cells)
     _print_table(console, table)
 
 
-def _named_table(first: str, *headers: str) -> Table:
-    """Table whose first column holds names of the user's."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
+def bare_table(*, show_header: bool = True) -> Table:
+    """Table without lines, and as yet without columns."""
+    return Table(box=None, show_header=show_header, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
+
+
+def named_table(first: str, headers: Iterable[str]) -> Table:
+    """Table whose first column holds names, and the others amounts."""
+    table = bare_table()
     table.add_column(first, min_width=NARROWEST_NAME, overflow="fold")
     for header in headers:
         table.add_column(header, justify="right", no_wrap=True)
@@ -315,7 +320,7 @@ def _print_sections(console: Console, sections: Mapping[str, Mapping[str, Mappin
     while sum(max(map(len, (header, *cells))) + 2 for header, cells in columns.items()) > room:
         del columns[next(header for header in DISPENSABLE if header in columns)]
     _print_title(console, "sections")
-    table = _named_table("section, dataset", *columns)
+    table = named_table("section, dataset", columns)
     for (label, _), *cells in zip(rows, *columns.values(), strict=True):
         table.add_row(verbatim(console, label), *cells)
     _print_table(console, table)
@@ -393,7 +398,7 @@ def _print_branches(console: Console, ledger: ByteLedger) -> None:
     rows = branches.to_pylist()
     rows.sort(key=lambda row: (-(row["bytes_payload_sum"] or 0) - (row["bytes_reread_sum"] or 0), row["branch"]))
     _print_title(console, "branches")
-    table = _named_table("branch", *(header for header, _ in BRANCH_COLUMNS))
+    table = named_table("branch", (header for header, _ in BRANCH_COLUMNS))
     for row in rows[:MOST_BRANCHES]:
         table.add_row(
             verbatim(console, row["branch"]), *(_amount(BYTE, row[f"{name}_sum"]) for _, name in BRANCH_COLUMNS)

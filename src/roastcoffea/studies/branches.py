@@ -50,6 +50,9 @@ FLAT: Final = 0.05
 STRAIGHT: Final = 0.9
 """Correlation from which two amounts are said to go together."""
 
+FEWEST_COUNTS: Final = 3
+"""Different counts from which on a correlation says anything: two points always lie on a line."""
+
 
 @dataclass(frozen=True)
 class BranchStudy:
@@ -70,9 +73,10 @@ class BranchStudy:
         return {name: self.correlation("branches_read", name) for name in SCALING[1:]}
 
     def correlation(self, one: str, other: str) -> float | None:
-        """Pearson's correlation of two columns; None where one does not vary, or was not measured throughout."""
+        """Pearson's correlation of two columns; None of two counts, or where one is unknown or constant."""
         first, second = (self.table[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in (one, other))
-        if len(first) < 3 or np.isnan(first).any() or np.isnan(second).any() or not (np.ptp(first) and np.ptp(second)):
+        few = self.table["branches_asked"].nunique() < FEWEST_COUNTS
+        if few or np.isnan(first).any() or np.isnan(second).any() or not (np.ptp(first) and np.ptp(second)):
             return None
         return float(np.corrcoef(first, second)[0, 1])
 
@@ -88,6 +92,8 @@ class BranchStudy:
         together = self.correlation(read, name)
         if abs(output - 1) <= FLAT:
             return f"{told}: the size of the output says nothing of what was read; it is that of what is filled."
+        if self.table["branches_asked"].nunique() < FEWEST_COUNTS:
+            return f"{told}: whether they go together takes three counts or more."
         if together is None or together < STRAIGHT:
             return f"{told}, not together: the size of the output stands for nothing that was read."
         return (

@@ -181,10 +181,9 @@ class Comparison:
         MeasurementError
             If there is a file already.
         """
-        if path is None and form == "text":
-            self.print(everything=everything)
-        elif path is None:
-            print(self.text(form, everything=everything), end="")  # noqa: T201
+        if path is None:
+            text = self._for_terminal(everything) if form == "text" else self.text(form, everything=everything)
+            print(text, end="", flush=True)  # noqa: T201
         else:
             with whole_file(Path(path), overwrite=overwrite) as file:
                 file.write(self.text(form, everything=everything).encode())
@@ -204,6 +203,16 @@ class Comparison:
         file = StringIO()
         self.print(file, everything=everything)
         return file.getvalue()
+
+    def _for_terminal(self, everything: bool) -> str:
+        """It as the standard output shows it. Rich itself would end the process where nobody reads that any more."""
+        from roastcoffea.report.terminal import console_for
+        from roastcoffea.studies.sheets import print_sheets
+
+        console = console_for(None)
+        with console.capture() as captured:
+            print_sheets(console, sheets_of(self, everything=everything))
+        return captured.get()
 
     def _repr_html_(self) -> str:
         from roastcoffea.markup import page
@@ -227,7 +236,7 @@ def compare(
         Two or more of: a measurement, a collector, a path, or a list of them, which are repeats of one run. A path is
         that of a measurement, of a folder of repeats, a pattern, or a name to which repeats have added a number.
     labels
-        What to call them.
+        What to call them, one for each.
     fail_if
         Conditions on the change of metrics, such as "event_rate_core_khz < -10%"; see `Comparison.status`.
     confidence
@@ -238,7 +247,7 @@ def compare(
     Raises
     ------
     ComparisonError
-        If there is nothing to compare, or a condition cannot be understood.
+        If there is nothing to compare, labels are too few or too many, or a condition cannot be understood.
     MeasurementError
         If a measurement cannot be read.
     """
@@ -247,8 +256,10 @@ def compare(
         raise ComparisonError(f"it takes two runs or more to compare, up to {len(LETTERS)}; {len(given)} given")
     if not 0.5 <= confidence < 1:
         raise ComparisonError(f"a confidence of {confidence} is none: it lies between 0.5 and 1")
+    if labels and len(labels) != len(given):
+        raise ComparisonError(f"{len(labels)} labels for {len(given)} runs: give one for each")
     names: list[str | None] = [*labels] if labels else [None] * len(given)
-    sides = tuple(side_of(*each, folder) for each in zip(LETTERS, given, names, strict=False))
+    sides = tuple(side_of(*each, folder) for each in zip(LETTERS[: len(given)], given, names, strict=True))
     first, others = sides[0].runs, [side.runs for side in sides[1:]]
     return Comparison(
         sides=sides,
@@ -320,10 +331,19 @@ def _speed_text(
     what = "wall time" if name == WALL else f"event rate ({metric.label})"
     change = f"{what} {signed(FRACTION, (new - old) / old)}" if old else what
     told = f"{word}: {change}{interval_text(judgement, FRACTION)}, {_runs(after)} against {_runs(before)}"
+    taken = _taken_text(name, before, after)
     if judgement.side is not None:
-        return told
+        return f"{told}{taken}"
     needed = f"; {needed_text(judgement)}" if judgement.needed else ""
-    return f"{told}; {judgement.reason}{needed}"
+    return f"{told}; {judgement.reason}{needed}{taken}"
+
+
+def _taken_text(name: str, before: Sequence[Observation], after: Sequence[Observation]) -> str:
+    """That wall times were compared without knowing the events of all runs; nothing where they are known."""
+    lacking = [run.name for run in (*before, *after) if "total_events" not in run.metrics]
+    if name != WALL or not lacking:
+        return ""
+    return f"; taken to have as many events, as those of {', '.join(dict.fromkeys(lacking))} are not known"
 
 
 def _runs(side: Sequence[Observation]) -> str:

@@ -151,7 +151,7 @@ def _value(run: Observation, name: str) -> float:
 
 def _word(condition: Condition, judgement: Judgement) -> str:
     if judgement.side is None:
-        on_limit = judgement.low is not None and judgement.low == judgement.high
+        on_limit = judgement.low is not None and judgement.over is None  # known, and not from repeats that scatter
         return UNKNOWN if not on_limit else FAILED if condition.inclusive else PASSED
     unwanted = (judgement.side == ABOVE) == condition.sign.startswith(">")
     return FAILED if unwanted else PASSED

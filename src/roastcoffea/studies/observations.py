@@ -66,7 +66,6 @@ class Observation:
     time_absent: str | None
     client_of: Mapping[str, float]
     bytes: Mapping[str, int | None]
-    bytes_absent: str | None
     branches: Mapping[str, Branch]
     hosts: Mapping[str, Work]
     chunk_seconds: Numbers
@@ -96,7 +95,6 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
         time_absent=time.absent,
         client_of=time.client_of,
         bytes=dict(read),
-        bytes_absent=read.absent,
         branches=_branches(read.branches),
         hosts=_hosts(run, chunks),
         chunk_seconds=_values(chunks, "wall_seconds"),

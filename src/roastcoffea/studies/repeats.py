@@ -41,6 +41,7 @@ MOST_NEEDED: Final = 1000
 
 RUNS: Final = "runs"
 CHUNKS: Final = "chunks"
+NO_RATIO: Final = "it was 0 before, so that there is no relative change: give the limit in its unit, without %"
 ABOVE: Final = "above"
 BELOW: Final = "below"
 
@@ -183,8 +184,8 @@ def judged(
         Whether repeats cannot differ, so that one value each is enough where indeed they do not.
     """
     first, second = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
-    if relative and np.median(first) == 0 and np.any(second):
-        return Judgement(None, None, None, None, "it was 0 before, so that there is no relative change")
+    if relative and np.median(first) == 0 and (np.any(first) or np.any(second)):
+        return Judgement(None, None, None, None, NO_RATIO)
     if np.ptp(first) == np.ptp(second) == 0 and (exact or min(len(first), len(second)) >= FEWEST):
         return _compared(float(np.median(first)), float(np.median(second)), limit, relative)
     return _tested(first, second, limit, relative, confidence)
@@ -267,7 +268,8 @@ def ways_of_ranks(first: int, second: int) -> list[int]:
 def _needed(old: Numbers, new: Numbers, moved: float, confidence: float, ratios: bool) -> int | None:
     """Repeats of each that tell a change of this size from the limit in 80 % of cases; None where it is over 1000."""
     scatter = sqrt((float(np.var(old, ddof=1)) + float(np.var(new, ddof=1))) / 2)
-    distance = max(abs(float(new.mean() - old.mean()) - moved), log1p(SMALLEST) if ratios else SMALLEST)
+    smallest = log1p(SMALLEST) if ratios else SMALLEST * abs(float(np.median(old)))
+    distance = max(abs(float(new.mean() - old.mean()) - moved), smallest)
     for count in range(FEWEST, MOST_NEEDED + 1):
         freedom = 2 * count - 2
         reach = float(stdtrit(freedom, (1 + confidence) / 2) + stdtrit(freedom, POWER))

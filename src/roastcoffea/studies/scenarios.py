@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import PathLike
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import ComparisonError
-from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import CATALOGUE, Metric, Metrics
 from roastcoffea.report.terminal import console_for
 from roastcoffea.studies.sheets import Amount, Sheet, print_sheets
+from roastcoffea.studies.sources import measurement_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,17 +63,12 @@ def compare_scenarios(scenarios: Mapping[str, Any], file: IO[str] | None = None)
 
 
 def _metrics(run: Any) -> Mapping[str, Any]:
-    if isinstance(run, str | PathLike):
-        return load(run).metrics
-    measurement = getattr(run, "measurement", run)
-    if isinstance(measurement, Measurement):
-        return measurement.metrics
     if isinstance(run, Metrics):
         return run
     if isinstance(run, Mapping):
         older = {name: run[alias] for alias, name in CATALOGUE.aliases.items() if alias in run}
         return older | dict(run)
-    raise TypeError(f"a scenario is a collector, a measurement, a path or a mapping, not {type(run).__name__}")
+    return measurement_of(run).metrics
 
 
 def _sheet(scenarios: Mapping[str, Mapping[str, Any]], known: Mapping[str, Metric]) -> Sheet:

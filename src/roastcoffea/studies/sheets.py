@@ -13,7 +13,7 @@ from rich.table import Table
 from roastcoffea.markup import Html, heading, paragraph
 from roastcoffea.markup import table as html_table
 from roastcoffea.report.page import frame
-from roastcoffea.report.terminal import INDENT, NARROWEST_NAME, QUIET, verbatim
+from roastcoffea.report.terminal import INDENT, NARROWEST_NAME, bare_table, verbatim
 
 MARKDOWN_SIGNS: Final = "\\`*_[]<>|~$&#"
 
@@ -65,7 +65,7 @@ def print_sheets(console: Console, sheets: Iterable[Sheet]) -> None:
 
 
 def _terminal_table(console: Console, sheet: Sheet) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=QUIET)
+    table = bare_table()
     for header, worded in zip(sheet.headers, sheet.worded, strict=True):
         if worded:
             table.add_column(verbatim(console, header), overflow="fold", min_width=NARROWEST_NAME)

@@ -16,6 +16,7 @@ from roastcoffea.measurement import Measurement, load
 from roastcoffea.records.run import FAILED
 from roastcoffea.store import RUN_FILE, list_runs
 from roastcoffea.studies.observations import Observation, observed
+from roastcoffea.studies.sources import measurement_of
 
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -80,18 +81,14 @@ def _label(given: Any, runs: Sequence[Observation]) -> str:
 
 def _measurements(given: Any, folder: Path | None) -> Iterator[tuple[str | None, Measurement]]:
     """Measurements one by one, with the name of their folder where they were loaded."""
-    if isinstance(given, Measurement):
-        yield None, given
-    elif isinstance(given, str | os.PathLike):
+    if isinstance(given, str | os.PathLike):
         for path in paths_of(given, folder):
             yield path.name, load(path)
     elif isinstance(given, Sequence):
         for one in given:
             yield from _measurements(one, folder)
-    elif isinstance(getattr(given, "measurement", None), Measurement):
-        yield None, given.measurement
     else:
-        raise TypeError(f"compare takes measurements, paths and lists of them, not {type(given).__name__}")
+        yield None, measurement_of(given)
 
 
 def paths_of(given: str | os.PathLike[str], folder: Path | None = None) -> list[Path]:

@@ -165,7 +165,8 @@ def _within(judgement: Judgement | None) -> str:
 
 def _hidden(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
     """How much is not shown, and what intervals are."""
-    alike = sum(not row.differs for row in comparison.rows) + sum(not fact.differs for fact in comparison.facts)
+    known = [row for row in comparison.rows if any(row.spreads)]
+    alike = sum(not row.differs for row in known) + sum(not fact.differs for fact in comparison.facts)
     lines = [] if everything else [f"{number(alike)} rows do not differ, or no more than repeats do: see --all"]
     if any(judgement.over == RUNS for row in comparison.rows for judgement in row.judgements if judgement is not None):
         lines.append(f"In brackets: {comparison.confidence:.0%} interval of the change, from repeats.")
