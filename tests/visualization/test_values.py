@@ -14,7 +14,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from pictures import DATASETS, GIB, synthetic_run
 
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
+from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.visualization import draw, plots
 from roastcoffea.visualization.colours import OF_BYTES, OF_TIME
 from roastcoffea.visualization.plots import extract_per_task_metrics
@@ -100,6 +102,20 @@ def test_workers_come_and_go() -> None:
     times, counts = ax.lines[0].get_data()
     assert dict(zip(times.tolist(), counts.tolist(), strict=True)) == {0: 1, 20: 2, 60: 2, 80: 1, 100: 1}
     assert len(LIFETIMES) == 3
+
+
+def test_workers_that_died_are_gone() -> None:
+    left = [row | {"start": T, "stop": T + 30} for row in LIFETIMES[:2]]
+    run = handmade_run(lifetimes=table_of_rows(LIFETIME_COLUMNS, left))
+    for function in (plots.plot_worker_count_timeline, plots.plot_throughput_timeline):
+        line = axes_of(function, run).figure.axes[-1].lines[-1]
+        assert [values.tolist() for values in line.get_data()] == [[0, 30, 100], [2, 0, 0]]
+
+
+def test_workers_that_were_counted_are_drawn_as_they_are_given() -> None:
+    ax = Figure().add_subplot()
+    plots.plot_worker_count_timeline(tracking_data={"worker_counts": {0: 4, 10: 4, 20: 0}}, ax=ax)
+    assert ax.lines[0].get_ydata().tolist() == [4, 4, 0]
 
 
 def test_the_area_below_the_data_rate_is_what_was_requested(run: Run) -> None:

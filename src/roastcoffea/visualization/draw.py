@@ -205,11 +205,6 @@ def _gridded(series: Series) -> tuple[Numbers, Numbers]:
     return grid[seen], rows[:, seen]
 
 
-def held(counts: Numbers) -> Numbers:
-    """Counts from moment to moment, of which the last is the one until then: all leave as the run ends."""
-    return counts if len(counts) == 1 or counts[-1] else np.append(counts[:-1], counts[-2])
-
-
 # Bars
 
 

@@ -132,7 +132,10 @@ class Material:
 
     @property
     def worker_counts(self) -> Counted:
-        """Moments, and the number of workers from each to the next: of lifetimes, else as it was counted."""
+        """Moments, and the number of workers from each to the next: as it was counted, else of lifetimes.
+
+        Of lifetimes the last number is that of the workers who stayed to the end of the run: they leave as it ends.
+        """
         times, counts = counts_of(self._older.get("tracking_data") or {})
         if len(times):
             return times, counts
@@ -142,7 +145,7 @@ class Material:
             raise NotMeasuredError("no worker was seen")
         left = np.searchsorted(np.sort(stops), moments, side="right")
         counted = np.searchsorted(np.sort(starts), moments, side="right") - left
-        return moments, counted.astype(np.float64)
+        return _to_the_end(moments, counted.astype(np.float64), self.run.stop)
 
     @property
     def span_metrics(self) -> SpanMetrics:
@@ -258,6 +261,13 @@ class Material:
             if metrics and name in metrics:
                 return metrics[name]
         return []
+
+
+def _to_the_end(moments: Numbers, counts: Numbers, stop: float) -> Counted:
+    """Numbers of workers up to the end of the run: none where all had left, else those who stayed until then."""
+    if moments[-1] < stop:
+        return np.append(moments, stop), np.append(counts, 0.0)
+    return moments, np.append(counts[:-1], counts[-2:-1] if len(counts) > 1 else counts)
 
 
 def _some(table: pa.Table, otherwise: str) -> pa.Table:

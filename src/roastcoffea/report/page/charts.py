@@ -35,7 +35,7 @@ from roastcoffea.report.page.packing import MOST_GROUPS, groups_of, packed_pixel
 from roastcoffea.report.page.stills import stacked, stream_picture
 from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
 from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
-from roastcoffea.visualization.draw import bytes_scale, held
+from roastcoffea.visualization.draw import bytes_scale
 from roastcoffea.visualization.material import Material
 from roastcoffea.visualization.plots.throughput import data_rates
 from roastcoffea.visualization.series import Integers
@@ -183,7 +183,6 @@ def _add_workers(plot: Any, context: _Context) -> None:
         times, counts = context.material.worker_counts
     except NotMeasuredError:
         return
-    counts = held(counts)
     source = ColumnDataSource({"x": _since(context, times), "workers": counts}, name="workers")
     plot.extra_y_ranges = {"workers": Range1d(start=0, end=1.15 * max(float(counts.max()), 1.0))}
     plot.step(

@@ -59,8 +59,7 @@ def _reads(chunks: pa.Table) -> tuple[Numbers, Numbers, Numbers]:
 
 def _draw_workers(ax: Axes, times: Numbers, counts: Numbers) -> None:
     beside = ax.twinx()
-    held = draw.held(counts)
-    beside.step(times, held, where="post", color=GREY, linewidth=1.2, linestyle="--")
+    beside.step(times, counts, where="post", color=GREY, linewidth=1.2, linestyle="--")
     beside.set_ylabel("workers (dashed)", color=GREY)
-    beside.set_ylim(0, 1.15 * max(held.max(), 1))
+    beside.set_ylim(0, 1.15 * max(counts.max(), 1))
     draw.whole_numbers(beside.yaxis)

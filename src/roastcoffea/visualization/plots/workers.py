@@ -22,8 +22,8 @@ def plot_worker_count_timeline(ax: Axes, worker_counts: Counted, start: float) -
     """Draw how many workers there were from moment to moment."""
     times, counts = worker_counts
     axis = draw.time_axis(ax, start, times[-1])
-    ax.step(axis(times), draw.held(counts), where="post", color=BLUE, linewidth=1.6)
-    ax.fill_between(axis(times), draw.held(counts), step="post", color=BLUE, alpha=0.25, linewidth=0)
+    ax.step(axis(times), counts, where="post", color=BLUE, linewidth=1.6)
+    ax.fill_between(axis(times), counts, step="post", color=BLUE, alpha=0.25, linewidth=0)
     ax.set_ylabel("workers")
     ax.set_ylim(bottom=0)
     draw.whole_numbers(ax.yaxis)

@@ -137,7 +137,7 @@
     if (place >= 0 && place < rates.x.length - 1) {
       lines.push([`${span(rates.x[place], rates.x[place + 1])}: ${digits(rates.rate[place])} ${told.rates.unit}`]);
     }
-    const at = workers ? placeOf(workers.x, x) : -1;
+    const at = workers && x <= workers.x.at(-1) ? placeOf(workers.x, x) : -1;
     if (at >= 0) lines.push([`${digits(workers.workers[at])} workers`]);
     return lines.length ? lines : null;
   }
