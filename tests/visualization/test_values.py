@@ -128,6 +128,25 @@ def test_the_area_below_the_data_rate_is_what_was_requested(run: Run) -> None:
     assert workers.max() == 4
 
 
+def test_clocks_that_are_ahead_are_set_right() -> None:
+    run = synthetic_run(workers=2, threads=1)
+    first = run.lifetimes["worker"][0].as_py()
+    ahead = [5.0 if worker == first else None for worker in run.lifetimes["worker"].to_pylist()]
+    lifetimes = without(run, "lifetimes", clock_offset=ahead).lifetimes
+    shifted = replace(run, lifetimes=lifetimes)
+    for table, column in (("chunks", "start"), ("chunks", "stop"), ("samples", "time")):
+        rows = getattr(run, table).select(["worker", column]).to_pylist()
+        moments = [row[column] + (5.0 if row["worker"] == first else 0.0) for row in rows]
+        shifted = without(shifted, table, **{column: moments})
+    for function in (plots.plot_throughput_timeline, plots.plot_total_active_tasks_timeline):
+        wanted, found = axes_of(function, run), axes_of(function, shifted)
+        assert found.get_xlim() == pytest.approx(wanted.get_xlim())
+        for one, other in zip(wanted.patches, found.patches, strict=True):
+            np.testing.assert_allclose(one.get_path().vertices, other.get_path().vertices, atol=1e-4)
+        for one, other in zip(wanted.lines, found.lines, strict=True):
+            np.testing.assert_allclose(one.get_xydata(), other.get_xydata(), atol=1e-4)
+
+
 def test_amounts_in_bins_against_a_sum_over_small_steps() -> None:
     starts, stops, amounts = np.array([0.0, 1.0, 2.5]), np.array([2.0, 4.0, 2.5]), np.array([4.0, 6.0, 5.0])
     # 2 a second until 2, 2 a second from 1 to 4, 5 at once at 2.5

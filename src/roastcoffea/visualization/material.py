@@ -15,7 +15,7 @@ from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger, eval
 from roastcoffea.metrics.bytes import branches_of
 from roastcoffea.metrics.catalogue import RUN, Fact, NotMeasuredError, Sourced
 from roastcoffea.metrics.chunks import PHASES_OF_CHUNKS
-from roastcoffea.metrics.facts import measured_values, reason_of_absence, recorded, with_outcome
+from roastcoffea.metrics.facts import clock_offsets, measured_values, reason_of_absence, recorded, with_outcome
 from roastcoffea.metrics.sections import sections_of
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.chunks import OK
@@ -90,8 +90,9 @@ class Material:
 
     @property
     def chunks(self) -> pa.Table:
-        """Attempts of chunks, of which there is at least one."""
-        return _some(recorded(self.run, "chunks"), "no attempt of a chunk was seen")
+        """Attempts of chunks, of which there is at least one; start and stop are on the client's clock."""
+        found = _some(recorded(self.run, "chunks"), "no attempt of a chunk was seen")
+        return self._on_clients_clock(found, "start", "stop")
 
     @property
     def computed_chunks(self) -> pa.Table:
@@ -122,8 +123,8 @@ class Material:
 
     @property
     def samples(self) -> pa.Table:
-        """Samples of workers, of which there is at least one."""
-        return _some(recorded(self.run, "samples"), "no sample of a worker was taken")
+        """Samples of workers, of which there is at least one; their time is on the client's clock."""
+        return self._on_clients_clock(_some(recorded(self.run, "samples"), "no sample of a worker was taken"), "time")
 
     @property
     def lifetimes(self) -> pa.Table:
@@ -254,6 +255,18 @@ class Material:
     def _made(self, table: pa.Table | None, field: str) -> pa.Table:
         if table is None:
             raise NotMeasuredError(reason_of_absence(self.run, "chunks" if self.run.chunks is None else field))
+        return table
+
+    def _on_clients_clock(self, table: pa.Table, *columns: str) -> pa.Table:
+        """Table whose moments (these columns) were on the clocks of workers."""
+        offsets = {worker: offset for worker, offset in clock_offsets(self.run).items() if offset}
+        if not offsets:
+            return table
+        place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))
+        ahead = pc.fill_null(pc.take(pa.array(list(offsets.values())), place), 0.0)
+        for name in columns:
+            number = table.schema.get_field_index(name)
+            table = table.set_column(number, table.schema.field(number), pc.subtract(table[name], ahead))
         return table
 
     def _reported(self, name: str) -> Any:
