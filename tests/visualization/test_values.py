@@ -107,9 +107,8 @@ def test_workers_come_and_go() -> None:
 def test_workers_that_died_are_gone() -> None:
     left = [row | {"start": T, "stop": T + 30} for row in LIFETIMES[:2]]
     run = handmade_run(lifetimes=table_of_rows(LIFETIME_COLUMNS, left))
-    for function in (plots.plot_worker_count_timeline, plots.plot_throughput_timeline):
-        line = axes_of(function, run).figure.axes[-1].lines[-1]
-        assert [values.tolist() for values in line.get_data()] == [[0, 30, 100], [2, 0, 0]]
+    line = axes_of(plots.plot_worker_count_timeline, run).lines[0]
+    assert [values.tolist() for values in line.get_data()] == [[0, 30, 100], [2, 0, 0]]
 
 
 def test_workers_that_were_counted_are_drawn_as_they_are_given() -> None:
@@ -122,10 +121,21 @@ def test_the_area_below_the_data_rate_is_what_was_requested(run: Run) -> None:
     ax = axes_of(plots.plot_throughput_timeline, run)
     values, edges, _ = ax.patches[0].get_data()
     assert "Mbit/s" in ax.get_ylabel()
-    requested = sum(run.chunks["bytes_requested"].to_pylist())
+    requested = sum(sum(table["bytes_requested"].to_pylist()) for table in (run.chunks, run.preprocessing))
+    assert ax.get_xlabel() == "time since the start of the run (s)"
     assert float(np.sum(values * np.diff(edges))) * 1e6 / 8 == pytest.approx(requested)
     workers = ax.figure.axes[1].lines[0].get_ydata()
     assert workers.max() == 4
+
+
+def test_bytes_that_are_not_known_are_told_and_a_checkpoint_requested_none(run: Run) -> None:
+    number = len(run.chunks)
+    unknown = [None if row < 30 else 1000 for row in range(number)]
+    changed = without(run, "chunks", bytes_requested=unknown, coffea_bytes_read=[None] * number)
+    ax = axes_of(plots.plot_throughput_timeline, changed)
+    assert ax.get_xlabel().endswith(f"\nthe bytes or times of 30 of {number + 6} attempts are\nnot known")
+    loaded = without(changed, "chunks", outcome=["checkpoint" if row < 30 else "ok" for row in range(number)])
+    assert "known" not in axes_of(plots.plot_throughput_timeline, loaded).get_xlabel()
 
 
 def test_clocks_that_are_ahead_are_set_right() -> None:

@@ -18,7 +18,7 @@ from roastcoffea.metrics.chunks import PHASES_OF_CHUNKS
 from roastcoffea.metrics.facts import clock_offsets, measured_values, reason_of_absence, recorded, with_outcome
 from roastcoffea.metrics.sections import sections_of
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.records.chunks import OK
+from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, SpanMetrics
 from roastcoffea.visualization.older import chunks_of, counts_of, kind_of, samples_of
 
@@ -93,6 +93,20 @@ class Material:
         """Attempts of chunks, of which there is at least one; start and stop are on the client's clock."""
         found = _some(recorded(self.run, "chunks"), "no attempt of a chunk was seen")
         return self._on_clients_clock(found, "start", "stop")
+
+    @property
+    def requests(self) -> pa.Table:
+        """When attempts of chunks and of preprocessing ran, and the bytes that each requested; null is not known."""
+        chunks = self.chunks
+        asked = pc.coalesce(chunks["bytes_requested"], chunks["coffea_bytes_read"])
+        loaded = pc.fill_null(pc.equal(chunks["outcome"], CHECKPOINT), False)
+        found = [_timed(chunks, pc.if_else(loaded, pc.fill_null(asked, 0), asked))]
+        if not len(found[0].drop_null()):
+            raise NotMeasuredError("of no attempt of a chunk it is known when it ran and what it requested")
+        if self.run.preprocessing is not None:
+            openings = self._on_clients_clock(self.run.preprocessing, "start", "stop")
+            found.append(_timed(openings, openings["bytes_requested"]))
+        return pa.concat_tables(found)
 
     @property
     def computed_chunks(self) -> pa.Table:
@@ -281,6 +295,10 @@ def _to_the_end(moments: Numbers, counts: Numbers, stop: float) -> Counted:
     if moments[-1] < stop:
         return np.append(moments, stop), np.append(counts, 0.0)
     return moments, np.append(counts[:-1], counts[-2:-1] if len(counts) > 1 else counts)
+
+
+def _timed(attempts: pa.Table, requested: pa.ChunkedArray) -> pa.Table:
+    return pa.table({"start": attempts["start"], "stop": attempts["stop"], "bytes": requested})
 
 
 def _some(table: pa.Table, otherwise: str) -> pa.Table:
