@@ -277,9 +277,15 @@ def test_shares_of_files() -> None:
 
 def test_shares_of_many_files() -> None:
     files = {f"{number}.root": {"bytes_read_percent": number, "branches_read_percent": None} for number in range(40)}
+    files["0.root"]["bytes_read_percent"] = None
     ax = Figure().add_subplot()
     plots.plot_data_access_percentage(metrics={"file_read_metrics": files}, ax=ax)
-    assert [sum(patch.get_data().values) for patch in ax.patches] == [40, 0]
+    assert [sum(patch.get_data().values) for patch in ax.patches] == [39]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["share of its bytes"]
+    assert ax.get_xlabel().replace("\n", " ") == (
+        "share of a file that was read (%) the share of its bytes is not known for 1 of 40 files "
+        "the share of its branches is not known for 40 files"
+    )
 
 
 def test_branches_are_first_read_and_read_again() -> None:
