@@ -252,6 +252,22 @@ def test_title_size_and_file(run: Run, tmp_path: Path, no_pyplot: None) -> None:
     assert plots.plot_byte_ledger(run, title="Mine")[1].get_title() == "Mine"
 
 
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = registry.save(Figure(), tmp_path / "figure")
+    assert file == tmp_path / "figure.png"
+    before = file.read_bytes()
+
+    def broken(figure: Figure, file: Any, **options: Any) -> None:
+        file.write(b"half of")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(Figure, "savefig", broken)
+    with pytest.raises(OSError, match="the disk is full"):
+        registry.save(Figure(), file)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_where_pyplot_is_in_use_the_figure_is_its_own(run: Run, pyplot: Any) -> None:
     figure, _ = plots.plot_byte_ledger(run)
     assert pyplot.gcf() is figure
