@@ -16,7 +16,7 @@ from pictures import DATASETS, GIB, synthetic_run
 
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
-from roastcoffea.records.workers import LIFETIME_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.visualization import draw, plots
 from roastcoffea.visualization.colours import OF_BYTES, OF_TIME
 from roastcoffea.visualization.plots import extract_per_task_metrics
@@ -204,6 +204,19 @@ def test_all_tasks_of_all_workers() -> None:
     ax = axes_of(plots.plot_total_active_tasks_timeline, run)
     times, values = ax.lines[0].get_data()
     assert (times[0], values[0], values[-1]) == (0, 0, 2)
+
+
+def test_the_sum_over_workers_has_no_ramps_between_their_samples() -> None:
+    moments = {"a": [0.0, 10, 20, 30], "b": [4.0, 14, 24], "c": [8.0, 18]}
+    rows = [{"worker": name, "time": T + at, "processing": 2} for name, times in moments.items() for at in times]
+    lives = [LIFETIMES[0] | {"worker": name, "start": T, "stop": T + (22 if name == "c" else 100)} for name in moments]
+    samples = table_of_rows(SAMPLE_COLUMNS, rows)
+    run = handmade_run(samples=samples, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
+    times, values = axes_of(plots.plot_total_active_tasks_timeline, run).lines[0].get_data()
+    assert values.tolist() == np.where(times <= 22, 6, 4).tolist()
+    untold = replace(run, lifetimes=None)
+    times, values = axes_of(plots.plot_total_active_tasks_timeline, untold).lines[0].get_data()
+    assert values.tolist() == np.where(times <= 28, 6, 4).tolist()
 
 
 def test_activities_of_tasks() -> None:

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from roastcoffea.visualization.colours import BLUE, CYCLE, GREY
-from roastcoffea.visualization.series import Series, on_grid
+from roastcoffea.visualization.series import Series, lasting, on_grid
 
 MOST_LINES: Final = 7
 """Workers or datasets that are told apart by line; more are drawn as bands, or together."""
@@ -185,9 +185,9 @@ def worker_mean(ax: Axes, series: Series, start: float, stop: float, scale: floa
     legend(ax)
 
 
-def worker_sum(ax: Axes, series: Series, start: float, stop: float) -> None:
-    """Draw the sum over the workers that are there."""
-    grid, rows = _gridded(series)
+def worker_sum(ax: Axes, series: Series, start: float, stop: float, there: Mapping[str, tuple[float, float]]) -> None:
+    """Draw the sum over the workers that are there; `there` is when each arrived and left, as far as that is known."""
+    grid, rows = _gridded(lasting(series, there))
     axis = time_axis(ax, start, stop)
     total = np.nansum(rows, axis=0)
     ax.fill_between(axis(grid), total, color=BLUE, alpha=0.3, linewidth=0)

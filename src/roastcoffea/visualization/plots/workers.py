@@ -42,6 +42,15 @@ def _end(series: Series) -> float:
     return float(max(times[-1] for times in series.times))
 
 
+def _presence(lifetimes: pa.Table | None) -> dict[str, tuple[float, float]]:
+    """When each worker arrived and left, as far as that is known."""
+    if lifetimes is None:
+        return {}
+    known = lifetimes.select(["worker", "start", "stop"]).drop_null()
+    lives = known.group_by("worker").aggregate([("start", "min"), ("stop", "max")]).to_pylist()
+    return {life["worker"]: (life["start_min"], life["stop_max"]) for life in lives}
+
+
 @plot("Memory of the workers (mean)")
 def plot_memory_utilization_mean_timeline(ax: Axes, samples: pa.Table, start: float) -> None:
     """Draw the workers' memory in percent of what Dask may use: the mean, and from the least to the most."""
@@ -102,9 +111,14 @@ def plot_worker_activity_timeline(ax: Axes, samples: pa.Table, start: float) -> 
 
 
 @plot("Tasks assigned to all workers")
-def plot_total_active_tasks_timeline(ax: Axes, samples: pa.Table, start: float) -> None:
-    """Draw how many tasks all workers together were assigned, executing or waiting."""
+def plot_total_active_tasks_timeline(
+    ax: Axes, samples: pa.Table, start: float, lifetimes: pa.Table | None = None
+) -> None:
+    """Draw how many tasks all workers together were assigned, executing or waiting.
+
+    A worker has what its first sample tells from its arrival on, and what its last one tells until it left.
+    """
     series = series_of(samples, "processing")
-    draw.worker_sum(ax, series, start, _end(series))
+    draw.worker_sum(ax, series, start, _end(series), _presence(lifetimes))
     ax.set_ylabel("tasks assigned")
     draw.whole_numbers(ax.yaxis)
