@@ -179,6 +179,13 @@ def test_what_was_not_measured_is_an_error_that_says_what_and_why(name: str, pyp
     assert pyplot.get_fignums() == []
 
 
+def test_where_drawing_finds_nothing_the_title_of_the_user_stays(run: Run) -> None:
+    ax = Figure().add_subplot(title="Mine")
+    with pytest.raises(ValueError, match="no sample tells occupancy"):
+        plots.plot_occupancy_timeline(handmade_run(), ax=ax)
+    assert ax.get_title() == "Mine"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_in_which_little_happened(name: str) -> None:
     for run in (empty_run(), handmade_run()):

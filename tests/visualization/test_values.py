@@ -97,6 +97,21 @@ def test_the_time_ledger_over_time() -> None:
     assert (ax.get_xlabel().partition("\n")[0], ax.get_ylabel()) == ("time since the start of the run (s)", "threads")
 
 
+def test_classes_that_were_not_measured_are_told() -> None:
+    run = handmade_run(pauses=None)
+    for function in (plots.plot_time_ledger, plots.plot_time_ledger_timeline):
+        assert axes_of(function, run).get_xlabel().endswith("\nnot measured: paused")
+        assert "not measured" not in axes_of(function, handmade_run()).get_xlabel()
+
+
+def test_every_dataset_has_an_entry_in_the_legend(run: Run) -> None:
+    odd = {DATASETS[0]: None, DATASETS[1]: "_private", DATASETS[2]: "$x"}
+    changed = without(run, "chunks", dataset=[odd[name] for name in run.chunks["dataset"].to_pylist()])
+    for function in (plots.plot_runtime_distribution, plots.plot_runtime_vs_events):
+        entries = [text.get_text() for text in axes_of(function, changed).get_legend().get_texts()]
+        assert {"(none)", " _private", r"\$x"} <= set(entries)
+
+
 def test_workers_come_and_go() -> None:
     ax = axes_of(plots.plot_worker_count_timeline, handmade_run())
     times, counts = ax.lines[0].get_data()

@@ -30,6 +30,7 @@ NARROW: Final = 0.01
 
 GRID: Final = 300
 LONGEST_NAME: Final = 30
+NAMELESS: Final = "(none)"
 NOTE_WIDTH: Final = 46
 LONGEST_NOTE: Final = 3 * NOTE_WIDTH
 POINTS_PER_INCH: Final = 72
@@ -82,9 +83,15 @@ def whole_numbers(axis: Axis) -> None:
 
 def short(name: str | None, longest: int = LONGEST_NAME) -> str:
     """Name that fits beside an axis: the middle of a long one is left out; `$` stays what it is."""
-    text = str("(none)" if name is None else name).replace("$", r"\$")
+    text = str(NAMELESS if name is None else name).replace("$", r"\$")
     half = (longest - 1) // 2
     return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
+
+
+def entry(name: str | None) -> str:
+    """Name in a legend; matplotlib leaves out what begins with an underscore."""
+    text = short(name)
+    return f" {text}" if text.startswith("_") else text
 
 
 def letters(ax: Axes) -> float:
@@ -256,7 +263,7 @@ def pooled(names: Sequence[str | None], parts: Mapping[str, Numbers]) -> tuple[l
 def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things: str, whole: bool = False) -> None:
     """Draw how values are distributed, stacked of groups where they are few; `whole` numbers get bins of their own."""
     edges = _edges(values, whole)
-    named = np.array([str(group) for group in groups], dtype=object)
+    named = np.array([NAMELESS if group is None else str(group) for group in groups], dtype=object)
     kinds, sizes = np.unique(named, return_counts=True)
     if len(kinds) == 1 or len(kinds) > MOST_LINES:
         ax.stairs(np.histogram(values, edges)[0], edges, fill=True, color=BLUE)
@@ -264,7 +271,7 @@ def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things
         below = np.zeros(len(edges) - 1)
         for kind, colour in zip(kinds[np.argsort(-sizes, kind="stable")], CYCLE, strict=False):
             reached = below + np.histogram(values[named == kind], edges)[0]
-            ax.stairs(reached, edges, baseline=below, fill=True, color=colour, alpha=0.85, label=short(kind))
+            ax.stairs(reached, edges, baseline=below, fill=True, color=colour, alpha=0.85, label=entry(kind))
             below = reached
     if whole:
         ax.set_xlim(edges[0] - 1, edges[-1] + 1)
@@ -298,7 +305,7 @@ def cloud(ax: Axes, x: Numbers, y: Numbers, groups: Sequence[str | None], things
     kinds = list(dict.fromkeys(groups))
     for kind, colour in zip(kinds if len(kinds) <= MOST_LINES else [None], CYCLE, strict=False):
         here = np.array([group == kind for group in groups]) if len(kinds) <= MOST_LINES else slice(None)
-        label = short(kind) if 1 < len(kinds) <= MOST_LINES else None
+        label = entry(kind) if 1 < len(kinds) <= MOST_LINES else None
         ax.plot(x[here], y[here], ".", color=colour, markersize=7, alpha=0.75, markeredgewidth=0, label=label)
 
 

@@ -135,8 +135,8 @@ class Plot:
             raise
 
     def _drawn_on(self, ax: Axes, inputs: list[Any], title: str) -> Axes:
-        ax.set_title(title)
         self.draw(ax, *inputs)
+        ax.set_title(title)  # last: where there is nothing to draw axes stay as they are
         return ax
 
     def _title(self, material: Material) -> str:
