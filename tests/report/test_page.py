@@ -97,13 +97,10 @@ def test_areas_of_the_classes_sum_to_the_ledger(page: str, measurement: Measurem
     assert offered == pytest.approx(measurement.time_ledger.total, rel=1e-5)
 
 
-def test_the_picture_without_scripts_says_what_its_highest_point_is(page: str) -> None:
-    still = page.partition('id="plot-classes"')[2].partition("</noscript>")[0]
-    most = float(still.partition('aria-label="')[2].partition(" threads")[0])
+def test_the_picture_without_scripts_says_what_its_highest_point_is() -> None:
     context = charts._Context(Material.of(synthetic_run()), 0.0, 1.0, None, False)
     edges, threads = np.arange(601.0), {"compute": np.tile([0.0, 0.0, 0.0, 8.0], 150)}
     assert 'aria-label="2 threads"' in charts._still_of_classes(context, edges, threads)
-    assert 0 < most <= 8
 
 
 def array(told: dict[str, Any]) -> Any:
