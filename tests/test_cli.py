@@ -136,6 +136,8 @@ def test_plot_writes_files_and_names_them(
     assert [file.read_bytes()[1:4] for file in files] == [b"PNG", b"PNG"]
     assert main(["plot", str(drawable), "sections", "-o", "here", "--format", "pdf"]) == 0
     assert Path("here", "sections.pdf").read_bytes().startswith(b"%PDF")
+    assert main(["plot", str(drawable / "run.json"), "byte_ledger"]) == 0
+    assert [path.name for path in Path("roastcoffea-plots").iterdir()] == ["by hand"]
     capsys.readouterr()
 
 

@@ -25,6 +25,7 @@ from coffea.processor import DaskExecutor, FuturesExecutor, Runner
 from coffea.util import coffea_console, rich_bar
 from conftest import wait_until
 
+from roastcoffea.backends.received import Tally
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.report import live
 from roastcoffea.report.live import LiveLine, Progress, Rates, line_of
@@ -122,6 +123,36 @@ def test_rates_are_those_of_the_last_seconds() -> None:
         rates.add(rates.began + second, NOTHING_YET._replace(events=events))
     assert rates.in_a_second()[0] == 0
     assert rates.elapsed == 100
+
+
+def test_at_the_end_rates_are_those_of_the_whole_run() -> None:
+    class Kept:
+        def show(self, line: str) -> None:
+            """Show nothing."""
+
+        def end(self, line: str) -> None:
+            self.line = line
+
+    progress = NOTHING_YET._replace(chunks=4, chunks_asked=4, events=60_000, bytes=10**10)
+    shown, display = LiveLine(lambda: progress, print), Kept()
+    shown._display, shown._thread = display, threading.Thread()
+    shown._thread.start()
+    shown._rates.began = time.monotonic() - 100
+    for second in range(60):
+        shown._rates.add(shown._rates.began + second, progress)
+    shown.stop()
+    assert "4 of 4 chunks, 600 events/s, 800 Mbit/s, " in display.line
+
+
+def test_bytes_that_nobody_told_have_no_rate() -> None:
+    tally = Tally()
+    tally.add({"outcome": "ok", "events": 100, "bytes_requested": None}, preprocessing=False)
+    assert tally.bytes is None
+    rates, progress = Rates(), NOTHING_YET._replace(chunks=1, chunks_asked=1, events=100, bytes=tally.bytes)
+    rates.add(rates.began + 1, progress)
+    assert line_of(progress, rates) == "roastcoffea  1 of 1 chunks, 100 events/s, 1 s"
+    tally.add({"outcome": "ok", "events": 100, "bytes_requested": 0}, preprocessing=False)
+    assert tally.bytes == 0
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 import doctest
 import math
+import time
 
 import pytest
+from handmade import T, handmade_run
 
 from roastcoffea import units
+from roastcoffea.report import notebook
+from roastcoffea.report.page import contents
 from roastcoffea.units import (
     BYTE,
     COUNT,
@@ -104,3 +108,16 @@ def test_examples():
 
 def test_a_unit_prints_as_its_symbol():
     assert f"{KILOHERTZ}" == "kHz"
+
+
+def test_moments_have_their_zone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert units.moment(1_700_000_000.25) == "2023-11-14 23:13:20 CET"
+        assert units.moment(1_690_000_000.25, milliseconds=True) == "2023-07-22 06:26:40.250 CEST"
+        assert units.moment(T) in "".join(notebook._heading(handmade_run()))
+        assert units.moment(T) in "".join(contents._lead(handmade_run()))
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -192,10 +192,12 @@ def show(path: Path) -> None:
 def plot(path: Path, names: tuple[str, ...], out: Path | None, suffix: str) -> int:
     """Draw the plots NAME of the measurement in PATH, or all that can be drawn of it.
 
-    Names are those of the functions, with or without "plot_". A plot that cannot be drawn is told with its reason on
-    stderr; that is a failure where it was asked for by name, or where there is no other.
+    Names are those of the functions, with or without "plot_". Files that are there are replaced. A plot that cannot be
+    drawn is told with its reason on stderr; that is a failure where it was asked for by name, or where there is no
+    other.
     """
     from roastcoffea.measurement import load
+    from roastcoffea.report.exports.formats import default_name
     from roastcoffea.visualization.plots import PLOTS
     from roastcoffea.visualization.registry import registered
 
@@ -204,7 +206,7 @@ def plot(path: Path, names: tuple[str, ...], out: Path | None, suffix: str) -> i
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     measurement = load(path)
-    folder = PLOTS_FOLDER / path.resolve().name if out is None else out
+    folder = PLOTS_FOLDER / default_name(path, "") if out is None else out
     files = {entry.name: folder / f"{entry.name}.{suffix}" for entry in wanted}
     drawn = [_drawn(measurement, name, file) for name, file in files.items()]
     return 0 if all(drawn) or (not names and any(drawn)) else FAILED

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 SMALL_PREFIXES: Final = ("", "m", "u", "n", "p")
@@ -68,6 +69,13 @@ def duration(seconds: float) -> str:
     if hours < 1000 * SECONDS_PER_DAY:
         return sign + _two_parts(hours, SECONDS_PER_DAY, "d", SECONDS_PER_HOUR, "h")
     return f"{number(seconds / SECONDS_PER_DAY)} d"
+
+
+def moment(seconds: float, *, milliseconds: bool = False) -> str:
+    """Local time of Unix seconds, with the name of its zone."""
+    local = datetime.fromtimestamp(seconds, UTC).astimezone()
+    fraction = f".{local.microsecond // 1000:03d}" if milliseconds else ""
+    return f"{local:%Y-%m-%d %H:%M:%S}{fraction} {local:%Z}"
 
 
 def _two_parts(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:

@@ -110,7 +110,10 @@ def test_preprocessing_that_was_not_watched_is_no_zero():
     assert ledger["preprocessing"] is None
     assert (ledger.total, ledger["failed"]) == (5800, 1300)
     assert ledger.certificate.reasons == ["preprocessing: not watched", BY_DESIGN]
+    assert "<td>preprocessing</td><td>not measured</td>" in ledger._repr_html_()
     assert ledger.by("dataset")["preprocessing"].isna().all()
+    untold = ledger_of(preprocessing=None)
+    assert untold.certificate.reasons == ["preprocessing was not recorded", BY_DESIGN]
 
 
 def test_transferred_is_known_for_all_or_for_none():

@@ -69,6 +69,13 @@ def test_a_slow_chunk_is_told_with_its_excess():
     assert measurement.metrics["straggler_seconds"] == pytest.approx(slow["excess_seconds"].sum())
 
 
+def test_where_no_phase_was_measured_none_is_named():
+    rows = [row | {"compute_seconds": None, "read_seconds": None} for row in chunks_by_law(row7=5.0)]
+    slow = Measurement(handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, rows))).stragglers
+    assert slow["id"].tolist() == [7]
+    assert slow["phase"].isna().all()
+
+
 def test_a_slow_worker_is_told_and_its_chunks_are_no_stragglers():
     usual = sum(row["wall_seconds"] for row in chunks_by_law() if row["worker"] == "C")
     measurement = measurement_of(C=3.0)

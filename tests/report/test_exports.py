@@ -437,6 +437,21 @@ def test_a_trace_can_be_compressed(handmade: Measurement, tmp_path: Path) -> Non
     assert plain == packed
 
 
+def test_perfetto_reads_the_trace(handmade: Measurement, tmp_path: Path) -> None:
+    processors = pytest.importorskip("perfetto.trace_processor", reason="there is no package perfetto to read traces")
+    path = handmade.export(tmp_path / "trace.json", "perfetto")
+    try:
+        processors.TraceProcessor().close()
+    except Exception as error:  # it fetches its program as it starts, in a process of its own
+        pytest.skip(f"Perfetto's trace processor does not start: {error}")
+    with processors.TraceProcessor(trace=str(path)) as processor:
+        (found,) = processor.query("select count(*) as number from slice where category = 'chunk'")
+        (errors,) = processor.query("select coalesce(sum(value), 0) as number from stats where severity = 'error'")
+    events = events_of(handmade, tmp_path, "again.json")
+    assert found.number == sum(event.get("cat") == "chunk" for event in events)
+    assert errors.number == 0
+
+
 def test_a_clock_that_is_ahead_is_set_right(tmp_path: Path) -> None:
     lifetimes = pa.Table.from_pylist([{**row, "clock_offset": 5.0} for row in LIFETIMES])
     lifetimes = table_of_rows(perfetto_columns(), lifetimes.to_pylist())

@@ -30,6 +30,7 @@ from roastcoffea.metrics.ledger import TOTAL
 from roastcoffea.report.page import charts, contents
 from roastcoffea.report.page.packing import ESCAPE, packed_pixels, packed_tasks
 from roastcoffea.units import BYTE, SECOND, STRUCTURE
+from roastcoffea.visualization.material import Material
 from roastcoffea.visualization.stream import SHOWN, Stream, stream_of
 
 
@@ -94,6 +95,12 @@ def test_areas_of_the_classes_sum_to_the_ledger(page: str, measurement: Measurem
         below = top
     offered = float(np.sum(array(data[TOTAL])[:-1] * np.diff(edges)))
     assert offered == pytest.approx(measurement.time_ledger.total, rel=1e-5)
+
+
+def test_the_picture_without_scripts_says_what_its_highest_point_is() -> None:
+    context = charts._Context(Material.of(synthetic_run()), 0.0, 1.0, None, False)
+    edges, threads = np.arange(601.0), {"compute": np.tile([0.0, 0.0, 0.0, 8.0], 150)}
+    assert 'aria-label="2 threads"' in charts._still_of_classes(context, edges, threads)
 
 
 def array(told: dict[str, Any]) -> Any:

@@ -17,6 +17,7 @@ from test_notebook import NAMES
 from visualization.pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement
+from roastcoffea.report.page.frame import asset
 from roastcoffea.visualization.colours import OF_TIME
 
 DRAWN = "document.documentElement.dataset.charts === 'drawn'"
@@ -104,6 +105,39 @@ def test_what_is_under_the_pointer_is_told(shown: Browser) -> None:
     assert task[3] in HOSTILE
     assert task[4].startswith("root://")
     assert told("stream", 0.01, 0.5) == []
+
+
+def words(browser: Browser, *calls: str) -> list[str]:
+    """What functions of charts.js say."""
+    program = asset("charts.js")
+    functions = [
+        program.partition("// Words")[2].partition("// Bokeh takes")[0],
+        'const told = { rates: { unit: "x" } };',
+    ]
+    functions.append(program.partition("// Last place whose")[2].partition("\n")[2].partition("// The task stream")[0])
+    said: list[str] = browser.evaluate(f"(() => {{ {''.join(functions)} return [{', '.join(calls)}]; }})()")
+    return said
+
+
+def test_times_are_rounded_before_they_are_written(browser: Browser) -> None:
+    durations = {
+        59.96: "1 min 0 s",
+        119.7: "2 min 0 s",
+        3599.7: "1 h 0 min",
+        7199.0: "2 h 0 min",
+        250_000: "69 h 27 min",
+    }
+    durations |= {0.0: "0 s", 59.94: "59.9 s", 0.9996: "1 s", 0.25: "250 ms", 2e-5: "20 us"}
+    assert words(browser, *(f"duration({seconds})" for seconds in durations)) == list(durations.values())
+    spans = {(0, 59_999): "0 min 0 s to 1 min 0 s", (0, 3_599_900): "0 h 0 min 0 s to 1 h 0 min 0 s"}
+    spans |= {(219_600_000, 219_660_000): "61 h 0 min 0 s to 61 h 1 min 0 s", (1000, 2000): "1.0 s to 2.0 s"}
+    assert words(browser, *(f"span({start}, {stop})" for start, stop in spans)) == list(spans.values())
+
+
+def test_workers_are_told_up_to_the_last_moment(browser: Browser) -> None:
+    rates, workers = "{ x: [0, 1], rate: [5, 5] }", "{ x: [0, 10, 20], workers: [2, 0, 0] }"
+    told = words(browser, *(f"tellRates({rates}, {workers}, {x})" for x in (5, 15, 25)))
+    assert told == [[["2 workers"]], [["0 workers"]], None]
 
 
 def test_time_moves_by_mouse_button_and_key(shown: Browser) -> None:

@@ -169,6 +169,8 @@ def synthetic_run(workers: int = 4, threads: int = 2, rounds: int = 8, samples: 
         "id": np.arange(6),
         "dataset": np.repeat(DATASETS, 2),
         "file": files,
+        "start": T + np.linspace(0.2, 0.7, 6),
+        "stop": T + np.linspace(0.6, 1.1, 6),
         "bytes_requested": np.full(6, 100_000),
         "outcome": ["ok"] * 6,
     }

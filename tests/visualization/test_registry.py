@@ -179,6 +179,13 @@ def test_what_was_not_measured_is_an_error_that_says_what_and_why(name: str, pyp
     assert pyplot.get_fignums() == []
 
 
+def test_where_drawing_finds_nothing_the_title_of_the_user_stays(run: Run) -> None:
+    ax = Figure().add_subplot(title="Mine")
+    with pytest.raises(ValueError, match="no sample tells occupancy"):
+        plots.plot_occupancy_timeline(handmade_run(), ax=ax)
+    assert ax.get_title() == "Mine"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_in_which_little_happened(name: str) -> None:
     for run in (empty_run(), handmade_run()):
@@ -250,6 +257,22 @@ def test_title_size_and_file(run: Run, tmp_path: Path, no_pyplot: None) -> None:
     assert figure.get_size_inches().tolist() == [7, 2]
     assert (tmp_path / "new" / "ledger.svg").read_text().startswith("<?xml")
     assert plots.plot_byte_ledger(run, title="Mine")[1].get_title() == "Mine"
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = registry.save(Figure(), tmp_path / "figure")
+    assert file == tmp_path / "figure.png"
+    before = file.read_bytes()
+
+    def broken(figure: Figure, file: Any, **options: Any) -> None:
+        file.write(b"half of")
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(Figure, "savefig", broken)
+    with pytest.raises(OSError, match="the disk is full"):
+        registry.save(Figure(), file)
+    assert file.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_where_pyplot_is_in_use_the_figure_is_its_own(run: Run, pyplot: Any) -> None:

@@ -14,7 +14,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from pictures import DATASETS, GIB, synthetic_run
 
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.visualization import draw, plots
 from roastcoffea.visualization.colours import OF_BYTES, OF_TIME
 from roastcoffea.visualization.plots import extract_per_task_metrics
@@ -95,6 +97,21 @@ def test_the_time_ledger_over_time() -> None:
     assert (ax.get_xlabel().partition("\n")[0], ax.get_ylabel()) == ("time since the start of the run (s)", "threads")
 
 
+def test_classes_that_were_not_measured_are_told() -> None:
+    run = handmade_run(pauses=None)
+    for function in (plots.plot_time_ledger, plots.plot_time_ledger_timeline):
+        assert axes_of(function, run).get_xlabel().endswith("\nnot measured: paused")
+        assert "not measured" not in axes_of(function, handmade_run()).get_xlabel()
+
+
+def test_every_dataset_has_an_entry_in_the_legend(run: Run) -> None:
+    odd = {DATASETS[0]: None, DATASETS[1]: "_private", DATASETS[2]: "$x"}
+    changed = without(run, "chunks", dataset=[odd[name] for name in run.chunks["dataset"].to_pylist()])
+    for function in (plots.plot_runtime_distribution, plots.plot_runtime_vs_events):
+        entries = [text.get_text() for text in axes_of(function, changed).get_legend().get_texts()]
+        assert {"(none)", " _private", r"\$x"} <= set(entries)
+
+
 def test_workers_come_and_go() -> None:
     ax = axes_of(plots.plot_worker_count_timeline, handmade_run())
     times, counts = ax.lines[0].get_data()
@@ -102,14 +119,57 @@ def test_workers_come_and_go() -> None:
     assert len(LIFETIMES) == 3
 
 
+def test_workers_that_died_are_gone() -> None:
+    left = [row | {"start": T, "stop": T + 30} for row in LIFETIMES[:2]]
+    run = handmade_run(lifetimes=table_of_rows(LIFETIME_COLUMNS, left))
+    line = axes_of(plots.plot_worker_count_timeline, run).lines[0]
+    assert [values.tolist() for values in line.get_data()] == [[0, 30, 100], [2, 0, 0]]
+
+
+def test_workers_that_were_counted_are_drawn_as_they_are_given() -> None:
+    ax = Figure().add_subplot()
+    plots.plot_worker_count_timeline(tracking_data={"worker_counts": {0: 4, 10: 4, 20: 0}}, ax=ax)
+    assert ax.lines[0].get_ydata().tolist() == [4, 4, 0]
+
+
 def test_the_area_below_the_data_rate_is_what_was_requested(run: Run) -> None:
     ax = axes_of(plots.plot_throughput_timeline, run)
     values, edges, _ = ax.patches[0].get_data()
     assert "Mbit/s" in ax.get_ylabel()
-    requested = sum(run.chunks["bytes_requested"].to_pylist())
+    requested = sum(sum(table["bytes_requested"].to_pylist()) for table in (run.chunks, run.preprocessing))
+    assert ax.get_xlabel() == "time since the start of the run (s)"
     assert float(np.sum(values * np.diff(edges))) * 1e6 / 8 == pytest.approx(requested)
     workers = ax.figure.axes[1].lines[0].get_ydata()
     assert workers.max() == 4
+
+
+def test_bytes_that_are_not_known_are_told_and_a_checkpoint_requested_none(run: Run) -> None:
+    number = len(run.chunks)
+    unknown = [None if row < 30 else 1000 for row in range(number)]
+    changed = without(run, "chunks", bytes_requested=unknown, coffea_bytes_read=[None] * number)
+    ax = axes_of(plots.plot_throughput_timeline, changed)
+    assert ax.get_xlabel().endswith(f"\nthe bytes or times of 30 of {number + 6} attempts are\nnot known")
+    loaded = without(changed, "chunks", outcome=["checkpoint" if row < 30 else "ok" for row in range(number)])
+    assert "known" not in axes_of(plots.plot_throughput_timeline, loaded).get_xlabel()
+
+
+def test_clocks_that_are_ahead_are_set_right() -> None:
+    run = synthetic_run(workers=2, threads=1)
+    first = run.lifetimes["worker"][0].as_py()
+    ahead = [5.0 if worker == first else None for worker in run.lifetimes["worker"].to_pylist()]
+    lifetimes = without(run, "lifetimes", clock_offset=ahead).lifetimes
+    shifted = replace(run, lifetimes=lifetimes)
+    for table, column in (("chunks", "start"), ("chunks", "stop"), ("samples", "time")):
+        rows = getattr(run, table).select(["worker", column]).to_pylist()
+        moments = [row[column] + (5.0 if row["worker"] == first else 0.0) for row in rows]
+        shifted = without(shifted, table, **{column: moments})
+    for function in (plots.plot_throughput_timeline, plots.plot_total_active_tasks_timeline):
+        wanted, found = axes_of(function, run), axes_of(function, shifted)
+        assert found.get_xlim() == pytest.approx(wanted.get_xlim())
+        for one, other in zip(wanted.patches, found.patches, strict=True):
+            np.testing.assert_allclose(one.get_path().vertices, other.get_path().vertices, atol=1e-4)
+        for one, other in zip(wanted.lines, found.lines, strict=True):
+            np.testing.assert_allclose(one.get_xydata(), other.get_xydata(), atol=1e-4)
 
 
 def test_amounts_in_bins_against_a_sum_over_small_steps() -> None:
@@ -159,6 +219,19 @@ def test_all_tasks_of_all_workers() -> None:
     ax = axes_of(plots.plot_total_active_tasks_timeline, run)
     times, values = ax.lines[0].get_data()
     assert (times[0], values[0], values[-1]) == (0, 0, 2)
+
+
+def test_the_sum_over_workers_has_no_ramps_between_their_samples() -> None:
+    moments = {"a": [0.0, 10, 20, 30], "b": [4.0, 14, 24], "c": [8.0, 18]}
+    rows = [{"worker": name, "time": T + at, "processing": 2} for name, times in moments.items() for at in times]
+    lives = [LIFETIMES[0] | {"worker": name, "start": T, "stop": T + (22 if name == "c" else 100)} for name in moments]
+    samples = table_of_rows(SAMPLE_COLUMNS, rows)
+    run = handmade_run(samples=samples, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
+    times, values = axes_of(plots.plot_total_active_tasks_timeline, run).lines[0].get_data()
+    assert values.tolist() == np.where(times <= 22, 6, 4).tolist()
+    untold = replace(run, lifetimes=None)
+    times, values = axes_of(plots.plot_total_active_tasks_timeline, untold).lines[0].get_data()
+    assert values.tolist() == np.where(times <= 28, 6, 4).tolist()
 
 
 def test_activities_of_tasks() -> None:
@@ -232,9 +305,15 @@ def test_shares_of_files() -> None:
 
 def test_shares_of_many_files() -> None:
     files = {f"{number}.root": {"bytes_read_percent": number, "branches_read_percent": None} for number in range(40)}
+    files["0.root"]["bytes_read_percent"] = None
     ax = Figure().add_subplot()
     plots.plot_data_access_percentage(metrics={"file_read_metrics": files}, ax=ax)
-    assert [sum(patch.get_data().values) for patch in ax.patches] == [40, 0]
+    assert [sum(patch.get_data().values) for patch in ax.patches] == [39]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["share of its bytes"]
+    assert ax.get_xlabel().replace("\n", " ") == (
+        "share of a file that was read (%) the share of its bytes is not known for 1 of 40 files "
+        "the share of its branches is not known for 40 files"
+    )
 
 
 def test_branches_are_first_read_and_read_again() -> None:

@@ -102,18 +102,23 @@ class Growing(Generic[Item]):
 
 @dataclass(slots=True)
 class Tally:
-    """How much came home so far: attempts that gave a result and their events, others, bytes of all, and files."""
+    """How much came home so far: attempts that gave a result and their events, others, bytes of all, and files.
+
+    Bytes are None until an attempt tells of any.
+    """
 
     chunks: int = 0
     events: int = 0
     failed: int = 0
-    bytes: int = 0
+    bytes: int | None = None
     files: int = 0
 
     def add(self, record: Mapping[str, Any], *, preprocessing: bool) -> None:
         """Count a record."""
         gave = record.get("outcome") in (OK, CHECKPOINT)
-        self.bytes += record.get("bytes_requested") or 0
+        requested = record.get("bytes_requested")
+        if requested is not None:
+            self.bytes = (self.bytes or 0) + requested
         self.files += preprocessing and gave
         self.failed += not gave
         if gave and not preprocessing:

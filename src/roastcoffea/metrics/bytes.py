@@ -428,7 +428,7 @@ def _compared(assigned: int, seen: int, ended: int, what: str) -> list[str]:
 
 def _missing_preprocessing(run: Run) -> list[str]:
     if run.preprocessing is None:
-        return [f"preprocessing: {reason_of_absence(run, BEFORE)}"]
+        return [f"{BEFORE}: {run.absent[BEFORE]}" if BEFORE in run.absent else f"{BEFORE} was not recorded"]
     unknown = run.preprocessing["bytes_requested"].null_count
     reasons = [f"{unknown} preprocessing tasks do not tell what they requested"] if unknown else []
     if run.tasks is not None:

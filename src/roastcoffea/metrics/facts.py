@@ -55,6 +55,14 @@ def with_outcome(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
     return table if pc.all(ended, min_count=0).as_py() else table.filter(ended)
 
 
+def clock_offsets(run: Run) -> dict[str | None, float]:
+    """By how much each worker's clock is ahead of the client's, by its address; 0 where that is not known."""
+    if run.lifetimes is None:
+        return {}
+    rows = run.lifetimes.select(["worker", "clock_offset"]).to_pylist()
+    return {row["worker"]: row["clock_offset"] or 0.0 for row in rows}
+
+
 def measured_values(column: pa.ChunkedArray) -> Numbers:
     """Values of a column that were measured."""
     return np.asarray(column.drop_null().to_numpy(), dtype=np.float64)

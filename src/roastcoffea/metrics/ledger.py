@@ -14,6 +14,7 @@ TOTAL: Final = "total"
 
 Amount = TypeVar("Amount", bound="float | None")
 NOT_KNOWN: Final = "-"
+NOT_MEASURED: Final = "not measured"
 
 
 class Attempts(NamedTuple):
@@ -69,10 +70,10 @@ class Ledger(Mapping[str, Amount], Generic[Amount]):
         return f"<{type(self).__name__}: {self.absent or dict(self._classes)}>"
 
     def html_table(self, total: Amount | None, unit: Unit) -> Html:
-        """Classes that occurred, and the residual, with their shares of the total; the reason where there is none."""
+        """Classes but those of nothing, with their shares of the total; the reason where there is no ledger."""
         if self.absent is not None:
             return paragraph(f"not measured: {self.absent}", quiet=True)
-        rows = [_row(name, amount, total, unit) for name, amount in self.items() if amount or name == RESIDUAL]
+        rows = [_row(name, amount, total, unit) for name, amount in self.items() if amount != 0 or name == RESIDUAL]
         rows.append((TOTAL, NOT_KNOWN if total is None else unit.text(float(total)), "", Html("")))
         return Html(table(("", "amount", "share", ""), rows) + paragraph(str(self.certificate), quiet=True))
 
@@ -85,5 +86,5 @@ class Ledger(Mapping[str, Amount], Generic[Amount]):
 def _row(name: str, amount: float | None, total: float | None, unit: Unit) -> tuple[str, str, str, Html]:
     """Cells of a class: name, amount, share of the total, and a bar."""
     if amount is None or not total:
-        return name, NOT_KNOWN if amount is None else unit.text(amount), "", Html("")
+        return name, NOT_MEASURED if amount is None else unit.text(amount), "", Html("")
     return name, unit.text(amount), FRACTION.text(amount / total), bar(amount / total)

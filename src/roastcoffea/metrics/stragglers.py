@@ -50,7 +50,7 @@ STRAGGLER_COLUMNS: Final = (
     Column("wall_seconds", "number", "s", "duration of the attempt"),
     Column("expected_seconds", "number", "s", "what its events, bytes and worker predict"),
     Column("excess_seconds", "number", "s", "what it took beyond that"),
-    Column("phase", "text", None, "the phase that took the most beyond the median of its dataset"),
+    Column("phase", "text", None, "the phase that took the most beyond the median of its dataset; none if none did"),
 )
 """Chunks that took much longer than expected, the worst first."""
 
@@ -171,11 +171,14 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
 
 
 def _slow_phases(chunks: pa.Table, slow: npt.NDArray[np.int64]) -> list[str | None]:
-    """For each of these chunks the phase that took the most beyond the median of its dataset."""
+    """For each of these chunks the phase that took the most beyond the median of its dataset, where one took more."""
     dataset = _codes(chunks["dataset"])
     phases = [_numbers(chunks, name) for name in PHASES]
     beyond = np.column_stack([seconds[slow] - _medians(seconds, dataset)[dataset[slow]] for seconds in phases])
-    return [PHASES[place].removesuffix("_seconds") for place in np.argmax(beyond, axis=1)] if len(slow) else []
+    return [
+        PHASES[place].removesuffix("_seconds") if row[place] > 0 else None
+        for row, place in zip(beyond, np.argmax(beyond, axis=1), strict=True)
+    ]
 
 
 @fact

@@ -45,7 +45,7 @@ class Progress(NamedTuple):
     files_asked: int
     failed: int
     events: int
-    bytes: int
+    bytes: int | None
     workers: int | None
 
 
@@ -88,13 +88,13 @@ class LiveLine:
             self._thread.start()
 
     def stop(self) -> None:
-        """Take the line away; in a notebook its last state stays."""
+        """Take the line away; in a notebook its last state stays, with the rates of the whole run."""
         self._stopped.set()
         if self._thread is not None and self._display is not None:
             self._thread.join(PATIENCE)
             if not self._thread.is_alive():  # else the terminal takes nothing, nor would it now
                 with noting(self._note, "the live line could not be taken away"):
-                    self._display.end(self._line())
+                    self._display.end(self._line(whole=True))
 
     def _keep_showing(self) -> None:
         with noting(self._note, "the live line ended before the run"):
@@ -103,18 +103,18 @@ class LiveLine:
                 if self._stopped.wait(INTERVAL):
                     return
 
-    def _line(self) -> str:
+    def _line(self, *, whole: bool = False) -> str:
         progress = self._progress()
         self._rates.add(time.monotonic(), progress)
-        return line_of(progress, self._rates)
+        return line_of(progress, self._rates, whole=whole)
 
 
 class Rates:
-    """Events and bytes in a second, over the last seconds."""
+    """Events and bytes in a second, over the last seconds or from the beginning."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        self._seen: deque[tuple[float, int, int]] = deque([(self.began, 0, 0)])
+        self._seen: deque[tuple[float, int, int | None]] = deque([(self.began, 0, 0)])
 
     def add(self, moment: float, progress: Progress) -> None:
         """Take how far the run had come at a moment."""
@@ -127,19 +127,22 @@ class Rates:
         """Seconds since the beginning."""
         return self._seen[-1][0] - self.began
 
-    def in_a_second(self) -> tuple[float, float]:
-        """Events and bytes in a second."""
-        (first, *before), (last, *after) = self._seen[0], self._seen[-1]
-        events, size = ((new - old) / max(last - first, 1e-9) for new, old in zip(after, before, strict=True))
-        return events, size
+    def in_a_second(self, *, whole: bool = False) -> tuple[float, float | None]:
+        """Events and bytes in a second, from the beginning where `whole`; None is not known."""
+        first, events_before, bytes_before = (self.began, 0, 0) if whole else self._seen[0]
+        last, events, size = self._seen[-1]
+        seconds = max(last - first, 1e-9)
+        return (events - events_before) / seconds, None if size is None else (size - (bytes_before or 0)) / seconds
 
 
-def line_of(progress: Progress, rates: Rates) -> str:
-    """The line: what is done of what was asked for, rates, workers, and the time."""
-    events, size = rates.in_a_second()
+def line_of(progress: Progress, rates: Rates, *, whole: bool = False) -> str:
+    """The line: what is done of what was asked for, rates (of the `whole` run), workers, and the time."""
+    events, size = rates.in_a_second(whole=whole)
     parts = [_done(progress)]
     if progress.chunks:
-        parts += [f"{number(three_digits(events))} events/s", GIGABIT_PER_SECOND.text(8e-9 * size)]
+        parts.append(f"{number(three_digits(events))} events/s")
+    if progress.chunks and size is not None:
+        parts.append(GIGABIT_PER_SECOND.text(8e-9 * size))
     if progress.workers is not None:
         parts.append(f"{number(progress.workers)} worker{'' if progress.workers == 1 else 's'}")
     if progress.failed:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Final
 
 from roastcoffea.markup import Html, columns, folded, heading, listing, page, paragraph, table
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.terminal import DATASET_COLUMNS, NOT_KNOWN, title_of, verdict_lines
-from roastcoffea.units import BYTE, SECOND
+from roastcoffea.units import BYTE, SECOND, moment
 
 SHOWN: Final = {
     "total_events": "events",
@@ -38,9 +37,8 @@ def collector_html(state: str, problems: list[str]) -> str:
 
 
 def _heading(run: Run) -> Iterator[Html]:
-    started = datetime.fromtimestamp(run.start)
     yield heading(title_of(run), 3)
-    yield paragraph(f"{started:%Y-%m-%d %H:%M:%S}, {run.backend}, {run.outcome}, {run.id[:8]}", quiet=True)
+    yield paragraph(f"{moment(run.start)}, {run.backend}, {run.outcome}, {run.id[:8]}", quiet=True)
     if run.outcome == FAILED:
         yield paragraph(f"This run failed: {run.error or 'no error text was kept'}")
     if run.reported is not None:

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from roastcoffea.visualization.colours import BLUE, CYCLE, GREY
-from roastcoffea.visualization.series import Series, on_grid
+from roastcoffea.visualization.series import Series, lasting, on_grid
 
 MOST_LINES: Final = 7
 """Workers or datasets that are told apart by line; more are drawn as bands, or together."""
@@ -30,6 +30,7 @@ NARROW: Final = 0.01
 
 GRID: Final = 300
 LONGEST_NAME: Final = 30
+NAMELESS: Final = "(none)"
 NOTE_WIDTH: Final = 46
 LONGEST_NOTE: Final = 3 * NOTE_WIDTH
 POINTS_PER_INCH: Final = 72
@@ -82,9 +83,15 @@ def whole_numbers(axis: Axis) -> None:
 
 def short(name: str | None, longest: int = LONGEST_NAME) -> str:
     """Name that fits beside an axis: the middle of a long one is left out; `$` stays what it is."""
-    text = str("(none)" if name is None else name).replace("$", r"\$")
+    text = str(NAMELESS if name is None else name).replace("$", r"\$")
     half = (longest - 1) // 2
     return text if len(text) <= longest else f"{text[:half]}…{text[-half:]}"
+
+
+def entry(name: str | None) -> str:
+    """Name in a legend; matplotlib leaves out what begins with an underscore."""
+    text = short(name)
+    return f" {text}" if text.startswith("_") else text
 
 
 def letters(ax: Axes) -> float:
@@ -185,9 +192,9 @@ def worker_mean(ax: Axes, series: Series, start: float, stop: float, scale: floa
     legend(ax)
 
 
-def worker_sum(ax: Axes, series: Series, start: float, stop: float) -> None:
-    """Draw the sum over the workers that are there."""
-    grid, rows = _gridded(series)
+def worker_sum(ax: Axes, series: Series, start: float, stop: float, there: Mapping[str, tuple[float, float]]) -> None:
+    """Draw the sum over the workers that are there; `there` is when each arrived and left, as far as that is known."""
+    grid, rows = _gridded(lasting(series, there))
     axis = time_axis(ax, start, stop)
     total = np.nansum(rows, axis=0)
     ax.fill_between(axis(grid), total, color=BLUE, alpha=0.3, linewidth=0)
@@ -203,11 +210,6 @@ def _gridded(series: Series) -> tuple[Numbers, Numbers]:
     rows = on_grid(series, grid)
     seen = ~np.isnan(rows).all(axis=0)
     return grid[seen], rows[:, seen]
-
-
-def held(counts: Numbers) -> Numbers:
-    """Counts from moment to moment, of which the last is the one until then: all leave as the run ends."""
-    return counts if len(counts) == 1 or counts[-1] else np.append(counts[:-1], counts[-2])
 
 
 # Bars
@@ -261,7 +263,7 @@ def pooled(names: Sequence[str | None], parts: Mapping[str, Numbers]) -> tuple[l
 def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things: str, whole: bool = False) -> None:
     """Draw how values are distributed, stacked of groups where they are few; `whole` numbers get bins of their own."""
     edges = _edges(values, whole)
-    named = np.array([str(group) for group in groups], dtype=object)
+    named = np.array([NAMELESS if group is None else str(group) for group in groups], dtype=object)
     kinds, sizes = np.unique(named, return_counts=True)
     if len(kinds) == 1 or len(kinds) > MOST_LINES:
         ax.stairs(np.histogram(values, edges)[0], edges, fill=True, color=BLUE)
@@ -269,7 +271,7 @@ def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things
         below = np.zeros(len(edges) - 1)
         for kind, colour in zip(kinds[np.argsort(-sizes, kind="stable")], CYCLE, strict=False):
             reached = below + np.histogram(values[named == kind], edges)[0]
-            ax.stairs(reached, edges, baseline=below, fill=True, color=colour, alpha=0.85, label=short(kind))
+            ax.stairs(reached, edges, baseline=below, fill=True, color=colour, alpha=0.85, label=entry(kind))
             below = reached
     if whole:
         ax.set_xlim(edges[0] - 1, edges[-1] + 1)
@@ -303,7 +305,7 @@ def cloud(ax: Axes, x: Numbers, y: Numbers, groups: Sequence[str | None], things
     kinds = list(dict.fromkeys(groups))
     for kind, colour in zip(kinds if len(kinds) <= MOST_LINES else [None], CYCLE, strict=False):
         here = np.array([group == kind for group in groups]) if len(kinds) <= MOST_LINES else slice(None)
-        label = short(kind) if 1 < len(kinds) <= MOST_LINES else None
+        label = entry(kind) if 1 < len(kinds) <= MOST_LINES else None
         ax.plot(x[here], y[here], ".", color=colour, markersize=7, alpha=0.75, markeredgewidth=0, label=label)
 
 

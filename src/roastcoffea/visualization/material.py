@@ -15,10 +15,10 @@ from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger, eval
 from roastcoffea.metrics.bytes import branches_of
 from roastcoffea.metrics.catalogue import RUN, Fact, NotMeasuredError, Sourced
 from roastcoffea.metrics.chunks import PHASES_OF_CHUNKS
-from roastcoffea.metrics.facts import measured_values, reason_of_absence, recorded, with_outcome
+from roastcoffea.metrics.facts import clock_offsets, measured_values, reason_of_absence, recorded, with_outcome
 from roastcoffea.metrics.sections import sections_of
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.records.chunks import OK
+from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, SpanMetrics
 from roastcoffea.visualization.older import chunks_of, counts_of, kind_of, samples_of
 
@@ -90,8 +90,23 @@ class Material:
 
     @property
     def chunks(self) -> pa.Table:
-        """Attempts of chunks, of which there is at least one."""
-        return _some(recorded(self.run, "chunks"), "no attempt of a chunk was seen")
+        """Attempts of chunks, of which there is at least one; start and stop are on the client's clock."""
+        found = _some(recorded(self.run, "chunks"), "no attempt of a chunk was seen")
+        return self._on_clients_clock(found, "start", "stop")
+
+    @property
+    def requests(self) -> pa.Table:
+        """When attempts of chunks and of preprocessing ran, and the bytes that each requested; null is not known."""
+        chunks = self.chunks
+        asked = pc.coalesce(chunks["bytes_requested"], chunks["coffea_bytes_read"])
+        loaded = pc.fill_null(pc.equal(chunks["outcome"], CHECKPOINT), False)
+        found = [_timed(chunks, pc.if_else(loaded, pc.fill_null(asked, 0), asked))]
+        if not len(found[0].drop_null()):
+            raise NotMeasuredError("of no attempt of a chunk it is known when it ran and what it requested")
+        if self.run.preprocessing is not None:
+            openings = self._on_clients_clock(self.run.preprocessing, "start", "stop")
+            found.append(_timed(openings, openings["bytes_requested"]))
+        return pa.concat_tables(found)
 
     @property
     def computed_chunks(self) -> pa.Table:
@@ -122,8 +137,8 @@ class Material:
 
     @property
     def samples(self) -> pa.Table:
-        """Samples of workers, of which there is at least one."""
-        return _some(recorded(self.run, "samples"), "no sample of a worker was taken")
+        """Samples of workers, of which there is at least one; their time is on the client's clock."""
+        return self._on_clients_clock(_some(recorded(self.run, "samples"), "no sample of a worker was taken"), "time")
 
     @property
     def lifetimes(self) -> pa.Table:
@@ -132,7 +147,10 @@ class Material:
 
     @property
     def worker_counts(self) -> Counted:
-        """Moments, and the number of workers from each to the next: of lifetimes, else as it was counted."""
+        """Moments, and the number of workers from each to the next: as it was counted, else of lifetimes.
+
+        Of lifetimes the last number is that of the workers who stayed to the end of the run: they leave as it ends.
+        """
         times, counts = counts_of(self._older.get("tracking_data") or {})
         if len(times):
             return times, counts
@@ -142,7 +160,7 @@ class Material:
             raise NotMeasuredError("no worker was seen")
         left = np.searchsorted(np.sort(stops), moments, side="right")
         counted = np.searchsorted(np.sort(starts), moments, side="right") - left
-        return moments, counted.astype(np.float64)
+        return _to_the_end(moments, counted.astype(np.float64), self.run.stop)
 
     @property
     def span_metrics(self) -> SpanMetrics:
@@ -253,11 +271,34 @@ class Material:
             raise NotMeasuredError(reason_of_absence(self.run, "chunks" if self.run.chunks is None else field))
         return table
 
+    def _on_clients_clock(self, table: pa.Table, *columns: str) -> pa.Table:
+        """Table whose moments (these columns) were on the clocks of workers."""
+        offsets = {worker: offset for worker, offset in clock_offsets(self.run).items() if offset}
+        if not offsets:
+            return table
+        place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))
+        ahead = pc.fill_null(pc.take(pa.array(list(offsets.values())), place), 0.0)
+        for name in columns:
+            number = table.schema.get_field_index(name)
+            table = table.set_column(number, table.schema.field(number), pc.subtract(table[name], ahead))
+        return table
+
     def _reported(self, name: str) -> Any:
         for metrics in (self.run.reported, self._older.get("metrics")):
             if metrics and name in metrics:
                 return metrics[name]
         return []
+
+
+def _to_the_end(moments: Numbers, counts: Numbers, stop: float) -> Counted:
+    """Numbers of workers up to the end of the run: none where all had left, else those who stayed until then."""
+    if moments[-1] < stop:
+        return np.append(moments, stop), np.append(counts, 0.0)
+    return moments, np.append(counts[:-1], counts[-2:-1] if len(counts) > 1 else counts)
+
+
+def _timed(attempts: pa.Table, requested: pa.ChunkedArray) -> pa.Table:
+    return pa.table({"start": attempts["start"], "stop": attempts["stop"], "bytes": requested})
 
 
 def _some(table: pa.Table, otherwise: str) -> pa.Table:

@@ -18,6 +18,7 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from roastcoffea.folders import whole_file
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.visualization.material import Material
 
@@ -71,7 +72,7 @@ class PlotFunction(Protocol):
     figsize
         Inches of a new figure.
     output_path
-        File to save the figure to; its suffix (png, pdf, svg) says how.
+        File to save the figure to, in place of one that is there; its suffix (png, pdf, svg) says how.
 
     Raises
     ------
@@ -134,8 +135,8 @@ class Plot:
             raise
 
     def _drawn_on(self, ax: Axes, inputs: list[Any], title: str) -> Axes:
-        ax.set_title(title)
         self.draw(ax, *inputs)
+        ax.set_title(title)  # last: where there is nothing to draw axes stay as they are
         return ax
 
     def _title(self, material: Material) -> str:
@@ -229,10 +230,13 @@ def figure_of(ax: Axes) -> Figure:
 
 
 def save(figure: Figure, path: str | PathLike[str]) -> Path:
-    """Write a figure to a file, in the format of its suffix."""
+    """Write a figure to a file, in the format of its suffix; the file is whole, and replaces one that is there."""
     file = Path(path)
+    if not file.suffix:
+        file = file.with_name(f"{file.name}.{mpl.rcParams['savefig.format']}")  # as matplotlib has it
     file.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(file, dpi=DOTS_PER_INCH)
+    with whole_file(file, overwrite=True) as written:
+        figure.savefig(written, format=file.suffix.removeprefix("."), dpi=DOTS_PER_INCH)
     return file
 
 

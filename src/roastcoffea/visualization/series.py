@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +49,21 @@ def on_grid(series: Series, grid: Numbers) -> Numbers:
         if np.isnan(row).all():
             row[np.abs(grid - times.mean()).argmin()] = values.mean()
     return rows
+
+
+def lasting(series: Series, there: Mapping[str, tuple[float, float]]) -> Series:
+    """Series in which each worker has its first value from its arrival on, and its last one until it left.
+
+    Where these are not known (`there`) it is an interval between its samples; all is within the samples of all.
+    """
+    first, last = min(times[0] for times in series.times), max(times[-1] for times in series.times)
+    longer: list[Numbers] = []
+    for worker, times in zip(series.workers, series.times, strict=True):
+        interval = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
+        arrived, left = there.get(worker, (times[0] - interval, times[-1] + interval))
+        begin, end = np.clip([min(arrived, times[0]), max(left, times[-1])], first, last)
+        longer.append(np.concatenate([[begin], times, [end]]))
+    return Series(series.workers, longer, [np.pad(values, 1, mode="edge") for values in series.values])
 
 
 def amounts_in_bins(starts: Numbers, stops: Numbers, amounts: Numbers, edges: Numbers) -> Numbers:

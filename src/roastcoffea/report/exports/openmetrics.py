@@ -64,7 +64,7 @@ Sample = tuple[Labels, float]
 
 
 def write_openmetrics(run: Run, metrics: Metrics, file: BinaryIO) -> None:
-    """Write the metrics of a run, its ledgers by class and dataset, and the reasons of those that are missing."""
+    """Write the metrics of a run, its ledgers by class, amounts by dataset, and why metrics are missing."""
     for family in _families(run, metrics):
         file.write("".join(f"{line}\n" for line in family).encode())
     file.write(b"# EOF\n")

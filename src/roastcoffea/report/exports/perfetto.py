@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from roastcoffea.metrics.facts import clock_offsets
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import OK
@@ -115,7 +116,7 @@ class Trace:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._numbers = count(1)
-        self._offsets, self._tasks, self._attempts = _offsets(run), _by_worker(run.tasks), _by_worker(run.chunks)
+        self._offsets, self._tasks, self._attempts = clock_offsets(run), _by_worker(run.tasks), _by_worker(run.chunks)
         self._openings = _by_worker(run.preprocessing)
         self._samples = _by_worker(run.samples)
         self.origin = self._beginning()
@@ -369,14 +370,6 @@ def _by_worker(table: pa.Table | None) -> dict[str | None, pa.Table]:
         worker: ordered.slice(low, high - low)
         for worker, low, high in zip(workers, bounds[:-1], bounds[1:], strict=True)
     }
-
-
-def _offsets(run: Run) -> dict[str | None, float]:
-    """By how much each worker's clock is ahead of the client's; 0 where that is not known."""
-    if run.lifetimes is None:
-        return {}
-    rows = run.lifetimes.select(["worker", "clock_offset"]).to_pylist()
-    return {row["worker"]: row["clock_offset"] or 0.0 for row in rows}
 
 
 def _departures(run: Run) -> dict[str | None, float]:

@@ -35,9 +35,9 @@ from roastcoffea.report.page.packing import MOST_GROUPS, groups_of, packed_pixel
 from roastcoffea.report.page.stills import stacked, stream_picture
 from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
 from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
-from roastcoffea.visualization.draw import bytes_scale, held
+from roastcoffea.visualization.draw import bytes_scale
 from roastcoffea.visualization.material import Material
-from roastcoffea.visualization.plots.throughput import data_rates
+from roastcoffea.visualization.plots.throughput import data_rates, note_of_unknown
 from roastcoffea.visualization.series import Integers
 from roastcoffea.visualization.stream import SHOWN, Stream, stream_of
 
@@ -99,7 +99,8 @@ TITLES: Final = {
     STREAM: "Task stream",
 }
 MEANINGS: Final = {
-    RATES: "Bytes requested from storage, those of each attempt spread over its own time; dashed: workers.",
+    RATES: "Bytes requested from storage for chunks and preprocessing, those of each attempt spread over its own time; "
+    "dashed: workers.",
     CLASSES: "How many threads were in which class of the time ledger: means over bins, whose areas are its sums. "
     "The line is the threads that there were.",
     STREAM: "What each worker thread did. A chunk's task has the colour of the class that took the most of it.",
@@ -164,7 +165,8 @@ def _told(material: Material, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
 
 
 def _rates(context: _Context) -> _Chart:
-    edges, rates = data_rates(context.material.chunks, context.start, RATE_BINS)
+    requests = context.material.requests
+    edges, rates = data_rates(requests, context.start, RATE_BINS)
     scale = bytes_scale(float(rates.max()), "bit/s")
     x, amounts = _since(context, edges), rates * scale.factor
     plot = _figure(RATES, context, scale.unit, (0, 1.05 * max(float(amounts.max()), 1e-9)), 210)
@@ -174,7 +176,8 @@ def _rates(context: _Context) -> _Chart:
     _add_workers(plot, context)
     most = f"{number(three_digits(float(amounts.max())))} {scale.unit}"
     still = stacked(x, {"rate": amounts}, {"rate": BLUE}, most, SECOND.text(float(edges[-1] - context.start)))
-    return _Chart(plot, still, {}, {"unit": scale.unit})
+    left_out = note_of_unknown(requests)
+    return _Chart(plot, still, {}, {"unit": scale.unit}, note=f"{left_out.capitalize()}." if left_out else "")
 
 
 def _add_workers(plot: Any, context: _Context) -> None:
@@ -183,7 +186,6 @@ def _add_workers(plot: Any, context: _Context) -> None:
         times, counts = context.material.worker_counts
     except NotMeasuredError:
         return
-    counts = held(counts)
     source = ColumnDataSource({"x": _since(context, times), "workers": counts}, name="workers")
     plot.extra_y_ranges = {"workers": Range1d(start=0, end=1.15 * max(float(counts.max()), 1.0))}
     plot.step(
@@ -225,9 +227,9 @@ def _still_of_classes(context: _Context, edges: Numbers, threads: Mapping[str, N
     starts = np.arange(0, len(edges) - 1, together)
     counts = np.diff(np.append(starts, len(edges) - 1))
     means = {name: np.add.reduceat(row, starts) / counts for name, row in threads.items()}
-    most = max(map(float, np.sum(list(threads.values()), axis=0)))
+    most = float(np.sum(list(means.values()), axis=0).max())
     length = SECOND.text(context.stop - context.start)
-    return stacked(np.append(edges[starts], edges[-1]), means, OF_TIME, f"{number(most)} threads", length)
+    return stacked(np.append(edges[starts], edges[-1]), means, OF_TIME, f"{number(three_digits(most))} threads", length)
 
 
 def _stream(context: _Context) -> _Chart:

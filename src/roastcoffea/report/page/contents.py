@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from datetime import datetime
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -19,7 +18,7 @@ from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.notebook import SHOWN
 from roastcoffea.report.page.frame import NOT_KNOWN, Cell, Head, page, section, table, table_of_cells
 from roastcoffea.report.terminal import DATASET_COLUMNS, gaps_text, time_notes, title_of, verdict_lines
-from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, Unit
+from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, Unit, moment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,9 +85,8 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
 
 
 def _lead(run: Run) -> Iterator[Html]:
-    started = datetime.fromtimestamp(run.start)
     length = f", {SECOND.text(run.stop - run.start)}" if run.stop > run.start else ""
-    yield paragraph(f"{started:%Y-%m-%d %H:%M:%S}{length}, {run.backend}, {run.outcome}, {run.id[:8]}", quiet=True)
+    yield paragraph(f"{moment(run.start)}{length}, {run.backend}, {run.outcome}, {run.id[:8]}", quiet=True)
     if run.outcome == FAILED:
         yield paragraph(f"This run failed: {run.error or 'no error text was kept'}")
     if run.reported is not None:

@@ -14,8 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -31,6 +30,7 @@ from roastcoffea.units import (
     RATIO,
     SECOND,
     Unit,
+    moment,
     number,
 )
 
@@ -246,7 +246,7 @@ def _column(frame: pd.DataFrame, label: Any, units: Mapping[str, Unit]) -> _Colu
     if not numeric:
         return _Column(head, _words)
     if symbol == SECOND.symbol and MOMENT in meaning:
-        return _Column(head, _moment)
+        return _Column(head, partial(moment, milliseconds=True))
     unit = units.get(label) or UNITS.get(symbol)
     return _Column(head, number if unit is None else unit.text)
 
@@ -257,11 +257,6 @@ def _is_number(value: Any) -> bool:
 
 def _words(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _moment(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds)
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{moment.microsecond // 1000:03d}"
 
 
 def _cell(column: _Column, value: Any) -> Cell:

@@ -53,10 +53,15 @@ def _shares(files: Mapping[str, Mapping[str, Any]], name: str) -> Numbers:
 
 def _draw_distributions(ax: Axes, shares: Mapping[str, Numbers]) -> None:
     edges = np.linspace(0, 100, 51)
-    for (name, values), colour in zip(shares.items(), (BLUE, AMBER), strict=True):
-        counts = np.histogram(values[np.isfinite(values)], edges)[0]
-        ax.stairs(counts, edges, color=colour, fill=True, alpha=0.7, label=f"share {SHARES[name]}")
     ax.set_xlabel("share of a file that was read (%)")
+    for (name, values), colour in zip(shares.items(), (BLUE, AMBER), strict=True):
+        known = values[np.isfinite(values)]
+        if len(known):
+            counts = np.histogram(known, edges)[0]
+            ax.stairs(counts, edges, color=colour, fill=True, alpha=0.7, label=f"share {SHARES[name]}")
+        if len(known) < len(values):
+            of = f"{len(values) - len(known)} of " if len(known) else ""
+            draw.note(ax, f"the share {SHARES[name]} is not known for {of}{len(values)} files")
     ax.set_ylabel("files")
     ax.set_ylim(bottom=0)
 

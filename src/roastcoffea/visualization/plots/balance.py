@@ -91,7 +91,7 @@ def plot_stragglers(ax: Axes, expected_seconds: pa.Table, stragglers: pa.Table) 
 def _mark(ax: Axes, stragglers: pa.Table, factor: float) -> None:
     """Mark stragglers by the phase that was slow; of many the marks are small."""
     size, edge = (5.0, 0.8) if len(stragglers) <= MOST_FRAMED else (3.0, 0.1)
-    phases = pc.fill_null(stragglers["phase"], "?")
+    phases = pc.fill_null(stragglers["phase"], "phase not known")
     for phase in phases.unique().to_pylist():
         here = stragglers.filter(pc.equal(phases, phase))
         times = (measured_values(here[name]) * factor for name in ("expected_seconds", "wall_seconds"))

@@ -38,6 +38,7 @@ def plot_time_ledger(ax: Axes, time_ledger: TimeLedger) -> None:
     _draw_classes(ax, shown, total, scale, SECOND, OF_TIME)
     ax.set_xlabel(f"worker threads x time ({scale.unit}); in all {SECOND.text(total)}")
     _note_certificate(ax, time_ledger.certificate)
+    _note_unknown(ax, time_ledger)
 
 
 @plot("Threads by class over time", size=TALL)
@@ -59,6 +60,7 @@ def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -
     ax.set_ylim(bottom=0)
     draw.legend(ax)
     _note_certificate(ax, time_ledger.certificate)
+    _note_unknown(ax, time_ledger)
 
 
 def _draw_classes(  # noqa: PLR0917
@@ -91,3 +93,8 @@ def _text(amount: float | None, total: float, unit: Unit) -> str:
 def _note_certificate(ax: Axes, certificate: Certificate) -> None:
     if not certificate.complete:
         draw.note(ax, f"incomplete: {'; '.join(certificate.reasons)}")
+
+
+def _note_unknown(ax: Axes, ledger: TimeLedger) -> None:
+    if ledger.unknown:
+        draw.note(ax, f"not measured: {', '.join(ledger.unknown)}")

@@ -22,8 +22,8 @@ def plot_worker_count_timeline(ax: Axes, worker_counts: Counted, start: float) -
     """Draw how many workers there were from moment to moment."""
     times, counts = worker_counts
     axis = draw.time_axis(ax, start, times[-1])
-    ax.step(axis(times), draw.held(counts), where="post", color=BLUE, linewidth=1.6)
-    ax.fill_between(axis(times), draw.held(counts), step="post", color=BLUE, alpha=0.25, linewidth=0)
+    ax.step(axis(times), counts, where="post", color=BLUE, linewidth=1.6)
+    ax.fill_between(axis(times), counts, step="post", color=BLUE, alpha=0.25, linewidth=0)
     ax.set_ylabel("workers")
     ax.set_ylim(bottom=0)
     draw.whole_numbers(ax.yaxis)
@@ -40,6 +40,15 @@ def _shares_of_limit(samples: pa.Table) -> Series:
 
 def _end(series: Series) -> float:
     return float(max(times[-1] for times in series.times))
+
+
+def _presence(lifetimes: pa.Table | None) -> dict[str, tuple[float, float]]:
+    """When each worker arrived and left, as far as that is known."""
+    if lifetimes is None:
+        return {}
+    known = lifetimes.select(["worker", "start", "stop"]).drop_null()
+    lives = known.group_by("worker").aggregate([("start", "min"), ("stop", "max")]).to_pylist()
+    return {life["worker"]: (life["start_min"], life["stop_max"]) for life in lives}
 
 
 @plot("Memory of the workers (mean)")
@@ -102,9 +111,14 @@ def plot_worker_activity_timeline(ax: Axes, samples: pa.Table, start: float) -> 
 
 
 @plot("Tasks assigned to all workers")
-def plot_total_active_tasks_timeline(ax: Axes, samples: pa.Table, start: float) -> None:
-    """Draw how many tasks all workers together were assigned, executing or waiting."""
+def plot_total_active_tasks_timeline(
+    ax: Axes, samples: pa.Table, start: float, lifetimes: pa.Table | None = None
+) -> None:
+    """Draw how many tasks all workers together were assigned, executing or waiting.
+
+    A worker has what its first sample tells from its arrival on, and what its last one tells until it left.
+    """
     series = series_of(samples, "processing")
-    draw.worker_sum(ax, series, start, _end(series))
+    draw.worker_sum(ax, series, start, _end(series), _presence(lifetimes))
     ax.set_ylabel("tasks assigned")
     draw.whole_numbers(ax.yaxis)

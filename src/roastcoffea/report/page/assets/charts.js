@@ -19,12 +19,15 @@
 
   const digits = (value) => (Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3))));
 
+  // A whole number of small units, of which sixty are a large one.
+  const sixties = (whole, large, small) => `${Math.floor(whole / 60)} ${large} ${whole % 60} ${small}`;
+
   function duration(seconds) {
-    const size = Math.abs(seconds);
-    if (size >= 3600) return `${Math.floor(seconds / 3600)} h ${Math.round((seconds % 3600) / 60)} min`;
-    if (size >= 60) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
-    if (size >= 1 || size === 0) return `${digits(seconds)} s`;
-    return size >= 1e-3 ? `${digits(1e3 * seconds)} ms` : `${digits(1e6 * seconds)} us`;
+    const size = Number(seconds.toPrecision(3));
+    if (Math.round(seconds) >= 3600) return sixties(Math.round(seconds / 60), "h", "min");
+    if (size >= 60) return sixties(Math.round(seconds), "min", "s");
+    if (size >= 1 || size === 0) return `${digits(size)} s`;
+    return size >= 1e-3 ? `${digits(1e3 * size)} ms` : `${digits(1e6 * size)} us`;
   }
 
   const percent = (share) => `${digits(100 * share)} %`;
@@ -107,10 +110,11 @@
   // From when to when, in milliseconds, with as many digits as it takes to tell them apart.
   function span(from, to) {
     const places = Math.min(Math.max(1 - Math.floor(Math.log10(Math.max(to - from, 1e-3) / 1e3)), 0), 6);
+    const rounded = (moment) => Number((Math.max(moment, 0) / 1e3).toFixed(places));
     const word = (moment) => {
-      const seconds = Math.max(moment, 0) / 1e3;
-      const whole = [[3600, "h"], [60, "min"]].filter(([size]) => to / 1e3 >= size);
-      const parts = whole.map(([size, name]) => `${Math.floor((seconds % (60 * size)) / size)} ${name}`);
+      const seconds = rounded(moment);
+      const whole = [[3600, "h", Infinity], [60, "min", 3600]].filter(([size]) => rounded(to) >= size);
+      const parts = whole.map(([size, name, most]) => `${Math.floor((seconds % most) / size)} ${name}`);
       return [...parts, `${(parts.length ? seconds % 60 : seconds).toFixed(places)} s`].join(" ");
     };
     return `${word(from)} to ${word(to)}`;
@@ -137,7 +141,7 @@
     if (place >= 0 && place < rates.x.length - 1) {
       lines.push([`${span(rates.x[place], rates.x[place + 1])}: ${digits(rates.rate[place])} ${told.rates.unit}`]);
     }
-    const at = workers ? placeOf(workers.x, x) : -1;
+    const at = workers && x <= workers.x.at(-1) ? placeOf(workers.x, x) : -1;
     if (at >= 0) lines.push([`${digits(workers.workers[at])} workers`]);
     return lines.length ? lines : null;
   }
