@@ -22,6 +22,7 @@ REAL_FILES = {
 
 
 TIMED = (
+    "test_compare.py",
     "test_live.py",
     "test_local.py",
     "test_monitor.py",

@@ -384,7 +384,7 @@ def test_repeats_of_the_same_run_are_seldom_told_apart(
 @pytest.mark.slow
 def test_a_fifth_slower_is_found(repeats: tuple[Sequence[Observation], Sequence[Observation]]) -> None:
     same, slower = repeats
-    scatter = np.std(np.log([run.metrics["elapsed_time_seconds"] for run in same]), ddof=1)
+    scatter = max(np.std(np.log([run.metrics["elapsed_time_seconds"] for run in side]), ddof=1) for side in repeats)
     if scatter > MOST_SCATTER:
         pytest.skip(f"the machine is too busy with other things: repeats scatter by {scatter:.0%}")
     drawn, draws = np.random.default_rng(1), 2000
