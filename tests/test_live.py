@@ -280,7 +280,8 @@ def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample
     terminal.attach()
     with MetricsCollector(client, live=True) as collector:
         executor = DaskExecutor(client=client, status=True, retries=0)
-        runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=1000, savemetrics=True)
+        # the cache that Runners share would make preprocessing a matter of what ran before
+        runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=1000, savemetrics=True, metadata_cache={})
         runner(sample, processor_instance=Sleeping(0.15))
     print("after")
     assert wait_until(lambda: "after" in terminal.rows())
