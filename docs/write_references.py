@@ -12,9 +12,9 @@ from roastcoffea.measurement import BREAKDOWNS, TABLES, Measurement
 from roastcoffea.metrics.time import MEANINGS
 from roastcoffea.monitor import TaskMonitor
 from roastcoffea.records.columns import Column
-from roastcoffea.records.run import FINISHED, Environment, Run
 from roastcoffea.report.exports.tables import METRIC_COLUMNS
 from roastcoffea.visualization import plots
+from roastcoffea.visualization.material import run_without_records
 
 PAGES = Path(__file__).parent
 
@@ -107,7 +107,7 @@ def cell(text: str) -> str:
 
 def of_measurement() -> Iterator[Described]:
     """Tables of a measurement."""
-    measurement = Measurement(nothing_seen())
+    measurement = Measurement(run_without_records())
     for name in TABLES:
         frame = getattr(measurement, name)
         units = frame.attrs["units"]
@@ -116,23 +116,6 @@ def of_measurement() -> Iterator[Described]:
             for column, meaning in frame.attrs["columns"].items()
         ]
         yield Described(f"`measurement.{name}`", summary(getattr(Measurement, name)), columns)
-
-
-def nothing_seen() -> Run:
-    """A run of which nothing was recorded."""
-    nowhere = Environment(versions={}, client_host=None)
-    absent = dict.fromkeys(Run.__dataclass_fields__, "nothing was recorded")
-    return Run(
-        id="",
-        name=None,
-        start=0.0,
-        stop=0.0,
-        outcome=FINISHED,
-        error=None,
-        backend="",
-        environment=nowhere,
-        absent=absent,
-    )
 
 
 def summary(thing: object) -> str:

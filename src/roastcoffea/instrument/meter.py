@@ -210,8 +210,7 @@ class Meter:
                 extract = self._extract_column
             else:
                 self._watch_trees(mapping)
-                has_steps = self.tree_branches is not None and not self._clusters
-                extract = self._extract_branch if has_steps else self._extract_column
+                extract = self._extract_column if self._clusters else self._extract_branch
             self._shadow(mapping, "extract_column", extract)
 
     def close(self) -> None:

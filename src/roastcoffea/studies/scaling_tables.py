@@ -7,8 +7,8 @@ from typing import IO, TYPE_CHECKING, Final
 from rich.console import Console
 from rich.padding import Padding
 
-from roastcoffea.report.terminal import INDENT, console_for
-from roastcoffea.studies.tables import line, named_table, title
+from roastcoffea.report.terminal import INDENT, console_for, named_table
+from roastcoffea.studies.tables import line, title
 from roastcoffea.units import FRACTION, SECOND, number, three_digits
 
 if TYPE_CHECKING:

@@ -6,9 +6,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from roastcoffea.report.terminal import INDENT, named_table, verbatim
-
-__all__ = ["line", "named_table", "title"]
+from roastcoffea.report.terminal import INDENT, verbatim
 
 
 def title(console: Console, text: str) -> None:

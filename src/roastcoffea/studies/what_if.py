@@ -18,7 +18,7 @@ from roastcoffea.studies.sources import Source
 from roastcoffea.units import FRACTION, number
 
 TYPICAL_ERROR: Final = 0.10
-"""Relative error that is assumed where no other runs tell a larger one: see benchmarks/what_if.py."""
+"""Relative error that is assumed, and not measured, where no other runs tell a larger one."""
 
 SCHEDULER_LIMIT: Final = 0.7
 """Share of the time that a scheduler can be busy before tasks wait for it."""

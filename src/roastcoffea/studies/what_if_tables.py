@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from roastcoffea.report.terminal import INDENT, QUIET, console_for, verbatim
-from roastcoffea.studies.tables import line, named_table, title
+from roastcoffea.report.terminal import INDENT, QUIET, console_for, named_table, verbatim
+from roastcoffea.studies.tables import line, title
 from roastcoffea.units import FRACTION, SECOND, number
 
 if TYPE_CHECKING:

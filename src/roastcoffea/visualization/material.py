@@ -51,7 +51,7 @@ class Material:
         if (kind := kind_of(source)) is not None:
             source, given = None, {kind: source} | given
         if source is None and given:
-            source = _run_without_records()
+            source = run_without_records()
         measured = getattr(source, "measurement", source)
         run, metrics = getattr(measured, "run", measured), getattr(measured, "metrics", None)
         if not isinstance(run, Run):
@@ -307,7 +307,8 @@ def _some(table: pa.Table, otherwise: str) -> pa.Table:
     return table
 
 
-def _run_without_records() -> Run:
+def run_without_records() -> Run:
+    """A run of which nothing is known."""
     absent = dict.fromkeys((*TABLES, "span_metrics"), "they were not given")
     for argument, name in GIVEN.items():
         absent[name] = f"give {argument}=, or a measurement"
