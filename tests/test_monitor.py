@@ -85,15 +85,17 @@ def told_and_released(client: Client, count: int) -> list[dict[str, Any]]:
     return results
 
 
-def check_against_the_tasks(monitor: TaskMonitor, results: list[dict[str, Any]]) -> None:
+def check_against_the_tasks(
+    monitor: TaskMonitor, results: list[dict[str, Any]], clock: float = CLOCK, late: float = 1.0
+) -> None:
     seen = {task["key"]: task for task in monitor.get_all_tasks() if task["prefix"] == "told"}
     assert seen.keys() == {result["key"] for result in results}
     for result in results:
         task = seen[result["key"]]
         assert (task["state"], task["outcome"], task["type"]) == ("memory", "ok", "dict")
         assert (task["worker"], task["thread"]) == (result["worker"], result["thread"])
-        assert result["start"] - 1 < task["start"] <= result["start"] + CLOCK  # a busy machine begins late
-        assert result["stop"] - CLOCK <= task["stop"] < result["stop"] + 1
+        assert result["start"] - late < task["start"] <= result["start"] + clock  # a busy machine begins late
+        assert result["stop"] - clock <= task["stop"] < result["stop"] + late
         assert task["duration"] >= result["stop"] - result["start"] - 1e-4
         assert task["nbytes"] > 0
 
@@ -422,7 +424,7 @@ def test_ten_thousand_short_tasks(client: Client) -> None:
     with TaskMonitor(client) as monitor:
         results = told_and_released(client, 10_000)
     assert monitor.problems == []
-    check_against_the_tasks(monitor, results)
+    check_against_the_tasks(monitor, results, clock=0.5, late=3.0)  # the worst of so many
 
 
 def kill_once(marker: str) -> int:

@@ -6,7 +6,8 @@ import os
 import site
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,18 @@ def without_package(packages_without_ours: Path, tmp_path_factory: pytest.TempPa
         cluster.close()
 
 
-def check(client: Client, fileset: Any, chunksize: int) -> MetricsCollector:
-    plain, _ = runner_for(client, chunksize)(fileset, processor_instance=Jets())
+def plain_output(client: Client, fileset: Any, chunksize: int) -> Any:
+    return runner_for(client, chunksize)(fileset, processor_instance=Jets())[0]
+
+
+@pytest.fixture(scope="module")
+def plain_outputs(four_threads: Client, real_files: Any) -> Callable[[str, int], Any]:
+    """Outputs without a collector, which are the same on every cluster."""
+    return cache(lambda name, chunksize: plain_output(four_threads, chosen(real_files, name), chunksize))
+
+
+def check(client: Client, fileset: Any, chunksize: int, plain: Any = None) -> MetricsCollector:
+    plain = plain or plain_output(client, fileset, chunksize)
     with MetricsCollector(client) as collector:
         measured, report = runner_for(client, chunksize)(fileset, processor_instance=Jets())
     assert measured == plain
@@ -95,22 +106,24 @@ def test_two_workers(client: Client, real_files: Any, name: str, chunksize: int)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
-def test_two_workers_with_small_chunks(client: Client, real_files: Any, name: str) -> None:
-    check(client, chosen(real_files, name), 10)
+def test_two_workers_with_small_chunks(client: Client, real_files: Any, plain_outputs: Any, name: str) -> None:
+    check(client, chosen(real_files, name), 10, plain_outputs(name, 10))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("chunksize", [10, 50, 100_000])
-def test_four_threads(four_threads: Client, real_files: Any, name: str, chunksize: int) -> None:
-    check(four_threads, chosen(real_files, name), chunksize)
+def test_four_threads(four_threads: Client, real_files: Any, plain_outputs: Any, name: str, chunksize: int) -> None:
+    check(four_threads, chosen(real_files, name), chunksize, plain_outputs(name, chunksize))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("chunksize", [10, 50, 100_000])
-def test_cluster_without_the_package(without_package: Client, real_files: Any, name: str, chunksize: int) -> None:
-    collector = check(without_package, chosen(real_files, name), chunksize)
+def test_cluster_without_the_package(
+    without_package: Client, real_files: Any, plain_outputs: Any, name: str, chunksize: int
+) -> None:
+    collector = check(without_package, chosen(real_files, name), chunksize, plain_outputs(name, chunksize))
     assert any("do not have roastcoffea" in problem for problem in collector.measurement.problems)
 
 

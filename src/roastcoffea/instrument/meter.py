@@ -256,7 +256,7 @@ class Meter:
                 tree.file.options.pop(OPTION, None)
             ntuple = getattr(tree, "ntuple", None)
             if ntuple is None:
-                self.tree_branches = _leaves(tree)
+                self.tree_branches = _leaves_once(tree, self.file_bytes)
                 continue
             self.tree_branches = len(tree.fields)
             self._clusters = True
@@ -561,6 +561,21 @@ def _path(branch: Any) -> str:
 def _held_by(basket: Any) -> int:
     """Bytes in a basket that came with the tree: its header tells the size of its buffer, used or not."""
     return sum(int(part.nbytes) for part in (basket.data, basket.byte_offsets) if part is not None)
+
+
+_counted: Final[dict[tuple[str, int], int]] = {}
+MOST_COUNTED: Final = 100
+
+
+def _leaves_once(tree: Any, file_bytes: int) -> int:
+    """Number of leaves of a tree, which is not counted again for each chunk: a wide file has thousands."""
+    key = tree.cache_key, file_bytes
+    number = _counted.get(key)
+    if number is None:
+        if len(_counted) >= MOST_COUNTED:
+            _counted.clear()
+        number = _counted[key] = _leaves(tree)
+    return number
 
 
 def _leaves(tree: Any) -> int:
