@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.metrics.facts import rows_where
+
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -87,7 +89,7 @@ def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Rea
     """
     attempt = rows_of(integers(chunks["id"]), integers(branch_reads["chunk"]))
     ours = (attempt >= 0) & counted[attempt] if len(chunks) else attempt >= 0
-    table, attempt = branch_reads.filter(pa.array(ours)), attempt[ours]
+    table, attempt = rows_where(branch_reads, ours), attempt[ours]
     began = pc.fill_null(chunks["start"], np.inf).to_numpy()
     rank = np.empty(len(chunks), dtype=np.int64)
     rank[np.argsort(began, kind="stable")] = np.arange(len(chunks))

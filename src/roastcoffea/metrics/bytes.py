@@ -17,7 +17,7 @@ from roastcoffea.metrics.advice import ADVISED, Saving, savings
 from roastcoffea.metrics.attempts import among, identities
 from roastcoffea.metrics.baskets import Flags, Integers, Reads, came_with_tree, integers, split_reads
 from roastcoffea.metrics.catalogue import BYTES, CATALOGUE, Metric, NotMeasuredError, Sourced, metric
-from roastcoffea.metrics.facts import complete_sum, reason_of_absence, with_outcome
+from roastcoffea.metrics.facts import complete_sum, reason_of_absence, rows_where, with_outcome
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Attempts, Certificate, Ledger
 from roastcoffea.records.arrow import arrow_schema
@@ -215,7 +215,7 @@ class _Chunks:
             WASTED: np.where(counted, 0, total),
         }
         kept = {name: amounts[self.known] for name, amounts in classes.items()}
-        return _requests_of(_rows(self.table.select(PLACES), self.known), total[self.known], kept)
+        return _requests_of(rows_where(self.table.select(PLACES), self.known), total[self.known], kept)
 
     def of_reads(self, amounts: Integers) -> Integers:
         """Sums over the reads of each attempt."""
@@ -228,11 +228,6 @@ class _Chunks:
         told = self.table["bytes_payload"]
         differs = integers(told) != self.of_reads(given)
         return int(np.count_nonzero(differs & self.counted & told.is_valid().to_numpy()))
-
-
-def _rows(table: pa.Table, wanted: Flags) -> pa.Table:
-    """These rows; the table itself where they are all."""
-    return table if wanted.all() else table.filter(pa.array(wanted))
 
 
 def _known(table: pa.Table) -> Flags:
@@ -272,7 +267,7 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
         transferred=transferred,
         transferred_absent=reason,
         advice=savings(
-            _rows(chunks.table.select(ADVISED), chunks.counted),
+            rows_where(chunks.table.select(ADVISED), chunks.counted),
             run.calls,
             {cause: int(amounts.sum()) for cause, amounts in chunks.reads.reread.items()},
             _sum(requests[TOTAL]),
@@ -304,7 +299,7 @@ def _with_checkpoints(chunks: pa.Table) -> pa.Table:
 
 def _preprocessing_requests(preprocessing: pa.Table) -> pa.Table:
     """Rows of requests of the metadata tasks: what erred is wasted, as it is of chunks."""
-    known = preprocessing.filter(pa.array(_known(preprocessing)))
+    known = rows_where(preprocessing, _known(preprocessing))
     total = integers(known["bytes_requested"])
     good = np.asarray(pc.fill_null(pc.equal(known["outcome"], OK), False).to_numpy(), dtype=np.bool_)
     return _requests_of(known, total, {BEFORE: np.where(good, total, 0), WASTED: np.where(good, 0, total)})
@@ -314,7 +309,7 @@ def _transferred(openings: list[pa.Table]) -> tuple[int | None, str | None]:
     """Bytes transferred by all attempts; where a source could not tell, None with the reason."""
     columns = ("bytes_requested", "bytes_transferred", "source")
     table = pa.concat_tables([opening.select(columns) for opening in openings])
-    asked = table.filter(pc.fill_null(pc.not_equal(table["bytes_requested"], 0), True))
+    asked = rows_where(table, pc.fill_null(pc.not_equal(table["bytes_requested"], 0), True))
     untold = asked.filter(asked["bytes_transferred"].is_null())
     if len(untold) == 0:
         return _sum(table["bytes_transferred"]), None
@@ -454,7 +449,7 @@ def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> li
 def _without_record(tasks: pa.Table, kind: str, records: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Tasks of a kind, and those of them that left no record."""
     wanted = pc.fill_null(pc.equal(tasks["kind"], kind), False)
-    ours = _rows(tasks.select(["key", "run_id", "outcome"]), np.asarray(wanted.to_numpy(), dtype=np.bool_))
+    ours = rows_where(tasks.select(["key", "run_id", "outcome"]), wanted)
     known, attempts = identities(ours, records)
     return ours, ours.filter(pa.array((attempts < 0) | ~np.isin(attempts, known)))
 

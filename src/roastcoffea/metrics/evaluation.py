@@ -140,17 +140,28 @@ def _computed(run: Run) -> tuple[dict[str, Any], dict[str, str], dict[str, pa.Ta
     """Values and reasons of all metrics in the catalogue's order, and tables or their reasons."""
     values: dict[str, Any] = {RUN: run}
     reasons: dict[str, str] = {}
+    last_use = {need: name for name, entry in CATALOGUE.entries.items() for need in entry.inputs}
     for name, entry in CATALOGUE.entries.items():
         try:
             values[name] = _value(entry, values, reasons)
         except NotMeasuredError as error:
             reasons[name] = str(error)
+        for need in entry.inputs:
+            if last_use[need] == name and _only_between(need):
+                # it may be as large as the records
+                values.pop(need, None)
     names = [metric.name for metric in CATALOGUE.metrics()]
     return (
         {name: values[name] for name in names if name in values},
         {name: reasons[name] for name in names if name in reasons},
         {name: values.get(name, reasons.get(name)) for name, entry in CATALOGUE.entries.items() if entry.table},
     )
+
+
+def _only_between(name: str) -> bool:
+    """Whether it is neither a metric nor a table that is asked for, but what these are made of."""
+    entry = CATALOGUE.entries.get(name)
+    return entry is not None and not entry.table and not isinstance(entry, Metric)
 
 
 def _value(entry: Fact, values: Mapping[str, Any], reasons: Mapping[str, str]) -> Any:

@@ -51,8 +51,14 @@ def known_sum(column: pa.ChunkedArray) -> Any:
 
 def with_outcome(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
     """Rows that ended in one of these ways."""
-    ended = pc.is_in(table["outcome"], value_set=pa.array(outcomes, pa.string()))
-    return table if pc.all(ended, min_count=0).as_py() else table.filter(ended)
+    return rows_where(table, pc.is_in(table["outcome"], value_set=pa.array(outcomes, pa.string())))
+
+
+def rows_where(table: pa.Table, wanted: pa.Array | pa.ChunkedArray | npt.NDArray[np.bool_]) -> pa.Table:
+    """These rows; the table itself where they are all, as a copy of a million rows is large."""
+    wanted = pa.array(wanted) if isinstance(wanted, np.ndarray) else wanted
+    every = pc.all(wanted, skip_nulls=False, min_count=0).as_py()
+    return table if every else table.filter(wanted)
 
 
 def clock_offsets(run: Run) -> dict[str | None, float]:

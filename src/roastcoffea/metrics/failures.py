@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
-from roastcoffea.metrics.facts import FAILED, counted_chunks, recorded, with_outcome
+from roastcoffea.metrics.facts import FAILED, counted_chunks, recorded, rows_where, with_outcome
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.asked import ASKED_COLUMNS
@@ -170,7 +170,7 @@ def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
 def _of_finished_calls(run: Run, table: pa.Table) -> pa.Table:
     """Rows of Runner calls that gave their output: what others computed was lost with it."""
     finished = [call.id for call in run.calls if call.outcome == FINISHED]
-    return table.filter(pc.is_in(table["call"], value_set=pa.array(finished, pa.string())))
+    return rows_where(table, pc.is_in(table["call"], value_set=pa.array(finished, pa.string())))
 
 
 def _with_processor(run: Run, table: pa.Table) -> pa.Table:

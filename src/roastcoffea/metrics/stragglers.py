@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import TIMING, NotMeasuredError, fact, metric, table
+from roastcoffea.metrics.facts import rows_where, with_outcome
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records.columns import Column
@@ -64,16 +65,21 @@ PHASES: Final = (
     "wait_seconds",
 )
 
+OF_CHUNKS: Final = (
+    *("id", "dataset", "file", "entry_start", "entry_stop", "worker", "wall_seconds"),
+    *("events", "bytes_payload", *PHASES),
+)
+
 
 @fact
 def expected_seconds(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> pa.Table:
     """Attempts that were computed and counted, with what was expected of them, and the speed of their worker.
 
-    Columns of the chunks, `typical_seconds` (what events and bytes predict, by dataset), `slowness` (of the worker: 1
+    OF_CHUNKS, `typical_seconds` (what events and bytes predict, by dataset), `slowness` (of the worker: 1
     is typical; also where it has too few chunks to tell) and `expected_seconds`, their product.
     """
-    chunks = counted_chunks.filter(pc.equal(counted_chunks["outcome"], chunk_records.OK))
-    chunks = chunks.filter(chunks["wall_seconds"].is_valid())
+    computed = with_outcome(counted_chunks.select(["outcome", *OF_CHUNKS]), (chunk_records.OK,)).select(OF_CHUNKS)
+    chunks = rows_where(computed, computed["wall_seconds"].is_valid())
     if len(chunks) < FEWEST_TO_FIT:
         raise NotMeasuredError(f"{len(chunks)} chunks are too few to tell a slow one")
     wall, workers, hosts = _numbers(chunks, "wall_seconds"), _codes(chunks["worker"]), _hosts(chunks, lifetimes)

@@ -14,7 +14,7 @@ from roastcoffea.markup import heading, page
 from roastcoffea.metrics.attempts import among, identities, places
 from roastcoffea.metrics.baskets import Flags
 from roastcoffea.metrics.catalogue import CATALOGUE, TIME, Metric, NotMeasuredError, Sourced, metric
-from roastcoffea.metrics.facts import GAVE_A_RESULT, measured_values, reason_of_absence, with_outcome
+from roastcoffea.metrics.facts import GAVE_A_RESULT, measured_values, reason_of_absence, rows_where, with_outcome
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Attempts, Certificate, Ledger
 from roastcoffea.metrics.slots import (
     CAUSES,
@@ -380,7 +380,7 @@ def _busy_chunks(run: Run, chunks: pa.Table, counted: pa.Table, names: list[str]
     known = worker >= 0
     if not known.all():
         reasons.append(f"{np.count_nonzero(~known)} attempts ran on workers that were not seen")
-    table, worker = table.filter(pa.array(known)), worker[known]
+    table, worker = rows_where(table, known), worker[known]
     start, stop = (np.asarray(table[name].to_numpy(), dtype=np.float64) for name in ("start", "stop"))
     kind = np.asarray(table["kind"].to_numpy(), dtype=np.int64)
     finished = [call for call in run.calls if call.outcome == FINISHED and call.chunks is not None]
@@ -419,7 +419,7 @@ def _attempts(table: pa.Table, kind: str, seconds: Mapping[str, Numbers]) -> pa.
     known = known.append_column("kind", pa.array(np.full(len(table), KINDS.index(kind))))
     for name in BUSY:
         known = known.append_column(name, pa.array(seconds.get(name, nothing)))
-    return known.filter(pc.and_(known["start"].is_valid(), known["stop"].is_valid()))
+    return rows_where(known, pc.and_(known["start"].is_valid(), known["stop"].is_valid()))
 
 
 def _untold_phases(counted: pa.Table) -> list[str]:
