@@ -33,6 +33,7 @@ def call(processor, executor=None):
     with open("sample.json") as file:
         return runner(json.load(file), processor_instance=processor)[0]
 """
+BOTH_WAYS = [pytest.param(False, id="run"), pytest.param(True, id="import", marks=pytest.mark.slow)]
 TOLD = re.compile(r"^roastcoffea: measured a Runner call: (.*)$", re.MULTILINE)
 
 
@@ -166,7 +167,7 @@ if __name__ == "__main__":
     ("script", "workers"),
     [pytest.param(SPAWNING, None, id="spawn"), pytest.param(ON_DASK, 1, id="dask", marks=pytest.mark.slow)],
 )
-@pytest.mark.parametrize("by_import", [False, True], ids=["run", "import"])
+@pytest.mark.parametrize("by_import", BOTH_WAYS)
 def test_processes_of_the_script_work_and_record_nothing(
     folder: Path, script: str, workers: int | None, by_import: bool
 ) -> None:
@@ -205,7 +206,7 @@ def test_a_call_in_a_collector_of_the_script_is_left_to_it(folder: Path) -> None
 @pytest.mark.parametrize(
     ("number", "status", "words"), [(signal.SIGTERM, -15, "SIGTERM"), (signal.SIGINT, -2, "KeyboardInterrupt")]
 )
-@pytest.mark.parametrize("by_import", [False, True], ids=["run", "import"])
+@pytest.mark.parametrize("by_import", BOTH_WAYS)
 def test_what_was_seen_is_saved_when_a_signal_ends_the_script(
     folder: Path, number: signal.Signals, status: int, words: str, by_import: bool
 ) -> None:

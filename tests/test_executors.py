@@ -30,11 +30,13 @@ pytestmark = [
 ]
 
 
-class SpawningPool(concurrent.futures.ProcessPoolExecutor):
-    """Processes that begin anew: the tests' own process has threads."""
+class ServedPool(concurrent.futures.ProcessPoolExecutor):
+    """Processes that come from one without threads, which imported coffea once: the tests' own process has threads."""
 
     def __init__(self, max_workers: int) -> None:
-        super().__init__(max_workers, mp_context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["coffea.processor", "coffea.nanoevents", "roastcoffea"])
+        super().__init__(max_workers, mp_context=context)
 
 
 ON_DASK = {
@@ -45,14 +47,14 @@ ON_DASK = {
 }
 HERE = {
     "iterative": (IterativeExecutor, {}),
-    "processes": (FuturesExecutor, {"pool": SpawningPool, "workers": 2}),
+    "processes": (FuturesExecutor, {"pool": ServedPool, "workers": 2}),
     "threads": (FuturesExecutor, {"pool": concurrent.futures.ThreadPoolExecutor, "workers": 4}),
     "threads without compression": (
         FuturesExecutor,
         {"pool": concurrent.futures.ThreadPoolExecutor, "workers": 2, "compression": None},
     ),
     "loky": (FuturesExecutor, {"pool": loky.ProcessPoolExecutor, "workers": 2}),
-    "merging": (FuturesExecutor, {"pool": SpawningPool, "workers": 2, "merging": (2, 2, 3)}),
+    "merging": (FuturesExecutor, {"pool": ServedPool, "workers": 2, "merging": (2, 2, 3)}),
 }
 
 
@@ -152,7 +154,7 @@ def _sorted(value: Any) -> Any:
     return sorted(value) if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("kind", ["iterative", "threads", "loky", "dask"])
+@pytest.mark.parametrize("kind", ["iterative", "threads", pytest.param("loky", marks=pytest.mark.slow), "dask"])
 def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client, tmp_path: Path) -> None:
     bad = tmp_path / "bad.root"
     good = {name: dict(what["files"]) for name, what in sample.items()}

@@ -98,16 +98,16 @@ def chosen(real_files: Any, name: str) -> Any:
     return real_files if name == "all" else {name: real_files[name]}
 
 
-@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("chunksize", [50, 100_000])
-def test_two_workers(client: Client, real_files: Any, name: str, chunksize: int) -> None:
-    assert check(client, chosen(real_files, name), chunksize).measurement.problems == []
+def test_two_workers_with_all_files(client: Client, real_files: Any, chunksize: int) -> None:
+    assert check(client, real_files, chunksize).measurement.problems == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
-def test_two_workers_with_small_chunks(client: Client, real_files: Any, plain_outputs: Any, name: str) -> None:
-    check(client, chosen(real_files, name), 10, plain_outputs(name, 10))
+@pytest.mark.parametrize("chunksize", [10, 50, 100_000])
+def test_two_workers(client: Client, real_files: Any, plain_outputs: Any, name: str, chunksize: int) -> None:
+    check(client, chosen(real_files, name), chunksize, plain_outputs(name, chunksize))
 
 
 @pytest.mark.slow

@@ -26,6 +26,16 @@ def seconds(load: Load, cluster: Cluster, costs: Costs = FREE, **more: object) -
     return replayed(load, cluster, costs, **more).seconds  # type: ignore[arg-type]
 
 
+def test_jobs_that_share_a_core_take_more_time() -> None:
+    crowded = Costs(steal=0.0, crowded=0.5)
+    pair = work((1, 0, 0), (1, 0, 0))
+    # two on a core: each half of it, of which a third is lost
+    assert seconds(pair, on(2, cores=1), crowded) == pytest.approx(3.0)
+    assert seconds(pair, on(2, cores=2), crowded) == seconds(pair, on(1), crowded) / 2 == pytest.approx(1.0)
+    done = replayed(pair, on(2, cores=1), crowded)
+    assert done.stretch == pytest.approx(2.0)
+
+
 COMPUTING = work((1, 0, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0))
 MIXED = work(*[(1, 1, 0)] * 4)
 

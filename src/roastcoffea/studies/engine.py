@@ -8,6 +8,7 @@ nothing takes from those that hold too many.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -78,6 +79,7 @@ class Simulation:
         self.serial = settings[4] == 1
         self.gap, self.latency, self.fetch, self.steal = costs[0], costs[1], costs[2], costs[3]
         self.scheduler, self.own, self.cold_cpu, self.cold_wait = costs[4], costs[5], costs[6], costs[7]
+        self.crowded = costs[8]
         self.target, self.began, self.pending = tables.jobs[0], tables.jobs[1], tables.jobs[2]
         self.started = tables.jobs[3]
         self.task, self.stage, self.host = tables.jobs_counts[0], tables.jobs_counts[1], tables.jobs_counts[2]
@@ -128,9 +130,13 @@ class Simulation:
     def _advance(self, host: int, time: float) -> None:
         """Let a host compute until now: each job gets the same."""
         if self.active[host] > 0:
-            share = min(1.0, self.cores[host] / self.active[host])
-            self.virtual[host] += (time - self.last[host]) * share
+            self.virtual[host] += (time - self.last[host]) * self._share(host)
         self.last[host] = time
+
+    def _share(self, host: int) -> float:
+        """Seconds that each job of a host computes in a second."""
+        load = self.active[host] / self.cores[host]
+        return 1.0 if load <= 1.0 else 1.0 / (load * (1.0 + self.crowded * math.log2(load)))
 
     def _first_job(self, host: int) -> int:
         """Job of a host that ends first."""
@@ -145,9 +151,8 @@ class Simulation:
         """Set when the next job of a host ends."""
         clock, time = len(self.task) + host, INFINITY
         if self.active[host] > 0:
-            share = min(1.0, self.cores[host] / self.active[host])
             left = self.target[self._first_job(host)] - self.virtual[host]
-            time = self.last[host] + max(left, 0.0) / share
+            time = self.last[host] + max(left, 0.0) / self._share(host)
         self._set_clock(clock, time)
 
     def _compute(self, job: int, seconds: float, time: float) -> None:
@@ -403,7 +408,7 @@ def simulation(
     settings
         Chunks, workers, threads of each, tasks that a worker holds at most, and 1 for serial processes.
     costs
-        Seconds of gap, latency, fetch, steal, scheduler, own, cold_cpu, cold_wait.
+        Seconds of gap, latency, fetch, steal, scheduler, own, cold_cpu, cold_wait, and how crowded cores slow.
     tasks
         Seconds before, wait and after of each task.
     parent
@@ -453,7 +458,7 @@ def _compiled() -> Callable[..., Simulation]:
 
     settings, none = (0, 1, 1, 1, 0), np.zeros(0)
     tables = _tables(settings, (none, none, none), np.zeros(0, np.int64), (Host(3, 1.0),))
-    example = Simulation(np.array(settings), np.zeros(8), tables)
+    example = Simulation(np.array(settings), np.zeros(9), tables)
     types = {name: typeof(value) for name, value in vars(example).items()}
     compiled: Callable[..., Simulation] = jitclass(types)(Simulation)
     return compiled

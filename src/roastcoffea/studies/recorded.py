@@ -21,7 +21,7 @@ from roastcoffea.metrics.statistics import Numbers, clipped, integral
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import FAILED, Run, RunnerCall
 from roastcoffea.studies.engine import MOST_OWN, Counts
-from roastcoffea.studies.replay import Cluster, Costs, Load, Merging, tree
+from roastcoffea.studies.replay import CROWDED, Cluster, Costs, Load, Merging, tree
 from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.units import FRACTION, number
 
@@ -382,7 +382,7 @@ def _rows_of_tasks(tasks: pa.Table, chunks: pa.Table) -> Counts:
 
 
 def _chunks(measurement: Measurement, tasks: pa.Table, chunks: pa.Table) -> Chunks:
-    """Parts of chunks; waiting for a core is in none of them."""
+    """Parts of chunks as if each had a core to itself: waiting for one is in none of them."""
     wall, cpu = (
         _numbers(chunks, "wall_seconds"),
         _numbers(chunks, "cpu_seconds") + _numbers(chunks, "helper_cpu_seconds"),
@@ -397,17 +397,20 @@ def _chunks(measurement: Measurement, tasks: pa.Table, chunks: pa.Table) -> Chun
     share = np.divide(waited, np.sum(told, axis=0), out=np.zeros(len(wall)), where=np.sum(told, axis=0) > 0)
     share = np.minimum(share, 1.0)
     open_wait, read = told[0] * share, told[1] * share
+    # a job that shared a core also took more CPU time, and the replay puts in its own
+    load = np.divide(_numbers(chunks, "core_wait_seconds"), cpu, out=np.zeros(len(wall)), where=cpu > 0) + 1
+    alone = 1 / (1 + CROWDED * np.log2(load))
     return Chunks(
         datasets=tuple(map(str, pc.unique(chunks["dataset"]).to_pylist())),
         dataset=_codes(chunks["dataset"]),
         file=_codes(chunks["file"]),
         start=np.asarray(chunks["entry_start"].to_numpy(), np.int64),
         stop=np.asarray(chunks["entry_stop"].to_numpy(), np.int64),
-        open_cpu=open_cpu,
+        open_cpu=open_cpu * alone,
         open_wait=open_wait,
         read=read,
         wait=waited - open_wait - read,
-        cpu=cpu - open_cpu,
+        cpu=(cpu - open_cpu) * alone,
         overhead=np.clip(_durations(tasks) - wall, 0.0, None),
         factor=_factors(measurement, chunks),
     )
@@ -503,7 +506,7 @@ def _costs(run: Run, tasks: pa.Table) -> Costs:
     """Dask's part in the time of tasks."""
     gap = _gap(tasks)
     latency = _middle(tasks, "seen", "stop") + _middle(tasks, "arrived", "assigned") + gap
-    costs = Costs(gap=gap, latency=latency, scheduler=SCHEDULER_SECONDS)
+    costs = Costs(gap=gap, latency=latency, scheduler=SCHEDULER_SECONDS, crowded=CROWDED)
     return replace(costs, own=_own(run, tasks, costs))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.studies.chunk_sizes import ChunkLaw, NoLaw, bracket, by_law, law_of
 from roastcoffea.studies.recorded import PARTS, Chunks, Recorded, Stage, recorded_run
-from roastcoffea.studies.replay import Cluster, Costs, Load, Merging, Replayed, replayed
+from roastcoffea.studies.replay import CROWDED, Cluster, Costs, Load, Merging, Replayed, replayed
 from roastcoffea.studies.sources import Source
 from roastcoffea.units import FRACTION, number
 
@@ -70,7 +70,7 @@ def _without_overhead(chunks: Chunks) -> Chunks:
 
 def _free(costs: Costs) -> Costs:
     """Costs of a Dask that takes no time; processes have to begin all the same."""
-    return Costs(cold_cpu=costs.cold_cpu, cold_wait=costs.cold_wait, steal=0.0)
+    return Costs(cold_cpu=costs.cold_cpu, cold_wait=costs.cold_wait, steal=0.0, crowded=costs.crowded)
 
 
 def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
@@ -326,7 +326,7 @@ class _Study:
         low = high = median(totals)
         if 1 < threads != self.runs[0].threads:
             high = median(replays(serial=True)[0])
-        doubts = [*self._of_scheduler(use), *self._of_threads(threads)]
+        doubts = [*self._of_scheduler(use), *self._of_cores(workers, threads), *self._of_threads(threads)]
         return self._prediction(workers, threads, scenario, low, high, use, doubts)
 
     def _totals(self, workers: int, threads: int, scenario: Scenario, *, serial: bool) -> tuple[list[float], float]:
@@ -359,6 +359,22 @@ class _Study:
         if use < SCHEDULER_LIMIT:
             return []
         return [f"past the scheduler's throughput: it would be busy for {FRACTION.text(use)} of the time"]
+
+    def _of_cores(self, workers: int, threads: int) -> list[str]:
+        """What is not known of threads that share a core."""
+        run = self.runs[0]
+        here, there = (
+            max(number_of * cluster.threads / cores for number_of, cores in cluster.hosts)
+            for cluster in (run.own_cluster, run.cluster(workers, threads, same_host=self.same_host))
+        )
+        if there <= max(here, 1.0):
+            return []
+        return [
+            (
+                f"{there:.3g} threads share a core, and take each other's caches: that each doubling costs "
+                f"{FRACTION.text(CROWDED)} more CPU time was measured on one machine, and may be less on yours"
+            )
+        ]
 
     def _of_threads(self, threads: int) -> list[str]:
         """What is not known of threads that share an interpreter."""
