@@ -164,7 +164,7 @@ def test_tiny_chunks_of_a_wide_file(client: Any, tmp_path: Path) -> None:
     names = [f"branch{number}" for number in range(2656)]
     with uproot.recreate(tmp_path / "wide.root") as file:
         file.mktree("Events", dict.fromkeys(names, np.int32))
-        file["Events"].extend({name: np.arange(40, dtype=np.int32) for name in names})
+        file["Events"].extend({name: np.arange(80, dtype=np.int32) for name in names})
     fileset = {"data": {"files": {str(tmp_path / "wide.root"): "Events"}}}
     measurement = measured(client, fileset, Planted(branches=1), chunksize=10)
     chunks = measurement.chunks
