@@ -173,6 +173,9 @@ def test_another_chunk_size_from_two() -> None:
     assert of_size(found, 400).seconds == pytest.approx(4 * 0.5 + 16, rel=0.01)
     assert of_size(found, 25).reason is None
     assert [check.from_itself for check in found.checks] == [True, True]
+    (far,) = what_if(in_chunks(100), in_chunks(200), chunksize=[800]).predictions[-1].doubts
+    assert "chunks of 800 events are far beyond the 200 that were recorded" in far
+    assert of_size(found, 400).doubts == ()
 
 
 def test_the_recorded_chunk_size_is_another_prediction() -> None:

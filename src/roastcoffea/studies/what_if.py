@@ -17,6 +17,9 @@ from roastcoffea.studies.replay import CROWDED, Cluster, Costs, Load, Merging, R
 from roastcoffea.studies.sources import Source
 from roastcoffea.units import FRACTION, number
 
+FAR: Final = 2
+"""So many times the largest chunk that was recorded is still near it."""
+
 TYPICAL_ERROR: Final = 0.10
 """Relative error that is assumed, and not measured, where no other runs tell a larger one."""
 
@@ -400,9 +403,8 @@ class _Study:
         run = self.runs[0]
         if not isinstance(law, NoLaw):
             seconds, use = self._in_chunks(lambda chunks: by_law(chunks, law, size))
-            made = self._prediction(
-                run.workers, run.threads, AS_RECORDED, seconds, seconds, use, self._of_scheduler(use)
-            )
+            doubts = [*self._of_scheduler(use), *self._of_size(size)]
+            made = self._prediction(run.workers, run.threads, AS_RECORDED, seconds, seconds, use, doubts)
             return replace(made, chunksize=size, rechunked=True)
         ends = [
             self._in_chunks(lambda chunks: bracket(chunks, size)[0]),
@@ -412,6 +414,23 @@ class _Study:
         use = max(use for _, use in ends)
         made = self._prediction(run.workers, run.threads, AS_RECORDED, low, high, use, self._of_scheduler(use))
         return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law.reason)
+
+    def _of_size(self, size: int) -> list[str]:
+        """What is not known of chunks that are much larger than any that was seen."""
+        seen = [
+            int((stage.chunks.stop - stage.chunks.start).max())
+            for run in self.runs
+            for stage in run.stages
+            if stage.chunks is not None
+        ]
+        if size <= FAR * max(seen):
+            return []
+        return [
+            (
+                f"chunks of {number(size)} events are far beyond the {number(max(seen))} that were recorded: what grows "
+                "faster than events (arrays that outgrow the caches) is not in the law, and the run may take much longer"
+            )
+        ]
 
     def _in_chunks(self, other: Callable[[Chunks], Chunks]) -> tuple[float, float]:
         """Wall time with other chunks, and how busy the scheduler was."""
