@@ -632,6 +632,10 @@ def quotient(amount: float | None, over: float | None) -> float | None:
 
 def compared_totals(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Sums over tasks beside the report's."""
+    if not isinstance(report, Mapping):
+        raise TypeError(
+            f"the report is {report!r}, and not what a Runner with savemetrics=True gives beside its output"
+        )
     sums = {
         "chunks": len(rows),
         "entries": known_total(row.get("events") for row in rows),

@@ -456,6 +456,11 @@ def _busy_tasks(  # noqa: PLR0917
     untimed = np.count_nonzero(~known & _never_ran(tasks))
     if untimed:
         reasons.append(f"{untimed} attempts of tasks do not tell when they ran")
+    went_on = np.count_nonzero(~known & (worker >= 0) & (_outcomes(tasks) == OUTCOMES.index(task_records.CANCELLED)))
+    if went_on:
+        reasons.append(
+            f"{went_on} attempts of tasks were cancelled when a worker had them: what went on is taken for idle"
+        )
     reasons += _uncounted(run.attempts, tasks)
     link = _linked(tasks, chunks)
     if link.without_task:

@@ -427,8 +427,8 @@ class _Study:
             return []
         return [
             (
-                f"chunks of {number(size)} events are far beyond the {number(max(seen))} that were recorded: what grows "
-                "faster than events (arrays that outgrow the caches) is not in the law, and the run may take much longer"
+                f"chunks of {number(size)} events are far beyond the {number(max(seen))} that were recorded: what "
+                "grows faster than events (arrays that outgrow the caches) is not in the law: it may take longer"
             )
         ]
 
