@@ -304,12 +304,28 @@ def test_beginnings_are_known_better_than_to_a_second() -> None:
 
 
 def test_threads_of_this_process_are_those_of_the_pool(backend: LocalMetricsBackend) -> None:
+    both_begun, looked = threading.Barrier(3, timeout=60), threading.Event()
+
+    def look() -> None:
+        both_begun.wait()
+        backend.drain()
+        looked.set()
+
+    def spun_while_looked_at(seconds: float) -> set[str]:
+        """Go on to the end of a look, which takes long where threads that spin hold the interpreter."""
+        both_begun.wait()
+        (row,) = map(json.loads, spun(seconds))
+        while not looked.is_set():
+            pass
+        return {json.dumps(row | {"stop": time.time()})}
+
     used = time.process_time()
     start = time.time()
-    # where looks cost much there are few of them: one is asked for while both chunks go on
-    look = threading.Timer(1.0, backend.drain)
-    look.start()
-    chunks = executed(backend, FuturesExecutor(pool=ThreadPoolExecutor, workers=3, status=False), spun, [1.0, 1.0])
+    looks = threading.Thread(target=look)
+    looks.start()
+    executor = FuturesExecutor(pool=ThreadPoolExecutor, workers=3, status=False)
+    chunks = executed(backend, executor, spun_while_looked_at, [1.0, 1.0])
+    looks.join()
     used, stop = time.process_time() - used, time.time()
     tell(backend, chunks)
     workers = lifetimes(backend, start, stop)
