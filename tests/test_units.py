@@ -19,6 +19,7 @@ from roastcoffea.units import (
     RATIO,
     SECOND,
     Unit,
+    share_text,
 )
 
 OF_NO_NUMBER = ("structure", "word")
@@ -121,3 +122,11 @@ def test_moments_have_their_zone(monkeypatch: pytest.MonkeyPatch):
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "0 %"), (1e-4, "0.01 %"), (9.9e-5, "< 0.01 %"), (-1e-9, "< 0.01 %"), (0.123, "12.3 %"), (-0.5, "-50 %")],
+)
+def test_shares_that_nobody_would_miss_have_no_digits(share, text):
+    assert share_text(share) == text

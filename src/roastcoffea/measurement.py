@@ -154,7 +154,7 @@ class Measurement:
 
     @property
     def bound(self) -> str | None:
-        """What the run spent most of its thread time on, in one word; None where there is no time ledger."""
+        """What the run spent most of its thread time on, in one word; None where no time ledger tells."""
         word: str | None = self.metrics.get("bound")
         return word
 

@@ -126,3 +126,12 @@ RATIO: Final = Unit("ratio", suffixed("x"))
 COUNT: Final = Unit("count", number)
 WORD: Final = Unit("word", str)
 STRUCTURE: Final = Unit("structure", repr)
+
+SMALLEST_SHARE: Final = 1e-4
+
+
+def share_text(share: float) -> str:
+    """A part of a whole in percent; of one that nobody would miss, only that it is there."""
+    if 0 < abs(share) < SMALLEST_SHARE:
+        return f"< {FRACTION.text(SMALLEST_SHARE)}"
+    return FRACTION.text(share)

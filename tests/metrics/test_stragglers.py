@@ -69,6 +69,20 @@ def test_a_slow_chunk_is_told_with_its_excess():
     assert measurement.metrics["straggler_seconds"] == pytest.approx(slow["excess_seconds"].sum())
 
 
+def test_a_straggler_with_twice_the_bytes_of_its_like_does_not_draw_the_law():
+    # as baskets make it where chunks end within them: two chunks of twenty touch two baskets, one of the two is slow
+    like = {"events": 400, "entry_start": 0, "entry_stop": 400}
+    rows = [
+        row | like | {"bytes_payload": 28_000 if place in (4, 13) else 14_000, "wall_seconds": 0.2 + place % 3 / 100}
+        for place, row in enumerate(chunks_by_law(20))
+    ]
+    rows = [row | {"dataset": "data", "worker": "A"} for row in rows]
+    rows[13]["wall_seconds"] = 2.9
+    slow = Measurement(handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, rows))).stragglers
+    assert slow["id"].tolist() == [13]
+    assert slow["expected_seconds"].tolist() == pytest.approx([0.21], abs=0.011)
+
+
 def test_where_no_phase_was_measured_none_is_named():
     rows = [row | {"compute_seconds": None, "read_seconds": None} for row in chunks_by_law(row7=5.0)]
     slow = Measurement(handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, rows))).stragglers
@@ -90,8 +104,8 @@ def test_a_slow_worker_is_told_and_its_chunks_are_no_stragglers():
 
 def test_few_chunks_tell_nothing():
     measurement = measurement_of(number=7)
-    assert "too few" in measurement.stragglers.attrs["absent"]
-    assert "too few" in measurement.metrics.missing["num_stragglers"]
+    assert "7 chunks: it takes 8" in measurement.stragglers.attrs["absent"]
+    assert "7 chunks: it takes 8" in measurement.metrics.missing["num_stragglers"]
 
 
 def test_workers_side_by_side():

@@ -55,6 +55,8 @@ def test_nothing_is_said_of_idle_time_where_rows_are_lacking():
     assert any("4 attempts of merge tasks" in reason for reason in measurement.verdict.incomplete)
     assert [finding.cause for finding in measurement.verdict] == ["memory"]
     assert not Measurement(handmade_run(attempts={"merge": 5}, pauses=None)).verdict.healthy
+    assert measurement.bound is None
+    assert "4 attempts of merge tasks" in measurement.metrics.missing["bound"]
 
 
 def one_kind_of_time(column, **changes):
@@ -98,6 +100,30 @@ def test_each_phase_has_its_cause(column, cause):
     assert measurement.bound == cause
     assert measurement.verdict[0].cause == cause
     assert measurement.verdict[0].seconds == pytest.approx(100)
+
+
+def test_what_first_chunks_load_is_told_apart_from_what_each_chunk_opens():
+    run = one_kind_of_time("compute_seconds").run
+
+    def text(*opened):
+        rows = [
+            row | {"thread": 1, "open_seconds": seconds, "build_seconds": 0.0, "compute_seconds": 10 - seconds}
+            for row, seconds in zip(run.chunks.to_pylist(), opened, strict=True)
+        ]
+        chunks = table_of_rows(CHUNK_COLUMNS, reversed(rows))
+        (finding,) = Measurement(dataclasses.replace(run, chunks=chunks)).verdict
+        assert finding.cause == "metadata"
+        assert finding.seconds == pytest.approx(sum(opened))
+        return finding.text
+
+    once = text(10.0, *[0.1] * 9)
+    assert "100 ms for each of 10 chunks and 9.9 s that the first chunks of threads took" in once
+    assert "loaded once" in once
+    assert "chunksize=" not in once
+    both = text(9.0, *[2.0] * 9)
+    assert "2 s for each of 10 chunks and 7 s that the first chunks of threads took" in both
+    assert "chunksize=330 instead of about 100 leaves 3 chunks for each thread" in both
+    assert "first chunks" not in text(2.1, *[2.0] * 9)
 
 
 def test_a_run_that_computes_is_healthy():

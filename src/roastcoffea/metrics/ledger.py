@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from roastcoffea.markup import Html, bar, paragraph, table
-from roastcoffea.units import FRACTION, Unit, number
+from roastcoffea.units import Unit, number, share_text
 
 RESIDUAL: Final = "residual"
 TOTAL: Final = "total"
@@ -87,4 +87,4 @@ def _row(name: str, amount: float | None, total: float | None, unit: Unit) -> tu
     """Cells of a class: name, amount, share of the total, and a bar."""
     if amount is None or not total:
         return name, NOT_MEASURED if amount is None else unit.text(amount), "", Html("")
-    return name, unit.text(amount), FRACTION.text(amount / total), bar(amount / total)
+    return name, unit.text(amount), share_text(amount / total), bar(amount / total)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.optimize import nnls
 
 from roastcoffea.metrics.catalogue import TIMING, NotMeasuredError, fact, metric, table
 from roastcoffea.metrics.facts import rows_where, with_outcome
@@ -81,13 +82,14 @@ def expected_seconds(counted_chunks: pa.Table, lifetimes: pa.Table | None = None
     computed = with_outcome(counted_chunks.select(["outcome", *OF_CHUNKS]), (chunk_records.OK,)).select(OF_CHUNKS)
     chunks = rows_where(computed, computed["wall_seconds"].is_valid())
     if len(chunks) < FEWEST_TO_FIT:
-        raise NotMeasuredError(f"{len(chunks)} chunks are too few to tell a slow one")
+        raise NotMeasuredError(f"{len(chunks)} chunks: it takes {FEWEST_TO_FIT} to tell a slow one")
     wall, workers, hosts = _numbers(chunks, "wall_seconds"), _codes(chunks["worker"]), _hosts(chunks, lifetimes)
-    slowness, typical = np.ones(len(chunks)), wall
+    slowness, typical, usual = np.ones(len(chunks)), wall, np.full(len(chunks), fill_value=True)
     for _ in range(REFITS):
-        # a law that is drawn through slow workers and fast ones fits neither
-        typical = _typical(chunks, wall / slowness)
+        # a law that is drawn through slow workers and fast ones fits neither; a straggler of rare traits draws its own
+        typical = _typical(chunks, wall / slowness, usual)
         slowness = _slowness(wall / typical, workers, hosts)
+        usual = wall <= SLOW_CHUNK * typical * slowness
     for name, values in (
         ("typical_seconds", typical),
         ("slowness", slowness),
@@ -114,28 +116,32 @@ def _hosts(chunks: pa.Table, lifetimes: pa.Table | None) -> npt.NDArray[np.int64
     return _codes(lifetimes["host"].take(places))
 
 
-def _typical(chunks: pa.Table, wall: Numbers) -> Numbers:
-    """Seconds that a chunk of so many events and bytes of its dataset takes on the typical worker."""
+def _typical(chunks: pa.Table, wall: Numbers, usual: npt.NDArray[np.bool_]) -> Numbers:
+    """Seconds that a chunk takes on the typical worker, by the usual ones of its dataset with so many events and bytes."""
     dataset = _codes(chunks["dataset"])
     traits = np.column_stack([np.ones(len(wall)), _numbers(chunks, "events"), _numbers(chunks, "bytes_payload")])
     numbers = np.bincount(dataset)
     few = numbers[dataset] < FEWEST_TO_FIT
-    typical = _predicted(traits, wall) if few.any() else np.empty(len(wall))
+    typical = _predicted(traits, wall, usual) if few.any() else np.empty(len(wall))
     for code in np.flatnonzero(numbers >= FEWEST_TO_FIT):
         here = dataset == code
-        typical[here] = _predicted(traits[here], wall[here])
+        typical[here] = _predicted(traits[here], wall[here], usual[here])
     return typical
 
 
-def _predicted(traits: Numbers, wall: Numbers) -> Numbers:
-    """What a linear law of the traits predicts, drawn with least absolute deviations: a straggler hardly moves it."""
+def _predicted(traits: Numbers, wall: Numbers, usual: npt.NDArray[np.bool_]) -> Numbers:
+    """What a linear law of the traits predicts, drawn with least absolute deviations: a straggler hardly moves it.
+
+    No trait makes a chunk shorter: else a straggler of a few bytes more than its like would be as long as expected.
+    """
     scale = np.abs(traits).max(axis=0)
     scaled = traits[:, scale > 0] / scale[scale > 0]
-    every = max(len(wall) // MOST_TO_FIT, 1)
-    fitted, seconds = scaled[::every], wall[::every]
+    every, usual = max(len(wall) // MOST_TO_FIT, 1), usual if usual.any() else ~usual
+    fitted, seconds = scaled[usual][::every], wall[usual][::every]
     weights, finest = np.ones(len(seconds)), SMALLEST + 1e-3 * np.median(seconds)
     for _ in range(ROUNDS):
-        law = np.linalg.lstsq(fitted * weights[:, None], seconds * weights, rcond=1e-6)[0]
+        basis, triangle = np.linalg.qr(fitted * weights[:, None])
+        law = nnls(triangle, basis.T @ (seconds * weights))[0]
         weights = 1 / np.sqrt(np.maximum(np.abs(seconds - fitted @ law), finest))
     # a law may fall below any chunk that there was, where few have such traits
     return np.asarray(np.maximum(scaled @ law, max(float(wall.min()), SMALLEST)))

@@ -69,6 +69,9 @@ BUSY_INTERPRETER: Final = 0.7
 TARGET: Final = 0.05
 """Share of a chunk's time that opening and scheduling should take, in the chunk sizes that are proposed."""
 
+FEW: Final = 0.1
+"""First chunks of threads are told apart where they took more than that share of all opening."""
+
 ROUNDS_OF_CHUNKS: Final = 3
 """Chunks for each thread that a proposed chunk size leaves at least, so that all threads end together."""
 
@@ -99,7 +102,10 @@ WORDS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that could be won: `seconds` of wall time at most, if what is in `rows` (thread seconds) vanished."""
+    """Something that could be won: `seconds` of wall time if what is in `rows` (thread seconds) vanished for all.
+
+    The other rows are taken to stay. Some of the idle time may be there because of it: that would be won besides.
+    """
 
     cause: str
     seconds: float
@@ -203,7 +209,10 @@ def bound(time_ledger: TimeLedger, counted_chunks: pa.Table | None = None) -> st
     amounts: dict[str, float] = {}
     for name, word in words.items():
         amounts[word] = amounts.get(word, 0.0) + time_ledger.get(name, 0.0)
-    return max(amounts, key=lambda word: amounts[word])
+    most = max(amounts, key=lambda word: amounts[word])
+    if time_ledger.certificate.reasons and most in OF_IDLE_TIME:
+        raise NotMeasuredError(f"nothing is said of idle time: {'; '.join(time_ledger.certificate.reasons)}")
+    return most
 
 
 @metric(STRUCTURE, group=TIME, source=rows.LEDGER, formula="rows of the time ledger against thresholds")
@@ -283,10 +292,15 @@ def _metadata(seen: Seen) -> Judged:
     taken = _taken(seen, rows.OPEN)
 
     def text() -> str:
-        opened, chunks = sum(taken.values()), _length(seen.counted)
-        each = f", {SECOND.text(opened / chunks)} for each of {number(chunks)} chunks" if chunks else ""
+        opened, first, chunks = sum(taken.values()), _first_openings(seen.counted), _length(seen.counted)
+        each = f", {SECOND.text((opened - first) / chunks)} for each of {number(chunks)} chunks" if chunks else ""
+        if first > FEW * opened:
+            each += f" and {SECOND.text(first)} that the first chunks of threads took beyond that"
+        if seen.wall(opened - first) < seen.least(METADATA):
+            return f"opens files and builds events{each}: libraries are loaded once, which weighs less in a longer run"
         return (
-            f"opens files and builds events{each}. {_larger_chunks(seen, opened)}, or a schema with fewer collections"
+            f"opens files and builds events{each}. {_larger_chunks(seen, opened - first)}, "
+            "or a schema with fewer collections"
         )
 
     return _of_threads(seen, taken, text)
@@ -575,6 +589,20 @@ def _commonest_error(seen: Seen) -> str:
     return f"; {number(times)} x {root_cause(commonest)[:LONGEST_LINE]}"
 
 
+def _first_openings(counted: pa.Table | None) -> float:
+    """Seconds that the first chunk of each thread took to open its file and build events, beyond the median chunk."""
+    if counted is None:
+        return 0.0
+    rows = counted.select(["worker", "thread", "start", "open_seconds", "build_seconds"]).drop_null()
+    opened = pc.add(rows["open_seconds"], rows["build_seconds"])
+    rows = rows.append_column("opened", opened).sort_by("start")
+    first = rows.group_by(["worker", "thread"], use_threads=False).aggregate([("opened", "first")])["opened_first"]
+    if len(first) == len(rows):
+        return 0.0
+    beyond = pc.subtract(first, pc.quantile(opened, 0.5)[0])
+    return float(pc.sum(pc.max_element_wise(beyond, 0.0)).as_py())
+
+
 def _larger_chunks(seen: Seen, fixed: float) -> str:
     """The chunk size at which a fixed cost of each chunk would be a small share."""
     counted, generic = seen.counted, "Make chunks larger"
@@ -588,11 +616,14 @@ def _larger_chunks(seen: Seen, fixed: float) -> str:
         return f"Merge files: they have about {_rounded(events / chunks)} events, and chunksize={set_size} is larger"
     work = (_sum(counted, "wall_seconds") or 0.0) - seen.ledger.get(rows.OPEN, 0.0)
     factor = fixed * (1 - TARGET) / (TARGET * work) if work > 0 else float("inf")
-    most = min(events / (ROUNDS_OF_CHUNKS * _threads(seen)), pc.max(counted["entry_stop"]).as_py() or events)
-    size = min(factor * events / chunks, most)
+    size, purpose = min(
+        (factor * events / chunks, f"makes that {FRACTION.text(TARGET)} of a chunk's work"),
+        (events / (ROUNDS_OF_CHUNKS * _threads(seen)), f"leaves {ROUNDS_OF_CHUNKS} chunks for each thread"),
+        (pc.max(counted["entry_stop"]).as_py() or events, "has the largest file's events"),
+    )
     if size < 1.2 * events / chunks:
         return f"{generic}, if there are enough of them for all threads"
-    return f"{generic}: chunksize={_rounded(size)} instead of about {_rounded(events / chunks)}"
+    return f"{generic}: chunksize={_rounded(size)} instead of about {_rounded(events / chunks)} {purpose}"
 
 
 def _set_chunksize(seen: Seen) -> int | None:

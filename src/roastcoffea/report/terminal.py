@@ -22,7 +22,7 @@ from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.failures import failed_files
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, number
+from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, number, share_text
 
 WIDEST: Final = 100
 NARROWEST: Final = 80
@@ -72,7 +72,7 @@ LONGEST_LINE: Final = 200
 
 WORKER_COLUMNS: Final[Sequence[tuple[str, str, Unit]]] = (
     ("chunks", "chunks", COUNT),
-    ("busy", "busy_share", FRACTION),
+    ("in chunks", "busy_share", FRACTION),
     ("CPU", "cpu_share", FRACTION),
     ("bound", "bound", WORD),
     ("slow", "slowness", RATIO),
@@ -155,15 +155,20 @@ def _print_heading(console: Console, run: Run) -> None:
 def _print_verdict(console: Console, run: Run, metrics: Metrics) -> None:
     """Print what binds the run, and what could be won."""
     if "verdict" in metrics:
-        _print_title(console, f"verdict: bound by {metrics['bound']}")
+        _print_title(console, f"verdict: {bound_line(metrics)}")
         _print_list(console, verdict_lines(run, metrics["verdict"]))
+
+
+def bound_line(metrics: Metrics) -> str:
+    """What binds the run, in a title."""
+    return f"bound by {metrics['bound']}" if "bound" in metrics else "incomplete"
 
 
 def verdict_lines(run: Run, verdict: Verdict) -> list[str]:
     """What could be won, a line each; what there is to say where that is nothing."""
     elapsed = run.stop - run.start
     lines = [
-        f"{finding.cause}, up to {SECOND.text(finding.seconds)} of {SECOND.text(elapsed)}: {finding.text}."
+        f"{finding.cause}, worth {SECOND.text(finding.seconds)} of {SECOND.text(elapsed)}: {finding.text}."
         for finding in verdict
     ]
     if verdict.incomplete:
@@ -184,7 +189,8 @@ def _print_failed_files(console: Console, run: Run) -> None:
         return
     _print_title(console, f"files with failed attempts ({number(len(files))})")
     for row in files.slice(0, MOST_FILES).to_pylist():
-        lacking = "nothing came of it" if row["missing"] is None else f"{number(row['missing'])} chunks missing"
+        chunks = "chunk" if row["missing"] == 1 else "chunks"
+        lacking = "nothing came of it" if row["missing"] is None else f"{number(row['missing'])} {chunks} missing"
         outcome = lacking if row["missing"] != 0 else "nothing missing"
         error = root_cause(row["error"])[:LONGEST_LINE]
         _print_list(console, [f"{row['file']}, {row['dataset']}: {row['attempts']} failed, {outcome}; {error}"])
@@ -368,7 +374,7 @@ def _ledger_table(ledger: Mapping[str, float | None], total: float | None, unit:
     for name, amount in (*ledger.items(), (TOTAL, total)):
         if unit is SECOND and amount == 0 and name not in {TOTAL, RESIDUAL}:
             continue
-        share = FRACTION.text(amount / total) if total and amount is not None else ""
+        share = share_text(amount / total) if total and amount is not None else ""
         table.add_row(name, _amount(unit, amount), share)
     return table
 

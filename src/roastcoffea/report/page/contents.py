@@ -17,7 +17,7 @@ from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.notebook import SHOWN
 from roastcoffea.report.page.frame import NOT_KNOWN, Cell, Head, page, section, table, table_of_cells
-from roastcoffea.report.terminal import DATASET_COLUMNS, gaps_text, time_notes, title_of, verdict_lines
+from roastcoffea.report.terminal import DATASET_COLUMNS, bound_line, gaps_text, time_notes, title_of, verdict_lines
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, Unit, moment
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _lead(run: Run) -> Iterator[Html]:
 
 def _verdict(run: Run, metrics: Metrics) -> Iterator[Html]:
     if "verdict" in metrics:
-        yield heading(f"Bound by {metrics['bound']}", 3)
+        yield heading(bound_line(metrics).capitalize(), 3)
         yield listing(verdict_lines(run, metrics["verdict"]))
     else:
         yield _not_measured(metrics.missing["verdict"])
