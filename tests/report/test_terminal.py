@@ -1,9 +1,11 @@
+import dataclasses
 import io
 
 import pytest
 from handmade import CHUNKS, branch_read, chunk, empty_run, handmade_run, run_without_tables
 from rich.cells import cell_len
 
+from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.arrow import table_of_rows
@@ -193,3 +195,13 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch, no_color):
     run = handmade_run(outcome="failed", error="boom")
     print_summary(run, evaluate(run), file)
     assert ("\x1b[1;31m" in file.getvalue()) is not no_color
+
+
+def test_chunks_that_are_missing_of_files_without_errors_are_told_with_the_failed_files():
+    run = handmade_run()
+    assert "nothing missing; boom - Of other files 1 chunk is missing as well" in " ".join(summary(run).split())
+    raised = dataclasses.replace(run, calls=tuple(dataclasses.replace(call, outcome="failed") for call in run.calls))
+    shown = " ".join(summary(raised).split())
+    (of_file,) = Measurement(raised).failed_files["missing"]
+    assert f"1 failed, {of_file} chunks missing; boom" in shown
+    assert f"Of other files {4 - of_file} chunk" in shown

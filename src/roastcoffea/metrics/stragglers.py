@@ -117,7 +117,7 @@ def _hosts(chunks: pa.Table, lifetimes: pa.Table | None) -> npt.NDArray[np.int64
 
 
 def _typical(chunks: pa.Table, wall: Numbers, usual: npt.NDArray[np.bool_]) -> Numbers:
-    """Seconds that a chunk takes on the typical worker, by the usual ones of its dataset with so many events and bytes."""
+    """Seconds that a chunk takes on the typical worker, by the usual ones of its dataset and its events and bytes."""
     dataset = _codes(chunks["dataset"])
     traits = np.column_stack([np.ones(len(wall)), _numbers(chunks, "events"), _numbers(chunks, "bytes_payload")])
     numbers = np.bincount(dataset)

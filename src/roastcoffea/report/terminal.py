@@ -96,7 +96,7 @@ def print_summary(run: Run, metrics: Metrics, file: IO[str] | None = None) -> No
     console = console_for(file)
     _print_heading(console, run)
     _print_verdict(console, run, metrics)
-    _print_failed_files(console, run)
+    _print_failed_files(console, run, metrics)
     shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
     for group, members in groupby(shown, key=lambda metric: metric.group):
         if group == BYTES and "byte_ledger" in metrics:
@@ -179,7 +179,7 @@ def verdict_lines(run: Run, verdict: Verdict) -> list[str]:
     return lines or ["Nothing was found before it failed."]
 
 
-def _print_failed_files(console: Console, run: Run) -> None:
+def _print_failed_files(console: Console, run: Run, metrics: Metrics) -> None:
     """Print the files in which attempts failed, and what is missing of them."""
     try:
         files = failed_files(run)
@@ -189,13 +189,20 @@ def _print_failed_files(console: Console, run: Run) -> None:
         return
     _print_title(console, f"files with failed attempts ({number(len(files))})")
     for row in files.slice(0, MOST_FILES).to_pylist():
-        chunks = "chunk" if row["missing"] == 1 else "chunks"
-        lacking = "nothing came of it" if row["missing"] is None else f"{number(row['missing'])} {chunks} missing"
+        lacking = "nothing came of it" if row["missing"] is None else f"{_chunks(row['missing'])} missing"
         outcome = lacking if row["missing"] != 0 else "nothing missing"
         error = root_cause(row["error"])[:LONGEST_LINE]
         _print_list(console, [f"{row['file']}, {row['dataset']}: {row['attempts']} failed, {outcome}; {error}"])
     if len(files) > MOST_FILES:
         console.print(Padding(Text(f"and {number(len(files) - MOST_FILES)} more", style=QUIET), INDENT))
+    elsewhere = (metrics.get("num_missing_chunks") or 0) - (pc.sum(files["missing"]).as_py() or 0)
+    if elsewhere:
+        is_missing = "is missing" if elsewhere == 1 else "are missing"
+        _print_list(console, [f"Of other files {_chunks(elsewhere)} {is_missing} as well"])
+
+
+def _chunks(amount: int) -> str:
+    return f"{number(amount)} chunk" + "s" * (amount != 1)
 
 
 def _print_workers(console: Console, workers: pa.Table | str) -> None:
