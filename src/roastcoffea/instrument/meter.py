@@ -159,9 +159,11 @@ class Meter:
             return self._parquet.requested
         if not self._sources:
             return self._requested_at_end
-        with self._noting("bytes requested from storage", *READ):
-            return sum(int(source.num_requested_bytes) for source in self._sources)
-        return None
+        try:
+            return sum([int(source.num_requested_bytes) for source in self._sources])
+        except Exception as problem:  # noqa: BLE001
+            self._miss("bytes requested from storage", problem, *READ)
+            return None
 
     def branch_rows(self) -> list[tuple[Any, ...]]:
         """One row for each branch that was read, see `records.wire.BRANCH_ROW`."""
@@ -217,7 +219,8 @@ class Meter:
         """Take all shadows away, and let go of the file."""
         while self._undo:
             with self._noting("a shadow was left"):
-                self._undo.pop()()
+                while self._undo:
+                    self._undo.pop()()
         self._settle()
         self._requested_at_end = self.requested()
         self._known.clear()
@@ -554,8 +557,12 @@ def _branch_row(name: str, branch: BranchRead, *, whole: bool) -> tuple[Any, ...
 
 def _path(branch: Any) -> str:
     """Names of a branch and of those that it is in, below the tree."""
-    name, parent = str(branch.name), branch.parent
-    return f"{_path(parent)}/{name}" if hasattr(parent, "basket") else name
+    try:
+        # where its properties find them, after half a dozen calls
+        name, parent = branch._bases[0]._members["fName"], branch._parent
+    except (AttributeError, LookupError, TypeError):
+        name, parent = branch.name, branch.parent
+    return f"{_path(parent)}/{name}" if hasattr(type(parent), "basket") else str(name)
 
 
 def _held_by(basket: Any) -> int:
