@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from analyses import Sleeping, runner_for
+from conftest import wait_until
 from distributed import Client, LocalCluster
 
 from roastcoffea import load
