@@ -113,7 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where repeats are kept, and taken from the next time")
     parser.add_argument("--repeats", type=int, default=40, help="runs of each kind (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=0.2, help="sleep of a chunk (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=0.6, help="sleep of a chunk (default: %(default)s)")
     parser.add_argument("--draws", type=int, default=DRAWS, help="groups that are drawn (default: %(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
