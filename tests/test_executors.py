@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import inspect
 import multiprocessing
 import os
 import sys
@@ -99,6 +100,10 @@ def runner_with(executor: Any, **options: Any) -> Runner:
     return Runner(executor=executor, schema=NanoAODSchema, **defaults | options)
 
 
+OPENINGS_ARE_COUNTED = "uproot_options" in inspect.signature(Runner.metadata_fetcher_root).parameters
+"""coffea of 2025 opens a file for its metadata with options of its own, so that nobody can count what it reads."""
+
+
 def checked(measurement: Measurement, report: dict[str, Any]) -> None:
     """There is one record for each chunk, and they add up to coffea's report."""
     chunks = measurement.chunks
@@ -111,8 +116,14 @@ def checked(measurement: Measurement, report: dict[str, Any]) -> None:
     phases = ["read_seconds", "decompress_seconds", "interpret_seconds", "compute_seconds", "wait_seconds"]
     assert (chunks[phases].sum(axis=1) / chunks["process_seconds"]).between(0.98, 1.02).all()
     assert measurement.byte_ledger.residual == 0
-    assert measurement.byte_ledger.certificate.complete, measurement.byte_ledger.certificate.reasons
     assert len(measurement.preprocessing) == chunks["file"].nunique()
+    if OPENINGS_ARE_COUNTED:
+        assert measurement.byte_ledger.certificate.complete, measurement.byte_ledger.certificate.reasons
+    else:
+        openings = len(measurement.preprocessing)
+        reasons = [f"{openings} preprocessing tasks do not tell what they requested"] * bool(openings)
+        assert measurement.byte_ledger.certificate.reasons == reasons
+        assert measurement.byte_ledger["preprocessing"] is None
 
 
 @pytest.mark.parametrize("kind", HERE)

@@ -263,7 +263,7 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
         requests,
         _tree_branches(chunks.table, chunks.reads),
         _certificate(run, chunks, requests, transferred),
-        unmeasured=() if preprocessing is not None else (BEFORE,),
+        unmeasured=() if _tells_bytes(preprocessing) else (BEFORE,),
         transferred=transferred,
         transferred_absent=reason,
         advice=savings(
@@ -273,6 +273,11 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
             _sum(requests[TOTAL]),
         ),
     )
+
+
+def _tells_bytes(preprocessing: pa.Table | None) -> bool:
+    """Whether any opening of a file told what it requested, or there was none; coffea of 2025 lets nobody count."""
+    return preprocessing is not None and not 0 < len(preprocessing) == preprocessing["bytes_requested"].null_count
 
 
 def _metered(run: Run, counted: pa.Table | None) -> _Chunks:
