@@ -11,6 +11,7 @@ import pytest
 from analyses import OwnCopy, runner_for
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 from coffea.processor.executor import ExecutorBase
+from conftest import wait_until, what_stays
 from distributed import Client, LocalCluster
 
 from roastcoffea.collector import MetricsCollector
@@ -251,6 +252,14 @@ def test_threads_of_ours_are_gone(client: Any) -> None:
     with MetricsCollector(client):
         assert any("roastcoffea" in thread.name for thread in threading.enumerate())
     assert not any("roastcoffea" in thread.name for thread in threading.enumerate())
+
+
+def test_an_event_that_comes_when_the_plugin_has_gone_is_forgotten(client: Any) -> None:
+    with MetricsCollector(client) as collector:
+        pass
+    client.log_event(collector._backend.name, {"chunk": b""})
+    assert client.get_events(collector._backend.name)
+    assert wait_until(lambda: what_stays(client) == [])
 
 
 def test_annotations_of_the_user_survive(client: Any) -> None:

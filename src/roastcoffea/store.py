@@ -30,7 +30,7 @@ from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 
 FORMAT: Final = "roastcoffea_run"
-SCHEMA: Final = 5
+SCHEMA: Final = 6
 RUN_FILE: Final = "run.json"
 TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "asked": ASKED_COLUMNS,
@@ -84,11 +84,17 @@ def _with_core_wait(body: Body, tables: Tables) -> tuple[Body, Tables]:
     return body, {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
 
 
+def _with_scheduler_time(body: Body, tables: Tables) -> tuple[Body, Tables]:
+    """Run of schema 6: schema 5 did not know when samples were taken at the scheduler."""
+    return body, {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
+
+
 UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {
     1: _with_bytes,
     2: _with_times,
     3: _with_asked_and_pauses,
     4: _with_core_wait,
+    5: _with_scheduler_time,
 }
 """For each older schema the function that makes the next one of it."""
 

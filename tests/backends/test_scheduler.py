@@ -28,6 +28,7 @@ from roastcoffea.records.tasks import (
     UNFINISHED,
 )
 from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_records
+from roastcoffea.records.workers import OF_SCHEDULER
 
 WORKERS, SAMPLES, TASKS = 50, 100, 2000
 T = 1_700_000_000.0
@@ -141,13 +142,14 @@ def row_of(kind: str, task: Task, seen: float) -> Row:
     }
 
 
-def take_samples(scheduler: Scheduler, plugin: CollectorPlugin, number: int) -> list[Row]:
+def take_samples(scheduler: Scheduler, plugin: CollectorPlugin, number: int, clock: Clock | None = None) -> list[Row]:
     """Have workers report and be sampled so often; give the rows that must come home."""
     rows = []
     for second in range(number):
         scheduler.beat(T + second, second * len(scheduler.workers))
         plugin.sample()
-        rows += [sample_of(worker) for worker in scheduler.workers.values()]
+        taken = None if clock is None else clock.now
+        rows += [sample_of(worker) | {"scheduler_time": taken} for worker in scheduler.workers.values()]
     return rows
 
 
@@ -211,10 +213,10 @@ def test_what_was_drained_is_what_was_fed(clock: Clock, limit: int) -> None:
     scheduler = Scheduler(WORKERS)
     plugin = started_plugin(scheduler)
     began = clock.now
-    samples = take_samples(scheduler, plugin, SAMPLES)
+    samples = take_samples(scheduler, plugin, SAMPLES, clock)
     tasks = run_tasks(scheduler, plugin, TASKS, clock)
     log = drained(plugin, limit)
-    assert log.samples().to_pylist() == samples
+    assert log.samples(0.0).to_pylist() == samples
     assert log.tasks(0.0).to_pylist() == tasks
     assert {task["outcome"] for task in tasks} == set(OUTCOMES) - {UNFINISHED}
     keys_of_chunks = [task["key"] for task in tasks if has_record(task["kind"], task["outcome"])]
@@ -263,8 +265,8 @@ def test_a_worker_without_news_gives_no_sample_and_one_without_metrics_no_number
     terse.metrics = {"time": T}
     plugin.sample()
     plugin.sample()
-    (row,) = drained(plugin).samples().to_pylist()
-    known = {"worker", "time", "last_seen", "memory_limit", "processing", "executing", "nbytes", "occupancy"}
+    (row,) = drained(plugin).samples(0.0).to_pylist()
+    known = {"worker", "time", "last_seen", "memory_limit", "executing", *OF_SCHEDULER, "scheduler_time"}
     assert row["worker"] == terse.address != silent.address
     assert {name for name, value in row.items() if value is not None} == known
 
@@ -280,7 +282,7 @@ def test_a_log_that_nobody_drains_is_bounded_and_counts_what_it_drops(clock: Clo
     dropped = plugin.log.dropped
     log = drained(plugin)
     assert SMALL_CAP < max(sizes) < SMALL_CAP + BLOCK
-    kept_tasks, kept_samples = log.tasks(0.0).to_pylist(), log.samples().to_pylist()
+    kept_tasks, kept_samples = log.tasks(0.0).to_pylist(), log.samples(0.0).to_pylist()
     assert [row["outcome"] for row in kept_tasks] == [row["outcome"] for row in tasks[: len(kept_tasks)]]
     assert len(kept_tasks) + dropped["tasks"] == len(tasks)
     assert len(kept_samples) + dropped["samples"] == len(samples)

@@ -16,11 +16,12 @@ from pictures import DATASETS, GIB, synthetic_run
 
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
+from roastcoffea.records.tracking import tracking_data
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.visualization import draw, plots
 from roastcoffea.visualization.colours import OF_BYTES, OF_TIME
 from roastcoffea.visualization.plots import extract_per_task_metrics
-from roastcoffea.visualization.series import Series, amounts_in_bins, busy_in_pixels, on_grid
+from roastcoffea.visualization.series import Series, amounts_in_bins, busy_in_pixels, on_grid, series_of
 
 
 @pytest.fixture(scope="module")
@@ -460,3 +461,20 @@ def test_what_is_not_known_is_not_drawn_as_zero() -> None:
     for function in (plots.plot_throughput_timeline, plots.plot_bytes_accessed_per_chunk):
         with pytest.raises(ValueError, match="known"):
             function(nothing)
+
+
+def test_what_the_scheduler_knew_is_drawn_when_it_knew_it() -> None:
+    # a worker whose event loop was held up reports late what it measured early
+    rows = [
+        {"worker": "A", "time": 1.0, "scheduler_time": 1.5, "memory": 7, "processing": 0},
+        {"worker": "A", "time": 2.0, "scheduler_time": 2.5, "memory": 8, "processing": 2},
+    ]
+    samples = table_of_rows(SAMPLE_COLUMNS, rows)
+    assert series_of(samples, "memory").times[0].tolist() == [1.0, 2.0]
+    assert series_of(samples, "processing").times[0].tolist() == [1.5, 2.5]
+    of_older_runs = table_of_rows(SAMPLE_COLUMNS, [row | {"scheduler_time": None} for row in rows])
+    assert series_of(of_older_runs, "processing").times[0].tolist() == [1.0, 2.0]
+    lifetimes = table_of_rows(LIFETIME_COLUMNS, [{"worker": "A", "threads": 1, "start": 0.0, "stop": 3.0}])
+    data = tracking_data(samples, lifetimes)
+    assert [moment.timestamp() for moment, _ in data["worker_memory"]["A"]] == [1.0, 2.0]
+    assert [moment.timestamp() for moment, _ in data["worker_active_tasks"]["A"]] == [1.5, 2.5]

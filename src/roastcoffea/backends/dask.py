@@ -182,7 +182,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
     def samples(self) -> pa.Table:
         """Samples of the workers."""
-        return self.log.samples()
+        return self.log.samples(self.clock_offset)
 
     def tasks(self) -> pa.Table:
         """Finished attempts of tasks."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.backends.received import ReceivedRecords, attempt_numbers
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
@@ -192,8 +193,8 @@ class ClusterLog:
     def _sampled(self) -> np.ndarray[Any, Any]:
         return np.frombuffer(self._samples, _dtype(SAMPLE_FIELDS))
 
-    def samples(self) -> pa.Table:
-        """Samples of the workers, in the order of taking."""
+    def samples(self, offset: float) -> pa.Table:
+        """Samples of the workers, in the order of taking; `offset` is the scheduler's clock less the client's."""
         rows = self._sampled()
         limits = {lifetime["worker"]: lifetime["memory_limit"] for lifetime in self._lifetimes}
         limit_of = pa.array([limits.get(text) for text in self._strings], pa.int64())
@@ -203,6 +204,7 @@ class ClusterLog:
         }
         for name, code in SAMPLE_FIELDS[1:]:
             columns[name] = _measured(rows[name], code)
+        columns["scheduler_time"] = pc.add(columns["last_seen"], pc.subtract(columns["scheduler_time"], offset))
         return _table(SAMPLE_COLUMNS, columns)
 
     def _error_texts(self) -> pa.Array:

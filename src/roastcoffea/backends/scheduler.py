@@ -74,8 +74,12 @@ LONGEST_SILENCE = 120.0
 LAST_WORD = 2.0
 """Seconds that leaving waits for what a worker that was retired has still to tell."""
 
+LATEST_EVENT = 2.0
+"""Seconds after which no event of a worker comes whose plugin has gone."""
+
 LONGEST_TEXT = 2000
 MOST_STOLEN = 255
+MOST_EXECUTING = 65_535
 UNKNOWN_TIMES = (math.nan,) * 4
 MOST_PROBLEMS = 20
 """Different problems that are told; the rest is counted among the failures."""
@@ -354,8 +358,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             return
         self._end()
         self.scheduler.plugins.pop(self.name, None)
-        topics = getattr(getattr(self.scheduler, "_broker", None), "_topics", {})
-        topics.pop(self.name, None)
+        self._forget_topic()
         if self.name in self.scheduler.worker_plugins:
             removal = asyncio.ensure_future(self._leave_workers())
             self._closing.add(removal)
@@ -378,6 +381,14 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             await self.scheduler.unregister_worker_plugin(None, self.name)
         except (OSError, ValueError) as problem:
             logging.getLogger(__name__).info("a worker left while %s was removed: %s", self.name, problem)
+        finally:
+            # a chunk that ended as the plugin went may have sent its record: it comes by another way, and later
+            asyncio.get_running_loop().call_later(LATEST_EVENT, self._forget_topic)
+
+    def _forget_topic(self) -> None:
+        """Forget the events of this name, which the scheduler would keep for good."""
+        topics = getattr(getattr(self.scheduler, "_broker", None), "_topics", {})
+        topics.pop(self.name, None)
 
     def _end(self) -> None:
         self.alive = False
@@ -430,12 +441,13 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._note_pause(address, state.status.name)
 
     def _departure(self, address: str) -> None:
-        self._sample_worker(address, self._workers.pop(address))
+        now = time.time()
+        self._sample_worker(address, self._workers.pop(address), now)
         self._sampled.pop(address, None)
         self._paused.discard(address)
         if address not in self._gone:
             self._left.add(address)
-        self._pack(DEPARTURE, DEPARTURE_FIELDS, (self.log.number(address), time.time()))
+        self._pack(DEPARTURE, DEPARTURE_FIELDS, (self.log.number(address), now))
 
     def _worker_changed(self, address: str, message: Any) -> None:
         if isinstance(message, dict) and message.get("action") == "worker-status-change":
@@ -586,13 +598,14 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     def sample(self) -> None:
         """Write a sample of each worker that has reported since its last one."""
+        now = time.time()
         for address, state in self._workers.items():
             try:
-                self._sample_worker(address, state)
+                self._sample_worker(address, state, now)
             except Exception as problem:  # noqa: BLE001  (as above)
                 self._failed(problem)
 
-    def _sample_worker(self, address: str, state: Any) -> None:
+    def _sample_worker(self, address: str, state: Any, now: float) -> None:
         metrics = state.metrics
         measured = metrics.get("time")
         if measured is None or measured == self._sampled.get(address):
@@ -606,10 +619,11 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
                 self.log.number(address),
                 measured,
                 state.last_seen,
+                now - state.last_seen,
                 metrics.get("cpu", math.nan),
                 metrics.get("memory", NO_SIZE),
                 len(state.processing),
-                len(state.executing),
+                min(len(state.executing), MOST_EXECUTING),
                 state.nbytes,
                 state.occupancy,
                 spilled.get("memory", NO_SIZE),

@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from roastcoffea.records.workers import OF_SCHEDULER
+
 SERIES: Final = (
     ("worker_memory", "memory"),
     ("worker_memory_limit", "memory_limit"),
@@ -37,10 +39,11 @@ def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
     data: TrackingData = {"worker_counts": _worker_counts(lifetimes, [row["time"] for row in rows])}
     data |= {name: {row["worker"]: [] for row in rows} for name, _ in SERIES}
     for row in rows:
-        time = datetime.fromtimestamp(row["time"])
         values = row | {"threads": threads.get(row["worker"])}
         for name, column in SERIES:
             if values[column] is not None:
+                moment = row["scheduler_time"] if column in OF_SCHEDULER else None
+                time = datetime.fromtimestamp(row["time"] if moment is None else moment)
                 data[name][row["worker"]].append((time, values[column]))
     return data
 

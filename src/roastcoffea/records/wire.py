@@ -107,10 +107,11 @@ SAMPLE_FIELDS: Final = (
     ("worker", "I"),
     ("time", "d"),
     ("last_seen", "d"),
+    ("scheduler_time", "f"),
     ("cpu_percent", "f"),
     ("memory", "q"),
     ("processing", "I"),
-    ("executing", "I"),
+    ("executing", "H"),
     ("nbytes", "q"),
     ("occupancy", "f"),
     ("spilled", "q"),
@@ -122,7 +123,10 @@ SAMPLE_FIELDS: Final = (
     ("disk_read", "f"),
     ("disk_write", "f"),
 )
-"""A sample of a worker. A number that was not measured is NaN, an integer is -1."""
+"""A sample of a worker. A number that was not measured is NaN, an integer is -1.
+
+The scheduler's time is in seconds since it heard of the worker.
+"""
 
 
 def packing(fields: tuple[tuple[str, str], ...]) -> str:

@@ -29,6 +29,12 @@ SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("worker", "text", None, "address of the worker"),
     Column("time", "number", "s", "when the worker measured (Unix time, the worker's clock)"),
     Column("last_seen", "number", "s", "when the scheduler last heard of it (Unix time, the scheduler's clock)"),
+    Column(
+        "scheduler_time",
+        "number",
+        "s",
+        "when `processing`, `nbytes` and `occupancy` were read (the client's clock)",
+    ),
     Column("cpu_percent", "number", "%", "CPU use of the process; 100 is one core"),
     Column("memory", "integer", "B", "resident memory of the process"),
     Column("memory_limit", "integer", "B", "memory that Dask may use there"),
@@ -45,3 +51,7 @@ SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("disk_read", "number", "B/s", "disk traffic of the host"),
     Column("disk_write", "number", "B/s", "disk traffic of the host"),
 )
+"""What a worker measured at a time of its own, and what the scheduler knew of it when the sample was taken."""
+
+OF_SCHEDULER: Final = ("processing", "nbytes", "occupancy")
+"""Columns of samples that are of `scheduler_time`, where it is known; the others are of `time`."""

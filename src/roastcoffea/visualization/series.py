@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.records.workers import OF_SCHEDULER
 
 Integers = npt.NDArray[np.int64]
 
@@ -26,7 +27,10 @@ class Series(NamedTuple):
 
 def series_of(samples: pa.Table, column: str) -> Series:
     """A column of the samples by worker; refused where it was never measured."""
-    known = samples.select(["worker", "time", column]).drop_null()
+    times = samples["time"]
+    if column in OF_SCHEDULER:
+        times = pc.coalesce(samples["scheduler_time"], times)
+    known = samples.select(["worker", column]).append_column("time", times).drop_null()
     if len(known) == 0:
         raise NotMeasuredError(f"no sample tells {column}")
     encoded = pc.dictionary_encode(known["worker"]).combine_chunks()
