@@ -164,16 +164,28 @@ def test_of_repeats_each_class_has_its_median() -> None:
     assert explanation.rest == pytest.approx(0.0)
 
 
-def test_medians_of_repeats_are_scaled_to_the_median_of_totals() -> None:
-    # medians 12 and 10 where the totals' median is 2 s more than before, and not 4 s
-    pairs = ((10.0, 10.0), (12.0, 8.0), (13.0, 10.0))
-    after = [observation(time=TIME | {"compute": compute, "read": read}) for compute, read in pairs]
-    explanation = explained([observation()] * 3, after)
-    assert explanation.thread_seconds == pytest.approx(2.0)
-    assert sum(part.thread_seconds for part in explanation.parts) == pytest.approx(2.0)
+def test_of_repeats_those_in_the_middle_are_explained() -> None:
+    # a class that is long in one run and another that is long in another are no cause together
+    longer = {"first": ("wait", 1.0), "middle": ("compute", 2.0), "last": ("read", 30.0)}
+    after = [observation(name=name, time=TIME | {row: TIME[row] + more}) for name, (row, more) in longer.items()]
+    explanation = explained([observation()] * 3, [after[2], after[0], after[1]])
+    assert set(parts(explanation)) == {"compute"}
+    assert (explanation.thread_seconds, explanation.wall_seconds) == pytest.approx((2.0, 0.5))
     assert explanation.rest == pytest.approx(0.0)
-    scale = (sum(TIME.values()) + 2.0) / (sum(TIME.values()) + 4.0)
-    assert parts(explanation)["compute"][0] == pytest.approx(12.0 * scale - 10.0)
+    assert explanation.remarks[0].endswith("are explained: by hand, and middle")
+    two = explained([observation()], after[:2])
+    assert two.thread_seconds == pytest.approx(1.5)
+    assert sum(part.thread_seconds for part in two.parts) == pytest.approx(two.thread_seconds)
+    assert two.remarks == []
+
+
+def test_other_chunk_sizes_and_load_of_others_are_remarked() -> None:
+    crowded = observation(name="crowded", core_wait_share=0.5)
+    (remark,) = explained([observation()], [crowded]).remarks
+    assert "in crowded chunks waited for a core for 50 %" in remark
+    smaller = observation(chunks=20)
+    (remark,) = explained([observation()], [smaller]).remarks
+    assert "chunks differ in size" in remark
 
 
 def test_without_a_ledger_nothing_is_explained() -> None:

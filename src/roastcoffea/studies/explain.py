@@ -8,18 +8,18 @@ shared out among its factors in all orders in which they could have changed (Sha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import permutations
 from math import prod
-from statistics import median
+from statistics import fmean
 from typing import Final, NamedTuple
 
 from roastcoffea.metrics import slots
 from roastcoffea.metrics import time as rows
 from roastcoffea.metrics.ledger import RESIDUAL
 from roastcoffea.studies.observations import OF_BRANCHES, Observation, Work, bytes_of_branches
-from roastcoffea.units import BYTE, SECOND, number, three_digits
+from roastcoffea.units import BYTE, FRACTION, SECOND, number, three_digits
 
 EVENTS: Final = "events"
 NEW_BRANCHES: Final = "newly read branches"
@@ -62,6 +62,12 @@ OF_CLIENT: Final[Mapping[str, str]] = {"before": START_UP, "between": BETWEEN, "
 LEAST_SHARED: Final = 0.1
 """Share of the work that has to have been on hosts of both runs to tell nodes from code."""
 
+CROWDED: Final = 0.1
+"""Share of the chunks' time from which on waiting for a core is told."""
+
+OTHER_SIZE: Final = 1.25
+"""Factor from which on chunks differ in size."""
+
 MOST_BRANCHES: Final = 4
 MOST_REMARKS: Final = 4
 
@@ -91,8 +97,8 @@ class Part:
 class Explanation:
     """Parts of the difference of two runs, the largest in wall time first; where there are none, `absent` says why.
 
-    With repeats it is the difference of medians: each class has its median over the repeats, and all of them are scaled
-    alike to sum to the median of totals.
+    With repeats it is the difference of the runs in the middle by wall time, which `remarks` name, or of the means of
+    two: medians of classes do not sum to those of totals, and may be of different runs.
     """
 
     parts: Sequence[Part] = ()
@@ -122,7 +128,7 @@ def shapley(factors: Sequence[Factor]) -> list[float]:
     return shares
 
 
-# What is compared: amounts of repeats, each the median
+# What is compared: amounts of the run in the middle of the repeats, or the means of two
 
 
 class Volumes(NamedTuple):
@@ -149,7 +155,7 @@ class Leaf(NamedTuple):
 
 @dataclass(slots=True)
 class Sides:
-    """Repeats of two runs, and the branches that only one of them reads."""
+    """One run of each side, or two, and the branches that only one side reads."""
 
     before: Sequence[Observation]
     after: Sequence[Observation]
@@ -161,21 +167,27 @@ class Sides:
         known = bool(first and second)
         self.new, self.gone = (second - first, first - second) if known else (frozenset(), frozenset())
 
-    def medians(self, amount: Callable[[Observation], float]) -> tuple[float, float]:
-        """Medians of an amount before and after."""
-        return median(map(amount, self.before)), median(map(amount, self.after))
+    def means(self, amount: Callable[[Observation], float]) -> tuple[float, float]:
+        """Means of an amount before and after."""
+        return fmean(map(amount, self.before)), fmean(map(amount, self.after))
 
     def volumes(self) -> tuple[Volumes, Volumes]:
-        """Medians of what there was to do."""
+        """Means of what there was to do."""
         return _volumes(self.before), _volumes(self.after)
+
+
+def _middle(side: Sequence[Observation]) -> list[Observation]:
+    """The run in the middle by wall time; of an even number the two."""
+    ordered = sorted(side, key=_wall_seconds)
+    return ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
 
 
 def _volumes(side: Sequence[Observation]) -> Volumes:
     return Volumes(
-        _known_median(one.metrics.get("total_events") for one in side),
-        _known_median(bytes_of_branches(one) for one in side),
-        _known_median(one.metrics.get("num_chunks") for one in side),
-        median(map(_thread_seconds, side)) / median(map(_wall_seconds, side)),
+        _known_mean(one.metrics.get("total_events") for one in side),
+        _known_mean(bytes_of_branches(one) for one in side),
+        _known_mean(one.metrics.get("num_chunks") for one in side),
+        fmean(map(_thread_seconds, side)) / fmean(map(_wall_seconds, side)),
     )
 
 
@@ -187,10 +199,10 @@ def _thread_seconds(one: Observation) -> float:
     return one.thread_seconds
 
 
-def _known_median(values: Iterable[float | None]) -> float | None:
+def _known_mean(values: Iterable[float | None]) -> float | None:
     listed = list(values)
     known = [value for value in listed if value is not None]
-    return median(known) if len(known) == len(listed) else None
+    return fmean(known) if len(known) == len(listed) else None
 
 
 def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Explanation:
@@ -198,11 +210,20 @@ def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Ex
     lacking = [f"{one.name}: {one.time_absent}" for one in (*before, *after) if one.time_absent is not None]
     if lacking:
         return Explanation(absent="; ".join(dict.fromkeys(lacking)))
-    sides = Sides(before, after)
+    sides = Sides(_middle(before), _middle(after))
     volumes = sides.volumes()
     if not all(volume.threads for volume in volumes):
         return Explanation(absent="no worker thread was there")
-    return _explanation(sides, volumes, _shared_rates(sides))
+    found = _explanation(sides, volumes, _shared_rates(sides))
+    return replace(found, remarks=[*_of_the_middle(before, after, sides), *found.remarks])
+
+
+def _of_the_middle(before: Sequence[Observation], after: Sequence[Observation], sides: Sides) -> list[str]:
+    """Which of the repeats are explained, where these are not all."""
+    if len(before) + len(after) == len(sides.before) + len(sides.after):
+        return []
+    names = (" and ".join(one.name for one in side) for side in (sides.before, sides.after))
+    return [f"of the repeats those in the middle by wall time are explained: {', and '.join(names)}"]
 
 
 class Share(NamedTuple):
@@ -215,15 +236,15 @@ class Share(NamedTuple):
 
 
 def _explanation(sides: Sides, volumes: tuple[Volumes, Volumes], shared: Mapping[str, float]) -> Explanation:
-    leaves = _scaled(_leaves(sides), sides)
+    leaves = _leaves(sides)
     shares = [share for leaf in leaves for share in _shares(leaf, _factors(leaf, *volumes, shared), *volumes)]
     parts = [_part(cause, shares, sides, volumes) for cause in dict.fromkeys(share.factor.cause for share in shares)]
-    threads, wall = sides.medians(_thread_seconds), sides.medians(_wall_seconds)
+    threads, wall = sides.means(_thread_seconds), sides.means(_wall_seconds)
     return Explanation(
         parts=sorted((part for part in parts if part.thread_seconds or part.wall_seconds), key=_size, reverse=True),
         thread_seconds=threads[1] - threads[0],
         wall_seconds=wall[1] - wall[0],
-        remarks=_remarks(sides, shared),
+        remarks=_remarks(sides, volumes, shared),
     )
 
 
@@ -241,20 +262,12 @@ def _leaves(sides: Sides) -> list[Leaf]:
         elif name in OF_BRANCHES and (sides.new or sides.gone):
             leaves += _leaves_of_branches(sides, name)
         else:
-            leaves.append(Leaf(name, DRIVERS.get(name), *sides.medians(partial(_of_class, name=name))))
+            leaves.append(Leaf(name, DRIVERS.get(name), *sides.means(partial(_of_class, name=name))))
     return leaves
 
 
 def _of_class(one: Observation, name: str) -> float:
     return one.time.get(name, 0.0)
-
-
-def _scaled(leaves: Sequence[Leaf], sides: Sides) -> list[Leaf]:
-    """Leaves that sum to the medians of the totals: medians of repeats sum to that by chance only."""
-    totals = sides.medians(_thread_seconds)
-    sums = sum(leaf.before for leaf in leaves), sum(leaf.after for leaf in leaves)
-    before, after = (total / found if found else 1.0 for total, found in zip(totals, sums, strict=True))
-    return [leaf._replace(before=before * leaf.before, after=after * leaf.after) for leaf in leaves]
 
 
 def _leaves_of_client(sides: Sides) -> list[Leaf]:
@@ -266,19 +279,19 @@ def _leaves_of_client(sides: Sides) -> list[Leaf]:
     def told(when: str) -> Callable[[Observation], float]:
         return rest if when == "between" else lambda one: one.client_of.get(when, 0.0)
 
-    return [Leaf(slots.CLIENT, THREADS, *sides.medians(told(when)), cause=cause) for when, cause in OF_CLIENT.items()]
+    return [Leaf(slots.CLIENT, THREADS, *sides.means(told(when)), cause=cause) for when, cause in OF_CLIENT.items()]
 
 
 def _leaves_of_branches(sides: Sides, name: str) -> list[Leaf]:
     """A class by branches that only one side reads, and all the rest of it."""
     leaves = []
     for cause, some in ((NEW_BRANCHES, sides.new), (GONE_BRANCHES, sides.gone)):
-        seconds = sides.medians(partial(_seconds_of, branches=some, name=name))
-        volume = sides.medians(partial(_bytes_of, branches=some))
+        seconds = sides.means(partial(_seconds_of, branches=some, name=name))
+        volume = sides.means(partial(_bytes_of, branches=some))
         leaves.append(Leaf(name, BYTES, *seconds, volume=volume, cause=cause))
     apart = sides.new | sides.gone
-    rest = sides.medians(lambda one: one.time.get(name, 0.0) - _seconds_of(one, apart, name))
-    volume = sides.medians(lambda one: (bytes_of_branches(one) or 0.0) - _bytes_of(one, apart))
+    rest = sides.means(lambda one: one.time.get(name, 0.0) - _seconds_of(one, apart, name))
+    volume = sides.means(lambda one: (bytes_of_branches(one) or 0.0) - _bytes_of(one, apart))
     return [*leaves, Leaf(name, BYTES, *rest, volume=volume)]
 
 
@@ -416,7 +429,7 @@ def _text(cause: str, sides: Sides, volumes: tuple[Volumes, Volumes]) -> str | N
         return f"{_instead('events', *sizes)} in a chunk ({_instead('chunks', before.chunks, after.chunks)})"
     if cause in (NEW_BRANCHES, GONE_BRANCHES):
         side, some = (sides.after, sides.new) if cause == NEW_BRANCHES else (sides.before, sides.gone)
-        size = median(_bytes_of(one, some) for one in side)
+        size = fmean(_bytes_of(one, some) for one in side)
         return f"{_branches(some)}, {BYTE.text(size) if size else 'whose baskets came with the tree'}"
     if cause == SAME_BRANCHES:
         return "of branches that both read: other data, baskets read again"
@@ -454,7 +467,7 @@ def _branches(names: frozenset[str]) -> str:
     return told if len(listed) <= MOST_BRANCHES else f"{told} and {len(listed) - MOST_BRANCHES} more"
 
 
-def _remarks(sides: Sides, shared: Mapping[str, float]) -> list[str]:
+def _remarks(sides: Sides, volumes: tuple[Volumes, Volumes], shared: Mapping[str, float]) -> list[str]:
     """What has to be known to read an explanation."""
     first, second = ({host for one in side for host in one.hosts} for side in (sides.before, sides.after))
     remarks = [f"{one.name}: the {reason}" for one in (*sides.before, *sides.after) for reason in one.incomplete]
@@ -465,4 +478,13 @@ def _remarks(sides: Sides, shared: Mapping[str, float]) -> list[str]:
             "they ran on different hosts, with too little work on the same ones: what a unit of work cost more or less "
             "may come from code or from hosts"
         )
+    remarks += [
+        f"in {one.name} chunks waited for a core for {FRACTION.text(one.core_wait_share)} of their time, "
+        "which is in wait: others used the hosts, or there are more threads than cores"
+        for one in (*sides.before, *sides.after)
+        if one.core_wait_share is not None and one.core_wait_share > CROWDED
+    ]
+    before, after = (volume.events / volume.chunks if volume.events and volume.chunks else 1.0 for volume in volumes)
+    if not 1 / OTHER_SIZE < after / before < OTHER_SIZE:
+        remarks.append("chunks differ in size: what process() takes for a chunk of any size is in the cost of an event")
     return list(dict.fromkeys(remarks))

@@ -72,6 +72,8 @@ class Observation:
     chunk_cpu_seconds: Numbers
     incomplete: tuple[str, ...]
     """What the ledgers lack."""
+    core_wait_share: float | None = None
+    """Time in which chunks waited for a core beside their duration; None where that is not known."""
 
     @property
     def thread_seconds(self) -> float:
@@ -99,6 +101,7 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
         hosts=_hosts(run, chunks),
         chunk_seconds=_values(chunks, "wall_seconds"),
         chunk_cpu_seconds=_values(chunks, "cpu_seconds"),
+        core_wait_share=_core_wait_share(chunks),
         incomplete=tuple(
             f"{what}: {reason}"
             for what, ledger in (("time ledger", time), ("byte ledger", read))
@@ -121,6 +124,11 @@ def _is_number(value: Any) -> bool:
 def _counted(run: Run) -> pa.Table | None:
     """Attempts of chunks that counted; None where they were not recorded."""
     return None if run.chunks is None or "chunks" in run.absent else counted_chunks(run.chunks)
+
+
+def _core_wait_share(chunks: pa.Table | None) -> float | None:
+    waited, wall = _values(chunks, "core_wait_seconds").sum(), _values(chunks, "wall_seconds").sum()
+    return float(waited / wall) if wall and chunks is not None and not chunks["core_wait_seconds"].null_count else None
 
 
 def _values(chunks: pa.Table | None, column: str) -> Numbers:
