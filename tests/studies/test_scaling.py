@@ -97,11 +97,28 @@ def test_intervals_of_repeats() -> None:
     assert speedup.high is not None
     assert 0.9 * 4 / 1.05 <= speedup.low < speedup.value < speedup.high <= 1.1 * 4 / 0.95
     assert found.points[0].speedup.low is None
+    (doubt,) = found.doubts
+    assert "fewer than 5 repeats are too narrow" in doubt
+    assert scaling([*repeats(1, [0.9, 1.0, 1.1, 1.0, 1.0]), amdahl(4)]).doubts == []
+
+
+def test_a_table_with_intervals_is_whole_in_80_columns() -> None:
+    found = scaling([run for workers in (1, 2, 13) for run in repeats(workers, [0.912, 1.0, 1.113])])
+    told = str(found)
+    assert max(map(len, told.splitlines())) <= 80
+    words = " ".join(told.split())
+    assert "efficiency" in words
+    assert words.count("[") - words.count("]") == 0
+    assert "\u2026" not in told
 
 
 def test_what_cannot_be_compared_is_told() -> None:
     with pytest.raises(NotMeasuredError, match="all these runs have 2 workers"):
         scaling([amdahl(2), amdahl(2)])
+    other = amdahl(4)
+    other = replace(other, calls=tuple(replace(call, processor="Another") for call in other.calls))
+    with pytest.raises(NotMeasuredError, match=r"ran Another and .*: give runs of one analysis"):
+        scaling([amdahl(2), other])
     found = scaling([made_run([plan(1.0)] * 8, 1, cores=2), made_run([plan(1.0, events=50)] * 16, 4, cores=2)])
     assert found.doubts == [
         "the runs have different chunk sizes: what chunks cost is in the difference",

@@ -40,5 +40,7 @@ def test_many_scenarios_take_several_tables() -> None:
 def test_there_have_to_be_scenarios() -> None:
     with pytest.raises(ComparisonError, match="there are no scenarios"):
         compare_scenarios({})
+    with pytest.raises(ComparisonError, match="and no list"):
+        compare_scenarios([1])
     with pytest.raises(TypeError, match="not int"):
         compare_scenarios({"one": 1})

@@ -18,6 +18,7 @@ from roastcoffea.metrics.bytes import METADATA, PAYLOAD, REREAD
 from roastcoffea.metrics.facts import known_sum
 from roastcoffea.records.tasks import OK, PROCESSOR
 from roastcoffea.report.terminal import console_for
+from roastcoffea.studies.printed import Printed
 from roastcoffea.studies.sheets import Amount, Sheet, markdown, print_sheets
 from roastcoffea.units import BYTE, COUNT, RATIO, SECOND, Unit, number, three_digits
 
@@ -47,6 +48,9 @@ SCALING: Final = ("branches_read", "bytes_read", "bytes_payload", "bytes_uncompr
 FLAT: Final = 0.05
 """Relative growth up to which an amount is said to stay."""
 
+LESS: Final = 0.75
+"""Where outputs grow by less than that much of the growth of what is read, a part of them does not grow."""
+
 STRAIGHT: Final = 0.9
 """Correlation from which two amounts are said to go together."""
 
@@ -55,7 +59,7 @@ FEWEST_COUNTS: Final = 3
 
 
 @dataclass(frozen=True)
-class BranchStudy:
+class BranchStudy(Printed):
     """What a branch study found: `table` has a row for each count, `measurements` the runs themselves."""
 
     table: pd.DataFrame
@@ -88,7 +92,8 @@ class BranchStudy:
         output, payload = self._growth(name), self._growth(read)
         if output is None or payload is None:
             return "What output size stands for cannot be told: input or output was not measured for every count."
-        told = f"From the first count to the last {COLUMNS[read][0]} grew x{_times(payload)}, output x{_times(output)}"
+        size = f"{COLUMNS[name][0]} ({COLUMNS[name][2]})"
+        told = f"From the first count to the last {COLUMNS[read][0]} grew x{_times(payload)}, {size} x{_times(output)}"
         together = self.correlation(read, name)
         if abs(output - 1) <= FLAT:
             return f"{told}: the size of the output says nothing of what was read; it is that of what is filled."
@@ -96,9 +101,10 @@ class BranchStudy:
             return f"{told}: whether they go together takes three counts or more."
         if together is None or together < STRAIGHT:
             return f"{told}, not together: the size of the output stands for nothing that was read."
+        share = "part of it is fixed, and " if output < payload * LESS else ""
         return (
-            f"{told} (correlation {together:.2f}): output size can stand for how many columns are kept. It is no "
-            "measure of bytes read from storage, which are compressed, and hold metadata."
+            f"{told} (correlation {together:.2f}): {share}output size can stand for how many columns are kept. It is "
+            "no measure of bytes read from storage, which are compressed, and hold metadata."
         )
 
     def _growth(self, name: str) -> float | None:

@@ -31,6 +31,7 @@ from roastcoffea.studies.gate import (
     signed,
 )
 from roastcoffea.studies.observations import Observation
+from roastcoffea.studies.printed import Printed
 from roastcoffea.studies.repeats import (
     ABOVE,
     CHUNKS,
@@ -115,7 +116,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Printed):
     """Runs side by side, each against the first: see `compare`."""
 
     sides: tuple[Side, ...]

@@ -209,10 +209,10 @@ def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confi
         return Judgement(None, None, None, None, "how far repeats of a single run differ is not known", FEWEST)
     left_out = ranks_left_out(len(old), len(new), confidence)
     low, high = _rank_interval(old, new, left_out) if left_out else _welch_interval(old, new, confidence)
-    bounds = (_change(low, ratios), _change(high, ratios))
     needed = _needed(old, new, moved, confidence, ratios)
     if count < FEWEST and not left_out:
-        return Judgement(None, *bounds, RUNS, f"{len(old)} and {len(new)} runs are too few", needed)
+        return Judgement(None, None, None, None, f"{len(old)} and {len(new)} runs are too few", needed)
+    bounds = (_change(low, ratios), _change(high, ratios))
     if low <= moved <= high:
         return Judgement(None, *bounds, RUNS, "repeats differ as much", needed)
     return Judgement(ABOVE if low > moved else BELOW, *bounds, RUNS)

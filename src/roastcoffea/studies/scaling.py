@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -15,6 +16,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.statistics import Numbers, sample_deviation
 from roastcoffea.records.run import FAILED
+from roastcoffea.studies.printed import Printed
 from roastcoffea.studies.recorded import ABSENT_THREADS
 from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.units import FRACTION, number
@@ -31,6 +33,9 @@ SAME: Final = 0.001
 
 SAME_EACH: Final = 0.05
 """And of those for each worker."""
+
+ENOUGH: Final = 5
+"""Repeats whose resampling gives an interval of nearly 95 %."""
 
 STRONG: Final = "strong"
 WEAK: Final = "weak"
@@ -116,7 +121,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
+class Scaling(Printed):
     """Points by number of workers, laws by name (or why there is none), and losses, the largest first.
 
     `unit` is what is counted: "workers", or "threads" where workers differ in theirs. `basis` says what the intervals
@@ -185,11 +190,12 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     Raises
     ------
     NotMeasuredError
-        If runs lack what is needed, or all have the same number of workers.
+        If runs lack what is needed, are not of the same processors, or all have the same number of workers.
     """
     measurements = [(name_of(run), measurement_of(run)) for run in runs]
     for name, measurement in measurements:
         _refuse_unusable(name, measurement)
+    _refuse_other_analyses(measurements)
     unit = _unit([measurement for _, measurement in measurements])
     seen = sorted((_seen(*named, unit) for named in measurements), key=lambda each: each.workers)
     groups = [list(group) for _, group in groupby(seen, key=lambda each: each.workers)]
@@ -220,6 +226,18 @@ def _refuse_unusable(name: str, measurement: Measurement) -> None:
         raise NotMeasuredError(f"{name} had no workers")
     if not measurement.metrics["total_events"]:
         raise NotMeasuredError(f"{name} processed 0 events: there is no rate; leave it out")
+
+
+def _refuse_other_analyses(measurements: Sequence[tuple[str, Measurement]]) -> None:
+    """Refuse runs of different processors; their files may differ, as weak scaling has more with more workers."""
+    (first, of_first), *others = [(name, _processors(measurement)) for name, measurement in measurements]
+    for name, processors in others:
+        if processors != of_first:
+            raise NotMeasuredError(f"{name} ran {processors} and {first} {of_first}: give runs of one analysis")
+
+
+def _processors(measurement: Measurement) -> str:
+    return ", ".join(dict.fromkeys(call.processor for call in measurement.run.calls))
 
 
 def _unit(measurements: Sequence[Measurement]) -> str:
@@ -281,6 +299,9 @@ def _doubts(seen: Sequence[_Seen], unit: str) -> list[str]:
         for each in seen
         if each.missing > ABSENT_THREADS
     ]
+    of_each = Counter(each.workers for each in seen)
+    if any(1 < runs < ENOUGH for runs in of_each.values()):
+        found.append(f"intervals of fewer than {ENOUGH} repeats are too narrow: they reach to the repeats")
     crowded = [each for each in seen if each.cores is not None and each.threads > each.cores * each.hosts]
     if crowded:
         cores = number((crowded[0].cores or 0) * crowded[0].hosts)

@@ -39,6 +39,8 @@ def print_scaling(found: Scaling, file: IO[str] | None) -> None:
 
 def _print_points(console: Console, found: Scaling) -> None:
     table = named_table(found.unit, ["runs", "wall", "events/s", "speed-up", "efficiency"])
+    for column in table.columns[3:]:
+        column.no_wrap = False  # an interval may stand below its value
     for point in found.points:
         table.add_row(
             number(point.workers),

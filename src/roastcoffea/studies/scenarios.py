@@ -41,10 +41,12 @@ def compare_scenarios(scenarios: Mapping[str, Any], file: IO[str] | None = None)
     Raises
     ------
     ComparisonError
-        If there is no scenario.
+        If there is no scenario, or they have no labels.
     """
     import pandas as pd
 
+    if not isinstance(scenarios, Mapping):
+        raise ComparisonError(f"scenarios are {{label: run, ...}}, and no {type(scenarios).__name__}")
     if not scenarios:
         raise ComparisonError("there are no scenarios: give {label: run, ...}")
     metrics = {label: _metrics(run) for label, run in scenarios.items()}

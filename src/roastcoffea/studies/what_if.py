@@ -12,6 +12,7 @@ import numpy as np
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.studies.chunk_sizes import ChunkLaw, NoLaw, bracket, by_law, law_of
+from roastcoffea.studies.printed import Printed
 from roastcoffea.studies.recorded import PARTS, Chunks, Recorded, Stage, recorded_run
 from roastcoffea.studies.replay import CROWDED, Cluster, Costs, Load, Merging, Replayed, replayed
 from roastcoffea.studies.sources import Source
@@ -131,7 +132,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WhatIf:
+class WhatIf(Printed):
     """Predictions from recorded runs, with their error.
 
     `checks` are runs that were really made against their predictions, `spread` is the range of repeats' wall times
