@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from analyses import Jets
 from coffea.nanoevents import NanoAODSchema
@@ -28,6 +29,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.ledger import TOTAL
 from roastcoffea.report.page import charts, contents
+from roastcoffea.report.page.frame import table
 from roastcoffea.report.page.packing import ESCAPE, packed_pixels, packed_tasks
 from roastcoffea.units import BYTE, SECOND, STRUCTURE
 from roastcoffea.visualization.material import Material
@@ -275,3 +277,9 @@ def test_the_command_names_the_file(
     assert "exists" in capsys.readouterr().err
     assert main(["report", str(saved), "-o", "one.html", "--overwrite", "--every-task"]) == 0
     assert (tmp_path / "one.html").read_text().startswith("<!doctype html>")
+
+
+def test_identities_have_all_of_their_digits() -> None:
+    written = table(pd.DataFrame({"id": [7768090475584863073], "events": [12345]}), "stragglers")
+    assert ">7768090475584863073<" in written
+    assert ">12,345<" in written

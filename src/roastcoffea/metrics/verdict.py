@@ -69,6 +69,12 @@ BUSY_INTERPRETER: Final = 0.7
 TARGET: Final = 0.05
 """Share of a chunk's time that opening and scheduling should take, in the chunk sizes that are proposed."""
 
+MOST: Final = 0.9
+"""A section inside of another is told in its place where it waited for so much of the other's time."""
+
+LARGER: Final = 1.5
+"""Factor by which a proposed chunk size is larger at least: less changes little."""
+
 FEW: Final = 0.1
 """First chunks of threads are told apart where they took more than that share of all opening."""
 
@@ -293,9 +299,9 @@ def _metadata(seen: Seen) -> Judged:
 
     def text() -> str:
         opened, first, chunks = sum(taken.values()), _first_openings(seen.counted), _length(seen.counted)
+        first = first if first > FEW * opened else 0.0
         each = f", {SECOND.text((opened - first) / chunks)} for each of {number(chunks)} chunks" if chunks else ""
-        if first > FEW * opened:
-            each += f" and {SECOND.text(first)} that the first chunks of threads took beyond that"
+        each += f" and {SECOND.text(first)} that the first chunks of threads took beyond that" if first else ""
         if seen.wall(opened - first) < seen.least(METADATA):
             return f"opens files and builds events{each}: libraries are loaded once, which weighs less in a longer run"
         return (
@@ -323,7 +329,23 @@ def _wait_remedy(seen: Seen) -> str:
     crowded = _crowded_host(seen)
     if crowded is not None:
         return f"{crowded}: take fewer threads, or more cores"
-    return "Look for sleeps, locks, calls of services, or others on the same cores; sections (track_time) find them"
+    found = _waiting_section(seen)
+    return f"Look for sleeps, locks, calls of services, or others on the same cores; {found}"
+
+
+def _waiting_section(seen: Seen) -> str:
+    """The section that waits the most, the innermost of those that hold each other; how to have one, where none is."""
+    sections = seen.run.sections
+    names = ["name", "wall_seconds", "cpu_seconds"]
+    known = None if sections is None else sections.select(names).drop_null()
+    if known is None or not len(known):
+        return "sections (track_time) find them"
+    waited = known.append_column("waited", pc.subtract(known["wall_seconds"], known["cpu_seconds"]))
+    sums = waited.group_by("name").aggregate([("waited", "sum")]).to_pylist()
+    most = max(row["waited_sum"] for row in sums)
+    innermost = max((row for row in sums if row["waited_sum"] >= MOST * most), key=lambda row: row["name"].count("/"))
+    text = f"section {innermost['name']!r} was without CPU for {SECOND.text(innermost['waited_sum'])}"
+    return f"{text}, reading included"
 
 
 def _crowded_host(seen: Seen) -> str | None:
@@ -621,7 +643,7 @@ def _larger_chunks(seen: Seen, fixed: float) -> str:
         (events / (ROUNDS_OF_CHUNKS * _threads(seen)), f"leaves {ROUNDS_OF_CHUNKS} chunks for each thread"),
         (pc.max(counted["entry_stop"]).as_py() or events, "has the largest file's events"),
     )
-    if size < 1.2 * events / chunks:
+    if size < LARGER * events / chunks:
         return f"{generic}, if there are enough of them for all threads"
     return f"{generic}: chunksize={_rounded(size)} instead of about {_rounded(events / chunks)} {purpose}"
 

@@ -232,6 +232,10 @@ def table_of_cells(
     return Html("".join(parts))
 
 
+IDENTITIES: Final = frozenset({"id", "run_id", "thread"})
+"""Columns of numbers that nobody adds: they are shown with all of their digits."""
+
+
 class _Column(NamedTuple):
     head: Head
     write: Callable[[Any], str]
@@ -243,7 +247,9 @@ def _column(frame: pd.DataFrame, label: Any, units: Mapping[str, Unit]) -> _Colu
     known = frame[label].dropna().iloc[:100]
     numeric = bool(len(known)) and all(map(_is_number, known))
     head = Head(str(label).replace("_", " "), meaning, numeric)
-    if not numeric:
+    if label in IDENTITIES:
+        head = head._replace(numeric=False)
+    if not head.numeric:
         return _Column(head, _words)
     if symbol == SECOND.symbol and MOMENT in meaning:
         return _Column(head, partial(moment, milliseconds=True))
