@@ -84,7 +84,7 @@ def _with_core_wait(body: Body, tables: Tables) -> tuple[Body, Tables]:
     return body, {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
 
 
-def _with_scheduler_time(body: Body, tables: Tables) -> tuple[Body, Tables]:
+def _with_noted(body: Body, tables: Tables) -> tuple[Body, Tables]:
     """Run of schema 6: schema 5 did not know when samples were taken at the scheduler."""
     return body, {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
 
@@ -94,7 +94,7 @@ UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {
     2: _with_times,
     3: _with_asked_and_pauses,
     4: _with_core_wait,
-    5: _with_scheduler_time,
+    5: _with_noted,
 }
 """For each older schema the function that makes the next one of it."""
 

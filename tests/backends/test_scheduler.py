@@ -149,7 +149,7 @@ def take_samples(scheduler: Scheduler, plugin: CollectorPlugin, number: int, clo
         scheduler.beat(T + second, second * len(scheduler.workers))
         plugin.sample()
         taken = None if clock is None else clock.now
-        rows += [sample_of(worker) | {"scheduler_time": taken} for worker in scheduler.workers.values()]
+        rows += [sample_of(worker) | {"noted": taken} for worker in scheduler.workers.values()]
     return rows
 
 
@@ -266,7 +266,7 @@ def test_a_worker_without_news_gives_no_sample_and_one_without_metrics_no_number
     plugin.sample()
     plugin.sample()
     (row,) = drained(plugin).samples(0.0).to_pylist()
-    known = {"worker", "time", "last_seen", "memory_limit", "executing", *OF_SCHEDULER, "scheduler_time"}
+    known = {"worker", "time", "last_seen", "memory_limit", "executing", *OF_SCHEDULER, "noted"}
     assert row["worker"] == terse.address != silent.address
     assert {name for name, value in row.items() if value is not None} == known
 

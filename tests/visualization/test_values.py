@@ -466,13 +466,13 @@ def test_what_is_not_known_is_not_drawn_as_zero() -> None:
 def test_what_the_scheduler_knew_is_drawn_when_it_knew_it() -> None:
     # a worker whose event loop was held up reports late what it measured early
     rows = [
-        {"worker": "A", "time": 1.0, "scheduler_time": 1.5, "memory": 7, "processing": 0},
-        {"worker": "A", "time": 2.0, "scheduler_time": 2.5, "memory": 8, "processing": 2},
+        {"worker": "A", "time": 1.0, "noted": 1.5, "memory": 7, "processing": 0},
+        {"worker": "A", "time": 2.0, "noted": 2.5, "memory": 8, "processing": 2},
     ]
     samples = table_of_rows(SAMPLE_COLUMNS, rows)
     assert series_of(samples, "memory").times[0].tolist() == [1.0, 2.0]
     assert series_of(samples, "processing").times[0].tolist() == [1.5, 2.5]
-    of_older_runs = table_of_rows(SAMPLE_COLUMNS, [row | {"scheduler_time": None} for row in rows])
+    of_older_runs = table_of_rows(SAMPLE_COLUMNS, [row | {"noted": None} for row in rows])
     assert series_of(of_older_runs, "processing").times[0].tolist() == [1.0, 2.0]
     lifetimes = table_of_rows(LIFETIME_COLUMNS, [{"worker": "A", "threads": 1, "start": 0.0, "stop": 3.0}])
     data = tracking_data(samples, lifetimes)

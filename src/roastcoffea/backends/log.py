@@ -204,7 +204,7 @@ class ClusterLog:
         }
         for name, code in SAMPLE_FIELDS[1:]:
             columns[name] = _measured(rows[name], code)
-        columns["scheduler_time"] = pc.add(columns["last_seen"], pc.subtract(columns["scheduler_time"], offset))
+        columns["noted"] = pc.add(columns["last_seen"], pc.subtract(columns["noted"], offset))
         return _table(SAMPLE_COLUMNS, columns)
 
     def _error_texts(self) -> pa.Array:

@@ -42,7 +42,7 @@ def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
         values = row | {"threads": threads.get(row["worker"])}
         for name, column in SERIES:
             if values[column] is not None:
-                moment = row["scheduler_time"] if column in OF_SCHEDULER else None
+                moment = row["noted"] if column in OF_SCHEDULER else None
                 time = datetime.fromtimestamp(row["time"] if moment is None else moment)
                 data[name][row["worker"]].append((time, values[column]))
     return data

@@ -107,7 +107,7 @@ SAMPLE_FIELDS: Final = (
     ("worker", "I"),
     ("time", "d"),
     ("last_seen", "d"),
-    ("scheduler_time", "f"),
+    ("noted", "f"),
     ("cpu_percent", "f"),
     ("memory", "q"),
     ("processing", "I"),

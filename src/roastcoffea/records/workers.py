@@ -30,7 +30,7 @@ SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("time", "number", "s", "when the worker measured (Unix time, the worker's clock)"),
     Column("last_seen", "number", "s", "when the scheduler last heard of it (Unix time, the scheduler's clock)"),
     Column(
-        "scheduler_time",
+        "noted",
         "number",
         "s",
         "when `processing`, `nbytes` and `occupancy` were read (the client's clock)",
@@ -54,4 +54,4 @@ SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (
 """What a worker measured at a time of its own, and what the scheduler knew of it when the sample was taken."""
 
 OF_SCHEDULER: Final = ("processing", "nbytes", "occupancy")
-"""Columns of samples that are of `scheduler_time`, where it is known; the others are of `time`."""
+"""Columns of samples that are of `noted`, where it is known; the others are of `time`."""

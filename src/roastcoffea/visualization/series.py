@@ -29,7 +29,7 @@ def series_of(samples: pa.Table, column: str) -> Series:
     """A column of the samples by worker; refused where it was never measured."""
     times = samples["time"]
     if column in OF_SCHEDULER:
-        times = pc.coalesce(samples["scheduler_time"], times)
+        times = pc.coalesce(samples["noted"], times)
     known = samples.select(["worker", column]).append_column("time", times).drop_null()
     if len(known) == 0:
         raise NotMeasuredError(f"no sample tells {column}")
