@@ -255,6 +255,15 @@ def test_events_that_are_not_known_are_remarked() -> None:
     assert "taken to have" not in speed([observation()], [observation()]).text
 
 
+def test_runs_that_are_no_repeats_are_remarked() -> None:
+    runs = [handmade_run(id=str(number)) for number in range(3)]
+    larger = tuple(replace(call, options=call.options | {"chunksize": 7}) for call in runs[0].calls)
+    of_two_sizes = [Measurement(replace(runs[0], calls=larger)), Measurement(runs[1])]
+    told = "A has runs that are no repeats of each other: they differ in chunksize"
+    assert told in " ".join(str(compare(of_two_sizes, Measurement(runs[2]))).split())
+    assert "no repeats" not in str(compare([Measurement(runs[0]), Measurement(runs[1])], Measurement(runs[2])))
+
+
 def test_names_are_text_wherever_they_stand() -> None:
     bad = "<script>alert(1)</script> | `x` $y$"
     found = compare(Measurement(handmade_run()), Measurement(handmade_run(name=bad)), labels=["a | b", bad])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +26,9 @@ BYTE_LEDGER: Final = "bytes requested"
 NOT_KNOWN: Final = "-"
 LEAST_PART: Final = 0.02
 """Share of the largest part below which parts of an explanation are shown together."""
+
+OF_REPEATS: Final = ("processor", "executor", "fileset", "chunksize", "threads of workers")
+"""What repeats of a run have in common."""
 
 DOCUMENT: Final = "roastcoffea comparison 1"
 
@@ -163,11 +166,21 @@ def _within(judgement: Judgement | None) -> str:
     return f" ({low}, {high})"
 
 
+def _no_repeats(sides: Iterable[Side]) -> Iterator[str]:
+    """Sides whose runs are not of one kind."""
+    for side in sides:
+        names = [name for name in OF_REPEATS if len({run.facts.get(name) for run in side.runs}) > 1]
+        if names:
+            yield f"{side.letter} has runs that are no repeats of each other: they differ in {', '.join(names)}"
+
+
 def _hidden(comparison: Comparison, everything: bool) -> Iterator[Sheet]:
     """How much is not shown, and what intervals are."""
     known = [row for row in comparison.rows if any(row.spreads)]
     alike = sum(not row.differs for row in known) + sum(not fact.differs for fact in comparison.facts)
-    lines = [] if everything else [f"{number(alike)} rows do not differ, or no more than repeats do: see --all"]
+    lines = list(_no_repeats(comparison.sides))
+    if not everything:
+        lines.append(f"{number(alike)} rows do not differ, or no more than repeats do: see --all")
     if any(judgement.over == RUNS for row in comparison.rows for judgement in row.judgements if judgement is not None):
         lines.append(f"In brackets: {comparison.confidence:.0%} interval of the change, from repeats.")
     if lines:
