@@ -484,7 +484,7 @@ def _remarks(sides: Sides, volumes: tuple[Volumes, Volumes], shared: Mapping[str
         for one in (*sides.before, *sides.after)
         if one.core_wait_share is not None and one.core_wait_share > CROWDED
     ]
-    before, after = (volume.events / volume.chunks if volume.events and volume.chunks else 1.0 for volume in volumes)
-    if not 1 / OTHER_SIZE < after / before < OTHER_SIZE:
+    sizes = [volume.events / volume.chunks for volume in volumes if volume.events and volume.chunks]
+    if len(sizes) == len(volumes) and max(sizes) > OTHER_SIZE * min(sizes):
         remarks.append("chunks differ in size: what process() takes for a chunk of any size is in the cost of an event")
     return list(dict.fromkeys(remarks))
