@@ -79,13 +79,8 @@ def _with_asked_and_pauses(body: Body, tables: Tables) -> tuple[Body, Tables]:
     }, known
 
 
-def _with_core_wait(body: Body, tables: Tables) -> tuple[Body, Tables]:
-    """Run of schema 5: schema 4 did not know how long chunks waited for a core."""
-    return body, {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
-
-
-def _with_noted(body: Body, tables: Tables) -> tuple[Body, Tables]:
-    """Run of schema 6: schema 5 did not know when samples were taken at the scheduler."""
+def _with_more_columns(body: Body, tables: Tables) -> tuple[Body, Tables]:
+    """Run of schema 5 or 6: 4 did not know how long chunks waited for a core, 5 when the scheduler noted samples."""
     return body, {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
 
 
@@ -93,8 +88,8 @@ UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {
     1: _with_bytes,
     2: _with_times,
     3: _with_asked_and_pauses,
-    4: _with_core_wait,
-    5: _with_noted,
+    4: _with_more_columns,
+    5: _with_more_columns,
 }
 """For each older schema the function that makes the next one of it."""
 
