@@ -80,6 +80,28 @@ def test_cpu_is_computing_and_sleep_is_waiting(tmp_path: Path) -> None:
     assert chunk["read_seconds"] == chunk["decompress_seconds"] == chunk["interpret_seconds"] == 0
 
 
+class Alternating(Planted):
+    """Computes after each branch."""
+
+    def process(self, events: Any) -> dict[str, float]:
+        return {branch: Planted((branch,), self.cpu).process(events)["sum"] for branch in self.branches}
+
+
+def test_computing_between_branches_is_computing(tmp_path: Path) -> None:
+    path = write_tree(tmp_path / "fast.root")
+    chunk = measured(path, Alternating(("f0", "f1", "f2"), cpu=0.2)).chunks.iloc[0]
+    assert 0.6 <= chunk["compute_seconds"] <= 0.8
+    assert 0 < chunk["interpret_seconds"] < 0.1
+
+
+def test_computing_between_embedded_baskets_is_computing(real_files: Any) -> None:
+    (path,) = real_files["ttbar"]["files"]
+    chunk = measured(path, Alternating(("MET_pt", "MET_phi", "PV_npvs"), cpu=0.2)).chunks.iloc[0]
+    assert chunk["bytes_payload"] == 0
+    assert 0.6 <= chunk["compute_seconds"] <= 0.8
+    assert 0 < chunk["interpret_seconds"] < 0.1
+
+
 def test_compression_moves_decompression_only(tmp_path: Path) -> None:
     seconds = {}
     for name, compression in (("none", None), ("zstd", uproot.ZSTD(5))):

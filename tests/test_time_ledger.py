@@ -248,6 +248,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_worker_whose_clock_is_wrong_is_set_right(
     command_line_cluster: Callable[..., Any], sample: Any, tmp_path: Path
 ) -> None:

@@ -55,6 +55,13 @@ def test_records_survive_packing() -> None:
         unpacked_records(b"damaged")
 
 
+@pytest.mark.parametrize("size", [2**32 - 1, 2**32])
+def test_sizes_of_any_width_survive_packing(size: int) -> None:
+    home = taken({"id": 1, "branch_reads": as_tuples([branch("Jet_pt", [size], 0.5)])})
+    (read,) = home.branch_reads(home.chunks({"ours"})).to_pylist()
+    assert (read["bytes_payload"], read["bytes_uncompressed"], read["basket_bytes"]) == (size, 2 * size, [size])
+
+
 @pytest.mark.parametrize("batch", [1, 2, 128])
 def test_branches_survive_packing(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(received, "BATCH_OF_BRANCHES", batch)

@@ -23,6 +23,9 @@ from roastcoffea.records.wire import (
     BASKET_BYTES,
     BRANCH_FIELDS,
     BRANCHES,
+    IN_MICROSECONDS,
+    MAY_BE_NONE,
+    MICROSECOND,
     PREPROCESSING,
     SECTIONS,
     TOLD,
@@ -239,15 +242,16 @@ def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table
         "branch": pa.array([name for one in branches for name in one.names], pa.string()),
         BASKET_BYTES: _lists([one.lengths for one in branches], [one.sizes for one in branches]),
     }
-    for (name, step), parts in zip(BRANCH_FIELDS, of_fields, strict=True):
-        columns[name] = _restored(np.concatenate(parts), step)
+    for name, parts in zip(BRANCH_FIELDS, of_fields, strict=True):
+        columns[name] = _restored(name, np.concatenate(parts).astype(np.int64))
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
-def _restored(whole: npt.NDArray[np.uint64], step: float | None) -> pa.Array:
-    """Values of whole numbers in which they travelled."""
-    values = whole.astype(np.int64) - 1
-    return pa.array(values if step is None else values * step, mask=whole == 0)
+def _restored(name: str, whole: npt.NDArray[np.int64]) -> pa.Array:
+    """Values of a field, of the whole numbers in which they travelled."""
+    if name in IN_MICROSECONDS:
+        return pa.array((whole - 1) * MICROSECOND, mask=whole == 0)
+    return pa.array(whole - 1, mask=whole == 0) if name in MAY_BE_NONE else pa.array(whole)
 
 
 def _lists(lengths: Sequence[npt.NDArray[np.uint64]], sizes: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from roastcoffea.errors import error_text, noting
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.current import OpenChunk, open_chunk
-from roastcoffea.instrument.gauges import Interval, core_wait, process_name
+from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
 from roastcoffea.instrument.meter import Meter
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.wire import BRANCHES, SECTIONS, TOLD
@@ -33,19 +33,21 @@ def new_identity() -> int:
 
 
 class Clocks:
-    """Wall and CPU time from construction on, and the task and thread that they are of."""
+    """Wall and CPU time from construction until `measured`, and the task and thread that they are of."""
 
     def __init__(self, task: DaskTask) -> None:
         self._task = task
-        self._core_wait = core_wait()
+        self._core_wait = CoreWait()
+        self._waited = self._core_wait.seconds()
         self._start, self._wall = time.time(), time.perf_counter()
         self._cpu, self._process_cpu = time.thread_time(), time.process_time()
 
     def measured(self) -> dict[str, Any]:
-        """What the clocks say now."""
+        """What the clocks say at the end."""
         cpu, process_cpu = time.thread_time(), time.process_time()
         wall = time.perf_counter() - self._wall
-        waited = core_wait()
+        waited = self._core_wait.seconds()
+        self._core_wait.close()
         return {
             "id": new_identity(),
             "start": self._start,
@@ -53,7 +55,7 @@ class Clocks:
             "wall_seconds": wall,
             "cpu_seconds": cpu - self._cpu,
             "process_cpu_seconds": process_cpu - self._process_cpu,
-            "core_wait_seconds": None if waited is None or self._core_wait is None else waited - self._core_wait,
+            "core_wait_seconds": None if waited is None or self._waited is None else waited - self._waited,
             "worker": self._task.worker_address or process_name(),
             "thread": threading.get_ident(),
             "key": self._task.key,

@@ -50,6 +50,13 @@ def _highest_and_resident_memory() -> tuple[int | None, int | None]:
         return None, resident_memory()
 
 
+def _highest_resident_memory() -> int | None:
+    try:
+        return _kilobytes(_contents("/proc/self/status"), b"VmHWM:")
+    except (OSError, ValueError):
+        return None
+
+
 def _kilobytes(text: bytes, name: bytes) -> int:
     at = text.index(name)
     return int(text[at + len(name) : text.index(b"kB", at)]) * 1024
@@ -67,12 +74,32 @@ def _restart_highest_resident_memory() -> bool:
     return True
 
 
-def core_wait() -> float | None:
-    """Seconds in which this thread could have computed and had no core, since it began; None where nothing tells."""
-    try:
-        return int(_contents("/proc/thread-self/schedstat").split()[1]) * 1e-9
-    except (OSError, IndexError, ValueError):
-        return None
+class CoreWait:
+    """How long this thread could have computed and had no core; `seconds` may be asked until `close`.
+
+    The kernel's file is kept open: to find it takes several times as long as to read it.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = -1
+
+    def seconds(self) -> float | None:
+        """Seconds since the thread began; None where nothing tells."""
+        try:
+            return int(os.pread(self._file, LONGEST_STATUS, 0).split()[1]) * 1e-9
+        except (OSError, IndexError, ValueError):
+            return None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    __del__ = close
 
 
 class Interval:
@@ -88,18 +115,19 @@ class Interval:
     """
 
     def __init__(self, *, part: bool = False) -> None:
-        self.before: int | None
         self.after: int | None = None
         self.peak: int | None = None
         self.overlaps = 0
         self.part = part
         self._state = joined(_STATE, self)
         try:
-            mark, before = _highest_and_resident_memory()
-            for other in tuple(self._state.open):
-                other.raise_peak(mark)
-            self._mark_before, self.before, self.peak = mark, before, before
+            if len(self._state.open) > 1:
+                mark = _highest_resident_memory()
+                for other in tuple(self._state.open):
+                    other.raise_peak(mark)
             self._exact = _restart_highest_resident_memory()
+            self.before = self.peak = resident_memory()
+            self._mark_before = None if self._exact else _highest_resident_memory()
             whole = [interval for interval in tuple(self._state.open) if not interval.part]
             for interval in whole:
                 interval.overlaps = max(interval.overlaps, len(whole) - 1)

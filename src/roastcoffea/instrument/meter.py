@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import getitem
@@ -33,14 +34,6 @@ BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_
 WAITED: Final = ("read_seconds", "wait_seconds")
 READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 """Columns of a chunk's record that are unknown where one of the meter's views is missing."""
-
-STEP: Final = 6
-"""Entries that a step has in the log: branch, basket, its requested and its uncompressed size, seconds and thread.
-
-A step of decompression does not tell the uncompressed size (None); one of interpretation requests nothing (None, or 0
-for a basket that came with the tree). Their seconds are CPU time. A step without a basket (None) is the waiting for
-storage of a whole branch. The log is flat, as the garbage collector would have to look at a tuple a step.
-"""
 
 
 class BranchRead:
@@ -87,18 +80,20 @@ class Meter:
     def __init__(self) -> None:
         self.branches: dict[str, BranchRead] = {}
         self.problems: list[str] = []
-        self._read = self._decompress = self._interpret = self._helper_cpu = 0.0
+        self.read = 0.0
+        """Time for which the thread has waited for storage so far."""
+        self._decompress = self._interpret = self._helper_cpu = 0.0
         self._payload = self._uncompressed = 0
         self.late_metadata = 0
         self.transferred: int | None = 0
         self.tree_branches: int | None = None
         self.file_bytes: int | None = None
         self._thread = get_ident()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._sources: list[Any] = []
         self._kinds: list[str] = []
         self._undo: list[Callable[[], None]] = []
-        self._steps: list[Any] = []
+        self._steps: deque[tuple[Any, ...]] = deque()
         self._known: dict[int, tuple[Any, BranchRead]] = {}
         self._clusters = False
         self.unknown: set[str] = set()
@@ -111,12 +106,6 @@ class Meter:
         """Whether process() goes on: metadata that is read in it comes late."""
 
     # what is asked of it
-
-    @property
-    def read(self) -> float:
-        """Time for which the thread has waited for storage so far."""
-        self._settle()
-        return self._read
 
     @property
     def decompress(self) -> float:
@@ -168,12 +157,12 @@ class Meter:
     def branch_rows(self) -> list[tuple[Any, ...]]:
         """One row for each branch that was read, see `records.wire.BRANCH_ROW`."""
         self._settle()
-        numbers = [len(branch.sizes) for branch in self.branches.values()]
+        # other threads may still add to them
+        branches = list(self.branches.items())
+        numbers = [len(branch.sizes) for _, branch in branches]
         whole = sum([number - 2 for number in numbers if number > 2]) <= INNER_SIZES
         return [
-            _branch_row(name, branch, whole=whole)
-            for name, branch in self.branches.items()
-            if branch.sizes or branch.uncompressed
+            _branch_row(name, branch, whole=whole) for name, branch in branches if branch.sizes or branch.uncompressed
         ]
 
     # how it is put in
@@ -277,76 +266,80 @@ class Meter:
         return known[1]
 
     def _read_of(self, name: str) -> BranchRead:
-        found = self.branches.get(name)
-        return self.branches.setdefault(name, BranchRead()) if found is None else found
+        return self.branches.setdefault(name, BranchRead())
 
     def _decompressing(
         self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
+        here = self._place.here
         began = thread_time()
         result = task(*args, **kwargs)
-        cpu = thread_time() - began
+        ended = thread_time()
         try:
             chunk, branch, basket = args
-            self._steps.extend((branch, basket, chunk.stop - chunk.start, None, cpu, get_ident()))
+            self._step(here, branch, basket, chunk.stop - chunk.start, None, began, ended)
         except Exception as problem:  # noqa: BLE001
-            self._miss("baskets", problem)
+            self._miss("baskets", problem, *BY_BRANCH)
         return gives(result)
 
     def _interpreting(self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        began = thread_time()
+        here = self._place.here
+        # uproot hands the baskets over from step to step, and the clock is slow to read
+        began = here.last_step or thread_time()
         result = task(*args, **kwargs)
-        cpu = thread_time() - began
+        ended = thread_time()
         try:
             (basket,) = args
             size, uncompressed = (0, _held_by(basket)) if basket.is_embedded else (None, basket.uncompressed_bytes)
-            self._steps.extend((basket.parent, basket.basket_num, size, uncompressed, cpu, get_ident()))
+            self._step(here, basket.parent, basket.basket_num, size, uncompressed, began, ended)
         except Exception as problem:  # noqa: BLE001
-            self._miss("arrays of baskets", problem)
+            self._miss("arrays of baskets", problem, *BY_BRANCH)
         return gives(result)
 
-    def _settle(self) -> None:
-        """Count the steps that were logged since: any thread may log them, and logging must be quick."""
-        steps = self._steps
-        if not steps:
-            return
-        with self._lock:
-            logged = steps[:]
-            del steps[: len(logged)]
-            entries = iter(logged)
-            left = zip(*[entries] * STEP, strict=True)
-            while True:
-                try:
-                    self._count(left)
-                    return
-                except Exception as problem:  # noqa: BLE001  (of one step: the others are left)
-                    self._miss("bytes of branches", problem, *BY_BRANCH)
+    def _step(  # noqa: PLR0917
+        self,
+        here: _Here,
+        branch: Any,
+        basket: int,
+        size: int | None,
+        uncompressed: int | None,
+        began: float,
+        ended: float,
+    ) -> None:
+        """Count a step of decompression, which does not tell the uncompressed size, or one of interpretation.
 
-    def _count(self, steps: Iterable[tuple[Any, int | None, int | None, int | None, float, int]]) -> None:
-        """Count steps, in one loop as there are many."""
-        known = self._known
-        for branch, basket, size, uncompressed, seconds, thread in steps:
-            found = known.get(id(branch))
-            read = self._named(branch) if found is None else found[1]
-            own = thread == self._thread
-            if basket is None:
-                read.read = seconds if read.read is None else read.read + seconds
-                self._read += seconds if own else 0.0
-                continue
-            if size is not None:
-                read.add(basket, size)
-                self._payload += size
-            if uncompressed is not None:
-                read.uncompressed += uncompressed
-                self._uncompressed += uncompressed
-            if not own:
-                self._helper_cpu += seconds
-            elif uncompressed is None:
-                self._decompress += seconds
-                read.decompress += seconds
-            else:
-                self._interpret += seconds
-                read.interpret += seconds
+        The latter requests nothing: its size is None, or 0 for a basket that came with the tree.
+        """
+        if here.branch is not None and branch is here.of_tree:
+            here.last_step = ended
+            self._count(here.branch, True, basket, size, uncompressed, ended - began)
+        else:
+            self._steps.append((branch, get_ident() == self._thread, basket, size, uncompressed, ended - began))
+
+    def _settle(self) -> None:
+        """Count the steps of other threads, and of branches that the thread did not ask for."""
+        while self._steps:
+            branch, *step = self._steps.popleft()
+            with self._lock, self._noting("bytes of branches", *BY_BRANCH):
+                self._count(self._named(branch), *step)
+
+    def _count(  # noqa: PLR0917
+        self, read: BranchRead, own: bool, basket: int, size: int | None, uncompressed: int | None, cpu: float
+    ) -> None:
+        if size is not None:
+            read.add(basket, size)
+            self._payload += size
+        if uncompressed is not None:
+            read.uncompressed += uncompressed
+            self._uncompressed += uncompressed
+        if not own:
+            self._helper_cpu += cpu
+        elif uncompressed is None:
+            self._decompress += cpu
+            read.decompress += cpu
+        else:
+            self._interpret += cpu
+            read.interpret += cpu
 
     # any branch, field or column
 
@@ -367,16 +360,25 @@ class Meter:
     def _extract_branch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A branch of a TTree, whose steps are metered each: what is no CPU time in it is waiting for storage."""
         here = self._place.here
-        if here.of_tree or not args or args[0] is None:
+        if here.of_tree is not None or not args or args[0] is None:
             return original(*args, **kwargs)
-        here.of_tree = True
+        try:
+            read = self._named(args[0])
+        except Exception as problem:  # noqa: BLE001
+            self._miss("bytes of branches", problem, *BY_BRANCH)
+            return original(*args, **kwargs)
+        own = get_ident() == self._thread
+        here.of_tree, here.branch = args[0], read if own else None
         wall, cpu = perf_counter(), thread_time()
         try:
             return original(*args, **kwargs)
         finally:
-            waited = perf_counter() - wall - thread_time() + cpu
-            here.of_tree = False
-            self._steps.extend((args[0], None, None, None, waited if waited > 0 else 0.0, get_ident()))
+            waited = max(perf_counter() - wall - thread_time() + cpu, 0.0)
+            here.of_tree = here.branch = here.last_step = None
+            with self._lock:
+                read.read = (read.read or 0.0) + waited
+            if own:
+                self.read += waited
 
     def _column_came(self, read: BranchRead, waited: float, cpu: float) -> None:
         with self._lock:
@@ -445,7 +447,7 @@ class Meter:
             here.waited += waited
             here.decompressed += cpu
             if get_ident() == self._thread:
-                self._read += waited
+                self.read += waited
                 self._decompress += cpu
                 read.decompress += cpu
             else:
@@ -469,7 +471,7 @@ class Meter:
         here = self._place.here
         here.in_chunks = True
         try:
-            if here.of_tree:
+            if here.of_tree is not None:
                 return original(*args, **kwargs)
             self._watch_queues(*args, *kwargs.values())
             return self._reading(original, *args, **kwargs)
@@ -500,7 +502,7 @@ class Meter:
 
     def _reading(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         here = self._place.here
-        if here.of_tree:
+        if here.of_tree is not None:
             return original(*args, **kwargs)
         wall, cpu = perf_counter(), thread_time()
         try:
@@ -511,7 +513,7 @@ class Meter:
             here.source_cpu += cpu
             here.waited += waited
             if get_ident() == self._thread:
-                self._read += waited
+                self.read += waited
 
     def _watch_file_system(self, source: Any) -> None:
         from fsspec.implementations.cached import CachingFileSystem
@@ -535,10 +537,9 @@ class Meter:
 def _branch_row(name: str, branch: BranchRead, *, whole: bool) -> tuple[Any, ...]:
     sizes = branch.sizes
     told = list(sizes.values())
-    payload, first = sum(told), next(iter(sizes), None)
-    last = first
-    if len(told) > 1:
-        first, last = min(sizes), max(sizes)
+    first, last = min(sizes, default=None), max(sizes, default=None)
+    payload = sum(told)
+    if first is not None and last is not None and first < last:
         told = [sizes.get(basket, 0) for basket in (range(first, last + 1) if whole else (first, last))]
     return (
         name,
@@ -570,13 +571,14 @@ def _held_by(basket: Any) -> int:
     return sum(int(part.nbytes) for part in (basket.data, basket.byte_offsets) if part is not None)
 
 
-_counted: Final[dict[tuple[str, int], int]] = {}
+_counted: Final[dict[tuple[bytes, str, int], int]] = {}
 MOST_COUNTED: Final = 100
 
 
 def _leaves_once(tree: Any, file_bytes: int) -> int:
     """Number of leaves of a tree, which is not counted again for each chunk: a wide file has thousands."""
-    key = tree.cache_key, file_bytes
+    # what uproot has of the file's identity as text would take longer than all else here
+    key = tree.file.fUUID, tree.object_path, file_bytes
     number = _counted.get(key)
     if number is None:
         if len(_counted) >= MOST_COUNTED:
@@ -621,13 +623,17 @@ class _Place(threading.local):
 class _Here:
     """What a thread reads at the moment, and what it did so far."""
 
-    __slots__ = ("branch", "decompressed", "in_chunks", "of_tree", "pages", "source_cpu", "waited")
+    __slots__ = ("branch", "decompressed", "in_chunks", "last_step", "of_tree", "pages", "source_cpu", "waited")
 
     def __init__(self) -> None:
         self.branch: BranchRead | None = None
+        self.of_tree: Any = None
+        """Branch of a TTree."""
+        self.last_step: float | None = None
+        """CPU time at which a step of that branch ended."""
         self.pages: tuple[int, int] | None = None
         """Cluster and column of an RNTuple."""
-        self.in_chunks = self.of_tree = False
+        self.in_chunks = False
         self.waited = self.decompressed = self.source_cpu = 0.0
 
 

@@ -44,7 +44,12 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("process_seconds", "number", "s", "wall time of process()"),
     Column("read_seconds", "number", "s", "in process(): waiting for storage"),
     Column("decompress_seconds", "number", "s", "in process(): CPU time of the thread in decompression"),
-    Column("interpret_seconds", "number", "s", "in process(): CPU time of the thread in interpretation of baskets"),
+    Column(
+        "interpret_seconds",
+        "number",
+        "s",
+        "in process(): CPU time of the thread in interpretation of baskets, their hand-over included",
+    ),
     Column("compute_seconds", "number", "s", "in process(): CPU time of the thread in all else"),
     Column("wait_seconds", "number", "s", "in process(): other time without CPU: GIL, locks, sleep"),
     Column("checkpoint_seconds", "number", "s", "loading and saving the checkpoint"),

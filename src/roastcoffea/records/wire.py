@@ -11,6 +11,7 @@ import numbers
 import operator
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -145,26 +146,33 @@ A record that holds nothing but problems is of no attempt, and needs no identity
 
 MICROSECOND: Final = 1e-6
 BRANCH_FIELDS: Final = (
-    ("bytes_payload", None),
-    ("bytes_again", None),
-    ("bytes_uncompressed", None),
-    ("baskets", None),
-    ("basket_first", None),
-    ("basket_last", None),
-    ("read_seconds", MICROSECOND),
-    ("decompress_seconds", MICROSECOND),
-    ("interpret_seconds", MICROSECOND),
+    "bytes_payload",
+    "bytes_again",
+    "bytes_uncompressed",
+    "baskets",
+    "basket_first",
+    "basket_last",
+    "read_seconds",
+    "decompress_seconds",
+    "interpret_seconds",
 )
-"""Numbers of a branch, and the step in which those that are not whole travel."""
+"""Numbers of a branch."""
+
+MAY_BE_NONE: Final = ("basket_first", "basket_last")
+IN_MICROSECONDS: Final = ("read_seconds", "decompress_seconds", "interpret_seconds")
+"""Fields that travel as 0 for what was not measured, else one more than the number, or than the microseconds."""
 
 BASKET_BYTES: Final = "basket_bytes"
 
-BRANCH_ROW: Final = ("branch", *(name for name, _ in BRANCH_FIELDS), BASKET_BYTES)
+BRANCH_ROW: Final = ("branch", *BRANCH_FIELDS, BASKET_BYTES)
 """Order of the fields in which a record holds a branch before it is packed."""
 
+_LATER: Final = [BRANCH_FIELDS.index(name) for name in MAY_BE_NONE]
+_STEPPED: Final = [BRANCH_FIELDS.index(name) for name in IN_MICROSECONDS]
 
-WINDOW: Final = 12
-MEMORY_LEVEL: Final = 5
+
+WINDOW: Final = 11
+MEMORY_LEVEL: Final = 4
 """For zlib: a record is small, and clearing the 256 kB that it takes by default costs more than packing."""
 
 
@@ -173,13 +181,13 @@ def packed_records(records: list[dict[str, Any]]) -> bytes:
 
     Their branches come as tuples in the order of `BRANCH_ROW`.
     """
-    heads, tails = [], []
+    heads: list[dict[str, Any]] = []
+    tails: list[bytes] = []
     for record in records:
-        rows = sorted(record.get(BRANCHES, ()))
-        names, *columns = zip(*rows, strict=True) if rows else ((),)
-        widths, data = _packed_branches(columns) if names else ([], b"")
-        heads.append(_rounded(record) | {BRANCHES: [widths, *names]})
-        tails.append(data)
+        rows = record.get(BRANCHES)
+        branches, data = _packed_branches(rows) if rows else ([], ())
+        heads.append(_rounded(record) | {BRANCHES: branches})
+        tails += data
     head = _encoded(heads).encode()
     packer = zlib.compressobj(wbits=WINDOW, memLevel=MEMORY_LEVEL)
     return packer.compress(b"".join([struct.pack("<I", len(head)), head, *tails])) + packer.flush()
@@ -189,8 +197,8 @@ def packed_records(records: list[dict[str, Any]]) -> bytes:
 class PackedBranches:
     """Branches of a record, as columns of the whole numbers in which they travel.
 
-    `fields` are those of `BRANCH_FIELDS`: 0 for what was not measured, else one more than the value in steps. `sizes`
-    has `lengths[0]` sizes of baskets of the first branch, then those of the second.
+    `fields` are those of `BRANCH_FIELDS`. `sizes` has `lengths[0]` sizes of baskets of the first branch, then those of
+    the second.
     """
 
     names: list[str]
@@ -205,23 +213,18 @@ def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
     at = 4 + struct.unpack_from("<I", data)[0]
     records: list[dict[str, Any]] = json.loads(data[4:at])
     for record in records:
-        widths, *names = record.pop(BRANCHES)
-        if names:
-            record[BRANCHES], at = _unpacked_branches(names, widths, data, at)
+        head = record.pop(BRANCHES)
+        if head:
+            width, count, *names = head
+            record[BRANCHES] = _unpacked_branches(names, _unpacked_integers(data, at, count, width))
+            at += count * width
     return records
 
 
-def _unpacked_branches(names: list[str], widths: list[int], data: bytes, at: int) -> tuple[PackedBranches, int]:
-    """Branches that begin at a place in the data, and where they end."""
-    *of_branches, of_sizes = widths
-    columns = []
-    for width in of_branches:
-        columns.append(_unpacked_integers(data, at, len(names), width))
-        at += len(names) * width
-    *fields, lengths = columns
-    count = int(lengths.sum())
-    sizes = _unpacked_integers(data, at, count, of_sizes)
-    return PackedBranches(names, fields, lengths, sizes), at + count * of_sizes
+def _unpacked_branches(names: list[str], integers: npt.NDArray[np.uint64]) -> PackedBranches:
+    of_branches = len(names) * (1 + len(BRANCH_FIELDS))
+    *fields, lengths = integers[:of_branches].reshape(-1, len(names))
+    return PackedBranches(names, fields, lengths, integers[of_branches:])
 
 
 def _unpacked_integers(data: bytes, at: int, count: int, width: int) -> npt.NDArray[np.uint64]:
@@ -238,30 +241,25 @@ def _rounded(record: dict[str, Any]) -> dict[str, Any]:
     return {name: round(value, 8) if type(value) is float else value for name, value in record.items()}
 
 
-def _packed_branches(columns: list[tuple[Any, ...]]) -> tuple[list[int], bytes]:
-    """Bytes a number of each column, and the columns: fields, how many baskets, and their sizes.
+def _packed_branches(rows: Iterable[tuple[Any, ...]]) -> tuple[list[Any], list[bytes]]:
+    """Bytes a number, how many numbers and the branches' names; and the numbers.
 
-    They are whole numbers: in the fields 0 for what was not measured, else one more than the value. All the lowest
-    bytes of a column come first, which compresses best.
+    They are the columns of the fields, how many sizes of baskets each branch has, and the sizes. All the lowest bytes
+    come first, which compresses best.
     """
-    *fields, told = columns
-    whole = [_whole(column, step) for column, (_, step) in zip(fields, BRANCH_FIELDS, strict=True)]
-    whole += [list(map(len, told)), list(chain.from_iterable(told))]
-    widths = [(operator.index(max(column, default=0)).bit_length() + 7) // 8 for column in whole]
-    data = struct.pack(f"<{sum(map(len, whole))}Q", *chain.from_iterable(whole))
-    packed, start = [], 0
-    for column, width in zip(whole, widths, strict=True):
-        stop = start + 8 * len(column)
-        packed += [data[start + place : stop : 8] for place in range(width)]
-        start = stop
-    return widths, b"".join(packed)
-
-
-def _whole(values: tuple[Any, ...], step: float | None) -> list[int]:
-    if step is None:
-        return [0 if value is None else 1 + value for value in values]
-    # half a step more, and what is below 0 is 0
-    return [0 if value is None else 1 + int(value / step + 0.5) if value > 0 else 1 for value in values]
+    names, *columns, sizes = zip(*sorted(rows), strict=True)
+    fields: list[Iterable[Any]] = [*columns]
+    for place in _LATER:
+        fields[place] = [0 if value is None else 1 + value for value in fields[place]]
+    for place in _STEPPED:
+        # half a step more, and what is below 0 is 0
+        fields[place] = [
+            0 if value is None else 1 + int(value / MICROSECOND + 0.5) if value > 0 else 1 for value in fields[place]
+        ]
+    whole = [*chain.from_iterable(fields), *map(len, sizes), *chain.from_iterable(sizes)]
+    width, code = (4, "I") if max(whole) < 1 << 32 else (8, "Q")
+    data = struct.pack(f"<{len(whole)}{code}", *whole)
+    return [width, len(whole), *names], [data[place::width] for place in range(width)]
 
 
 def _plain(value: Any) -> Any:
