@@ -398,20 +398,21 @@ class SeveralNumbers(click.Command):
 
 
 @commands.command()
-@click.argument("paths", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @click.option("--plot", "picture", type=click.Path(path_type=Path, dir_okay=False), help="File for a picture.")
-def scaling(*, paths: tuple[Path, ...], as_json: bool, picture: Path | None) -> None:
+def scaling(*, runs: tuple[str, ...], as_json: bool, picture: Path | None) -> None:
     """Tell what more workers gave, from which number on they are wasted, and what eats the loss.
 
     Takes measurements with at least two different numbers of workers, on the same files or on files that grow with the
-    workers; several with one number make the intervals.
+    workers; several with one number make the intervals. A RUN may also be a folder, a quoted pattern, or a name with
+    repeats.
     """
     from roastcoffea.studies.scaling import scaling as scaling_of
 
     if picture is not None and picture.suffix[1:].lower() not in PICTURE_FORMATS:
         raise click.UsageError(f"--plot {picture}: the name of a picture ends with .{', .'.join(PICTURE_FORMATS)}")
-    found = scaling_of(paths)
+    found = scaling_of(_paths_of(runs))
     _print_study(found, as_json)
     if picture is not None:
         found.plot(picture)
@@ -419,7 +420,7 @@ def scaling(*, paths: tuple[Path, ...], as_json: bool, picture: Path | None) -> 
 
 
 @commands.command("what-if", cls=SeveralNumbers)
-@click.argument("paths", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--workers", multiple=True, type=click.IntRange(1), help="Numbers of worker processes: 1 2 4.")
 @click.option("--threads", multiple=True, type=click.IntRange(1), help="Threads of each worker.")
 @click.option("--same-host", is_flag=True, help="Workers share the cores of one host; else each brings as many as now.")
@@ -432,15 +433,23 @@ def scaling(*, paths: tuple[Path, ...], as_json: bool, picture: Path | None) -> 
     help="How many times faster the storage is in that scenario.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-def what_if(*, paths: tuple[Path, ...], as_json: bool, **settings: Any) -> None:
+def what_if(*, runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Predict the wall time of RUN on other clusters, and in other chunks, with the error of such predictions.
 
-    More runs of the same analysis on the same files help: repeats tell their spread, runs with other workers are
-    predicted as checks, and those with another chunk size tell what a chunk costs beside its events.
+    The first RUN is replayed. More runs of the same analysis on the same files help: repeats tell their spread, runs
+    with other workers are predicted as checks, and those with another chunk size tell what a chunk costs beside its
+    events. A RUN may also be a folder (its oldest run first), a quoted pattern, or a name with repeats.
     """
     from roastcoffea.studies.what_if import what_if as predictions
 
-    _print_study(predictions(*paths, **settings), as_json)
+    _print_study(predictions(*_paths_of(runs), **settings), as_json)
+
+
+def _paths_of(runs: Sequence[str]) -> list[Path]:
+    """Folders of the measurements that paths, patterns or names with repeats stand for, each once."""
+    from roastcoffea.studies.sides import paths_of
+
+    return list(dict.fromkeys(path.resolve() for given in runs for path in paths_of(given, RUNS_FOLDER)))
 
 
 def _print_study(found: Scaling | WhatIf, as_json: bool) -> None:

@@ -17,6 +17,7 @@ from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
@@ -275,6 +276,16 @@ def test_a_range_is_above_0_with_any_error() -> None:
     assert (one.low, one.high) == pytest.approx((14.0 / 6, 14.0 * 6), rel=0.01)
 
 
+def test_runs_that_read_other_branches_are_doubted() -> None:
+    def reading(*branches: str) -> Run:
+        reads = table_of_rows(BRANCH_READ_COLUMNS, [{"chunk": 0, "branch": branch} for branch in branches])
+        return made_run(FOUR, 2, branch_reads=reads)
+
+    found = what_if(reading("pt", "eta"), reading("eta", "pt"), reading("pt", "phi", "mass"))
+    (doubt,) = (doubt for doubt in found.doubts if "read" in doubt)
+    assert "read eta and 2 more: they are taken for runs of one analysis" in doubt
+
+
 # The command
 
 
@@ -284,7 +295,7 @@ def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixtu
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert [(one["workers"], round(one["seconds"])) for one in found["predictions"][:2]] == [(1, 48), (4, 12)]
     assert found["predictions"][-1]["chunksize"] == 200
-    assert len(found["checks"]) == 2
+    assert len(found["checks"]) == 1
     assert found["same_host"] is False
     assert main(["what-if", path, "--workers", "4", "--chunksize", "100", "--same-host"]) == 0
     assert "Wall time, workers sharing 64 cores" in capsys.readouterr().out
@@ -295,6 +306,23 @@ def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["what-if", path, "--workers", "0"]) == 2
     assert main(["what-if", str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_the_command_takes_a_name_with_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for repeat in (1, 2):
+        Measurement(made_run(FOUR, 2)).save(tmp_path, f"made-{repeat}")
+    assert main(["what-if", str(tmp_path / "made"), "--workers", "4", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["checks"]) == 2
+    assert main(["what-if", str(tmp_path / "made-1"), str(tmp_path / "made-[12]"), "--workers", "4", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["checks"]) == 2
+    assert main(["what-if", str(tmp_path / "made-1"), str(tmp_path / "*-1"), "--workers", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["spread"] is None
+
+
+def test_a_failed_run_is_named() -> None:
+    failed = made_run(FOUR, 2, name="broken", outcome="failed")
+    with pytest.raises(NotMeasuredError, match="broken failed: leave it out"):
+        what_if(made_run(FOUR, 2), failed)
 
 
 def test_tables_name_doubts_and_reasons() -> None:

@@ -60,8 +60,21 @@ class Tables(NamedTuple):
     clocks: Counts
 
 
+class Worked(NamedTuple):
+    """What came of a simulation, in seconds.
+
+    `wall` is when the scheduler has heard of the last task. Tasks were `computing` for what they would have `computed`
+    with a core each; the scheduler was at work while `scheduling`.
+    """
+
+    wall: float
+    computing: float
+    computed: float
+    scheduling: float
+
+
 class Simulation:
-    """A cluster with its tasks; `until_done` lets it work. It runs as it is, and compiled: see `simulation`.
+    """A cluster with its tasks; `until_done` lets it work. It runs as it is, and compiled: see `simulated`.
 
     A task is a chunk (the first `chunks` of them, in the order of their priority) or a merge. `before`, `wait` and
     `after` are seconds of each task: CPU, waiting, CPU; `parent` is the merge that takes its result, or -1. A worker
@@ -355,8 +368,8 @@ class Simulation:
 
     # the whole
 
-    def until_done(self) -> float:
-        """Seconds until the scheduler has heard of the last task."""
+    def until_done(self) -> Worked:
+        """Work until the scheduler has heard of the last task."""
         self._hand_out()
         jobs, time = len(self.task), 0.0
         while self.done < len(self.before):
@@ -369,7 +382,7 @@ class Simulation:
                 self._merge_is_ready(time)
             else:
                 self._job_ends(which - jobs, time)
-        return time
+        return Worked(time, self.computing, self.computed, self.scheduling)
 
     def _hand_out(self) -> None:
         """Give each worker its first tasks, one after the other."""
@@ -398,10 +411,10 @@ class Simulation:
             self._step(job, time)
 
 
-def simulation(
+def simulated(
     settings: Sequence[int], costs: Sequence[float], tasks: Sequence[Numbers], parent: Counts, hosts: Sequence[Host]
-) -> Simulation:
-    """A simulation that has not begun; compiled where there are many chunks.
+) -> Worked:
+    """What comes of a simulation, which is compiled where there are many chunks.
 
     Parameters
     ----------
@@ -418,7 +431,9 @@ def simulation(
     """
     tables = _tables(settings, tasks, parent, hosts)
     arrays = (np.array(settings, np.int64), np.array(costs, np.float64), tables)
-    return _compiled()(*arrays) if settings[0] >= MANY else Simulation(*_listed(*arrays))
+    if settings[0] >= MANY:
+        return _compiled()(*arrays)
+    return Simulation(*_listed(*arrays)).until_done()
 
 
 def _listed(settings: Counts, costs: Numbers, tables: Tables) -> tuple[Any, Any, Tables]:
@@ -451,14 +466,23 @@ def _tables(settings: Sequence[int], tasks: Sequence[Numbers], parent: Counts, h
 
 
 @cache
-def _compiled() -> Callable[..., Simulation]:
-    """The simulation as a compiled class, whose attributes have the types that they have in an example."""
-    from numba import typeof
+def _compiled() -> Callable[..., Worked]:
+    """The whole simulation, compiled as a class whose attributes have the types that they have in an example.
+
+    It begins and ends inside: a simulation that were handed out would be compiled for access from Python, which takes
+    as long again.
+    """
+    from numba import njit, typeof
     from numba.experimental import jitclass
 
     settings, none = (0, 1, 1, 1, 0), np.zeros(0)
     tables = _tables(settings, (none, none, none), np.zeros(0, np.int64), (Host(3, 1.0),))
     example = Simulation(np.array(settings), np.zeros(9), tables)
-    types = {name: typeof(value) for name, value in vars(example).items()}
-    compiled: Callable[..., Simulation] = jitclass(types)(Simulation)
-    return compiled
+    compiled = jitclass({name: typeof(value) for name, value in vars(example).items()})(Simulation)
+
+    def whole(settings: Counts, costs: Numbers, tables: Tables) -> Worked:
+        worked: Worked = compiled(settings, costs, tables).until_done()
+        return worked
+
+    done: Callable[..., Worked] = njit(whole)
+    return done

@@ -129,7 +129,8 @@ class Recorded:
     `calls` are its Runner calls, one after the other: the processor of each, and the fingerprint of its files (None
     where it is not known). `client` is the part of `seconds` that lies outside of all stages. `cores` is that of one
     host; None where it is not known. `core_wait` is how much longer chunks computed, for want of cores, than their CPU
-    time; None where nothing tells. `doubts` tells what makes predictions from it doubtful.
+    time; None where nothing tells. `branches` are those that it read. `doubts` tells what makes predictions from it
+    doubtful.
     """
 
     name: str
@@ -145,6 +146,8 @@ class Recorded:
     chunksize: int | None
     events: int
     core_wait: float | None
+    branches: frozenset[str]
+    failed: bool
     doubts: tuple[str, ...]
 
     @property
@@ -214,6 +217,8 @@ def _recorded(measurement: Measurement, name: str) -> Recorded:
         chunksize=_chunksize(calls),
         events=int(pc.sum(chunks["events"], min_count=0).as_py()),
         core_wait=_core_wait(chunks),
+        branches=frozenset(() if run.branch_reads is None else run.branch_reads["branch"].unique().to_pylist()),
+        failed=run.outcome == FAILED,
         doubts=tuple(_doubts(measurement, lifetimes, tasks, chunks)),
     )
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.studies.engine import NOTHING, Counts, Host, Simulation, simulation
+from roastcoffea.studies.engine import NOTHING, Counts, Host, Worked, simulated
 
 SATURATION: Final = 1.1
 """Tasks that Dask gives to a worker beside its threads (`distributed.scheduler.worker-saturation`)."""
@@ -123,12 +123,11 @@ def replayed(
     """
     if not len(load):
         return Replayed(seconds=0.0, stretch=1.0, scheduler_use=0.0)
-    done = _simulation(load, cluster, costs, merging or Merging(), serial)
-    seconds = float(done.until_done())
+    done = _simulated(load, cluster, costs, merging or Merging(), serial)
     return Replayed(
-        seconds=seconds,
+        seconds=done.wall,
         stretch=_stretch(done.computing / done.computed, costs.crowded) if done.computed else 1.0,
-        scheduler_use=float(done.scheduling / seconds) if seconds else 0.0,
+        scheduler_use=done.scheduling / done.wall if done.wall else 0.0,
     )
 
 
@@ -152,11 +151,11 @@ def tree(chunks: int, fan_in: int) -> tuple[Counts, Counts]:
     return np.concatenate([*parents, last]), np.concatenate([np.zeros(0, np.int64), *inputs])
 
 
-def _simulation(load: Load, cluster: Cluster, costs: Costs, merging: Merging, serial: bool) -> Simulation:
+def _simulated(load: Load, cluster: Cluster, costs: Costs, merging: Merging, serial: bool) -> Worked:
     parent, inputs = tree(len(load), merging.fan_in)
     chunks, workers, threads = len(load), cluster.workers, cluster.threads
     at_once = chunks <= ROOTISH * workers * threads
-    return simulation(
+    return simulated(
         settings=(chunks, workers, threads, chunks if at_once else ceil(SATURATION * threads), int(serial)),
         costs=(
             *(costs.gap, costs.latency, merging.fetch, costs.steal),

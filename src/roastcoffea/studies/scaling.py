@@ -291,7 +291,7 @@ def _basis(groups: Sequence[Sequence[_Seen]]) -> str:
 
 
 def _doubts(seen: Sequence[_Seen], unit: str) -> list[str]:
-    found = ["some of the runs failed: they hold only what they had done by then"] * any(each.failed for each in seen)
+    found = [f"{each.name} failed: it holds only what it had done by then" for each in seen if each.failed]
     if len({each.chunksizes for each in seen}) > 1:
         found.append("the runs have different chunk sizes: what chunks cost is in the difference")
     found += [

@@ -232,6 +232,8 @@ def _refuse_none(**settings: Sequence[float]) -> None:
 def _refuse_other_analyses(runs: Sequence[Recorded]) -> None:
     first = runs[0]
     for run in runs[1:]:
+        if run.failed:
+            raise NotMeasuredError(f"{run.name} failed: leave it out")
         difference = _difference(first, run)
         if difference is not None:
             raise NotMeasuredError(f"{difference}: give runs of one analysis on the same files")
@@ -313,7 +315,12 @@ class _Study:
     def doubts(self) -> list[str]:
         """What makes all predictions doubtful."""
         found = dict.fromkeys(doubt for run in self.repeats for doubt in run.doubts)
-        return [*found, *filter(None, map(_foreign_load, self.repeats)), *filter(None, map(_misfit, self.checks))]
+        return [
+            *found,
+            *filter(None, (_other_branches(self.runs[0], run) for run in self.runs[1:])),
+            *filter(None, map(_foreign_load, self.repeats)),
+            *filter(None, map(_misfit, self.checks)),
+        ]
 
     def of_clusters(self, workers: Sequence[int], threads: Sequence[int]) -> list[Prediction]:
         """Predictions for all these clusters and scenarios."""
@@ -466,6 +473,15 @@ def _foreign_load(run: Recorded) -> str | None:
         f"foreign load while recording {run.name}: for want of cores its chunks took {run.core_wait:.2f} times their "
         f"CPU time, of which the run itself explains {explained:.2f}; what they really need is less certain"
     )
+
+
+def _other_branches(one: Recorded, other: Recorded) -> str | None:
+    """Whether runs of one processor read different branches: its parameters may differ, which nothing else shows."""
+    by_one = sorted(one.branches ^ other.branches)
+    if not by_one or not one.branches or not other.branches:
+        return None
+    named = f"{by_one[0]}{f' and {len(by_one) - 1} more' if len(by_one) > 1 else ''}"
+    return f"only one of {one.name} and {other.name} read {named}: they are taken for runs of one analysis"
 
 
 def _misfit(check: Check) -> str | None:

@@ -85,11 +85,12 @@ def _print_clusters(console: Console, found: WhatIf, predictions: Sequence[Predi
     clusters = list(dict.fromkeys((one.workers, one.threads) for one in predictions))
     of = {(one.workers, one.threads, one.scenario): one for one in predictions}
     title(console, f"Wall time, {_sharing(found)}; give or take {FRACTION.text(found.error)}")
-    table = named_table("workers", ["as recorded", "range", "busy scheduler"])
+    table = named_table("workers", ["as recorded", "range", "scheduler busy"])
     for workers, threads in clusters:
         one = of[workers, threads, names[0]]
         table.add_row(_cluster(workers, threads), _seconds(one), _range(one), FRACTION.text(one.scheduler_use))
     console.print(Padding(table, INDENT, expand=False))
+    line(console, "Scheduler busy: the share of that time; tasks wait for it long before 100 %.")
     title(console, "Wall time with one thing changed, by workers")
     for begin in range(0, len(clusters), MOST_COLUMNS):
         some = clusters[begin : begin + MOST_COLUMNS]
