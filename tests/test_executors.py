@@ -126,7 +126,9 @@ def checked(measurement: Measurement, report: dict[str, Any]) -> None:
         assert measurement.byte_ledger["preprocessing"] is None
 
 
-@pytest.mark.parametrize("kind", HERE)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind == "processes" else ()) for kind in HERE]
+)
 def test_executors_without_dask(kind: str, sample: dict[str, Any]) -> None:
     check_executor(kind, sample, None)
 
@@ -189,7 +191,7 @@ def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client
     assert outcomes["ok"] == len(chunks) - lost
 
 
-@pytest.mark.parametrize("kind", ["iterative", "processes", "threads", "loky"])
+@pytest.mark.parametrize("kind", ["iterative", pytest.param("processes", marks=pytest.mark.slow), "threads", "loky"])
 def test_a_run_that_raises_leaves_its_records(kind: str, sample: dict[str, Any]) -> None:
     with ExitStack() as stack, executor_of(kind, stack, retries=1) as executor:
         runner = runner_with(executor, chunksize=10**6)

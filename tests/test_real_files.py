@@ -21,7 +21,6 @@ from roastcoffea.collector import MetricsCollector
 from roastcoffea.instrument.track import track_time
 from roastcoffea.monitor import TaskMonitor
 
-FILES = ("ttbar", "dy", "dimuon", "all")
 TESTS = Path(__file__).parent
 
 
@@ -72,9 +71,9 @@ def plain_output(client: Client, fileset: Any, chunksize: int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def plain_outputs(four_threads: Client, real_files: Any) -> Callable[[str, int], Any]:
+def plain_outputs(shared_client: Client, real_files: Any) -> Callable[[int], Any]:
     """Outputs without a collector, which are the same on every cluster."""
-    return cache(lambda name, chunksize: plain_output(four_threads, chosen(real_files, name), chunksize))
+    return cache(lambda chunksize: plain_output(shared_client, real_files, chunksize))
 
 
 def check(client: Client, fileset: Any, chunksize: int, plain: Any = None) -> MetricsCollector:
@@ -94,36 +93,23 @@ def check(client: Client, fileset: Any, chunksize: int, plain: Any = None) -> Me
     return collector
 
 
-def chosen(real_files: Any, name: str) -> Any:
-    return real_files if name == "all" else {name: real_files[name]}
-
-
-@pytest.mark.parametrize("chunksize", [50, 100_000])
-def test_two_workers_with_all_files(client: Client, real_files: Any, chunksize: int) -> None:
+@pytest.mark.parametrize("chunksize", [pytest.param(10, marks=pytest.mark.slow), 50, 100_000])
+def test_two_workers(client: Client, real_files: Any, chunksize: int) -> None:
     assert check(client, real_files, chunksize).measurement.problems == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("chunksize", [10, 50, 100_000])
-def test_two_workers(client: Client, real_files: Any, plain_outputs: Any, name: str, chunksize: int) -> None:
-    check(client, chosen(real_files, name), chunksize, plain_outputs(name, chunksize))
+@pytest.mark.parametrize("chunksize", [50, 100_000])
+def test_four_threads(four_threads: Client, real_files: Any, plain_outputs: Any, chunksize: int) -> None:
+    check(four_threads, real_files, chunksize, plain_outputs(chunksize))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("chunksize", [10, 50, 100_000])
-def test_four_threads(four_threads: Client, real_files: Any, plain_outputs: Any, name: str, chunksize: int) -> None:
-    check(four_threads, chosen(real_files, name), chunksize, plain_outputs(name, chunksize))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("chunksize", [10, 50, 100_000])
 def test_cluster_without_the_package(
-    without_package: Client, real_files: Any, plain_outputs: Any, name: str, chunksize: int
+    without_package: Client, real_files: Any, plain_outputs: Any, chunksize: int
 ) -> None:
-    collector = check(without_package, chosen(real_files, name), chunksize, plain_outputs(name, chunksize))
+    collector = check(without_package, real_files, chunksize, plain_outputs(chunksize))
     assert any("do not have roastcoffea" in problem for problem in collector.measurement.problems)
 
 
