@@ -163,9 +163,9 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("script", "workers"),
-    [pytest.param(SPAWNING, None, id="spawn"), pytest.param(ON_DASK, 1, id="dask", marks=pytest.mark.slow)],
+    ("script", "workers"), [pytest.param(SPAWNING, None, id="spawn"), pytest.param(ON_DASK, 1, id="dask")]
 )
 @pytest.mark.parametrize("by_import", BOTH_WAYS)
 def test_processes_of_the_script_work_and_record_nothing(

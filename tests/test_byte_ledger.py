@@ -137,7 +137,7 @@ def test_the_ledger_of_an_rntuple_is_that_of_its_pages(folder: Path, chunksize: 
     check_ledger(measurement, report, clusters_of)
 
 
-@pytest.mark.parametrize("chunksize", [13, 100_000])
+@pytest.mark.parametrize("chunksize", [47, 100_000])
 @pytest.mark.parametrize("name", ["ttbar", "dy", "dimuon"])
 def test_the_ledger_of_real_files_closes(real_files: dict[str, Any], name: str, chunksize: int) -> None:
     [path] = real_files[name]["files"]

@@ -173,6 +173,7 @@ def test_checkpoints_are_told_apart_from_work(client: Any, sample: Any, tmp_path
     assert second.metrics["num_chunks"] == 4
 
 
+@pytest.mark.slow
 def test_four_threads_and_an_uncompressed_processor(sample: Any) -> None:
     with (
         LocalCluster(n_workers=1, threads_per_worker=4, dashboard_address=":0") as cluster,
@@ -214,6 +215,7 @@ def test_a_run_shorter_than_the_sampling_interval(client: Any, sample: Any) -> N
     assert collector.metrics["peak_memory_bytes"] > 50e6
 
 
+@pytest.mark.slow
 def test_restart_inside_of_the_with(sample: Any) -> None:
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster,
@@ -231,6 +233,7 @@ def test_restart_inside_of_the_with(sample: Any) -> None:
     assert collector.metrics["peak_workers"] == 1
 
 
+@pytest.mark.slow
 def test_a_worker_that_holds_the_gil_does_not_hold_the_collector(client: Any) -> None:
     with MetricsCollector(client) as collector:
         workers = sorted(client.scheduler_info()["workers"])

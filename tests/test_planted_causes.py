@@ -69,12 +69,18 @@ def warm(shared_client: Client, folder: Path) -> None:
         runner_for(shared_client, 500, schema=BaseSchema)(local(folder), processor_instance=Planted(sleep=0.05))
 
 
-def test_a_healthy_run_has_no_findings(client: Any, folder: Path) -> None:
-    measurement = measured(client, local(folder), Planted(spin=0.6))
+def test_a_healthy_run_has_no_findings(folder: Path) -> None:
+    # on all cores, it would wait for them while scheduler and client compute
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):
+        runner_for(client, 500, schema=BaseSchema)(local(folder), processor_instance=Planted(spin=0.01))
+        measurement = measured(client, local(folder), Planted(spin=0.4))
     assert measurement.bound == "compute"
     assert measurement.verdict == [], measurement.verdict
     assert measurement.verdict.healthy
-    assert measurement.time_ledger["compute"] == pytest.approx(0.6 * CHUNKS, rel=0.1)
+    assert measurement.time_ledger["compute"] == pytest.approx(0.4 * CHUNKS, rel=0.1)
 
 
 def test_sleeping(client: Any, folder: Path) -> None:
@@ -99,14 +105,16 @@ def test_slow_storage(client: Any, folder: Path) -> None:
 def test_one_long_chunk(client: Any, folder: Path) -> None:
     plan = {"spin": 0.3, "straggler": 3.0, "last": 3500, "file": "b.root"}
     measurement = measured(client, local(folder), Planted(**plan))
-    assert measurement.time_ledger["idle: tail"] == pytest.approx(3.0, rel=0.1, abs=0.35)
+    longer = measurement.chunks["coffea_process_seconds"].max() - 0.3
+    assert longer > 2.9
+    assert measurement.time_ledger["idle: tail"] == pytest.approx(longer, rel=0.1, abs=0.35)
     finding = measurement.verdict[0]
     assert finding.cause == "tail"
     assert "b.root" in finding.text
     assert "3500" in finding.text
     straggler = measurement.stragglers.iloc[0]
     assert straggler["entry_start"] == 3500
-    assert straggler["excess_seconds"] == pytest.approx(3.0, rel=0.1)
+    assert straggler["excess_seconds"] == pytest.approx(longer, rel=0.1)
     assert straggler["phase"] == "compute"
 
 
@@ -161,7 +169,7 @@ def test_failing_first_attempts(client: Any, folder: Path, tmp_path: Path) -> No
 
 
 def test_tiny_chunks_of_a_wide_file(client: Any, tmp_path: Path) -> None:
-    names = [f"branch{number}" for number in range(2656)]
+    names = [f"branch{number}" for number in range(1200)]
     with uproot.recreate(tmp_path / "wide.root") as file:
         file.mktree("Events", dict.fromkeys(names, np.int32))
         file["Events"].extend({name: np.arange(80, dtype=np.int32) for name in names})
@@ -181,7 +189,7 @@ def mixtures() -> Iterator[tuple[int, dict[str, float]]]:
     for seed in range(20):
         drawn = random.Random(seed)
         causes = drawn.sample(["wait", "tail", "client", "failures", "storage"], drawn.choice([2, 3]))
-        largest = drawn.uniform(2.0, 3.0)
+        largest = drawn.uniform(1.0, 1.5)
         yield seed, {cause: largest * 0.7**place for place, cause in enumerate(causes)}
 
 

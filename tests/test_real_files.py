@@ -93,7 +93,7 @@ def check(client: Client, fileset: Any, chunksize: int, plain: Any = None) -> Me
     return collector
 
 
-@pytest.mark.parametrize("chunksize", [pytest.param(10, marks=pytest.mark.slow), 50, 100_000])
+@pytest.mark.parametrize("chunksize", [pytest.param(50, marks=pytest.mark.slow), 100_000])
 def test_two_workers(client: Client, real_files: Any, chunksize: int) -> None:
     assert check(client, real_files, chunksize).measurement.problems == []
 
