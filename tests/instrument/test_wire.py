@@ -51,8 +51,9 @@ def test_records_survive_packing() -> None:
     record = {"dataset": "ünïcode", "bytes": 2**60, "seconds": 0.123456789, "none": None, "columns": {"b", "a"}}
     first, second = unpacked_records(packed_records([record, record]))
     assert first == second == record | {"columns": ["a", "b"], "seconds": 0.12345679}
-    with pytest.raises(zlib.error):
-        unpacked_records(b"damaged")
+    for damaged in (b"damaged", packed_records([record])[:-1]):
+        with pytest.raises(zlib.error):
+            unpacked_records(damaged)
 
 
 @pytest.mark.parametrize("size", [2**32 - 1, 2**32])
