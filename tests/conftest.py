@@ -87,6 +87,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Tell why tests were run again, which nothing else does."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        reason = getattr(report.longrepr, "reprcrash", None) or report.longrepr
+        terminalreporter.write_line(f"RERUN {report.nodeid}, {report.when}: {reason}"[:2000])
+
+
 @pytest.fixture(scope="session")
 def real_files() -> dict[str, dict[str, dict[str, str]]]:
     folder = os.environ.get("ROASTCOFFEA_TEST_DATA")
