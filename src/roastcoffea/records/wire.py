@@ -178,7 +178,7 @@ MEMORY_LEVEL: Final = 4
 """For zlib: a record is small, and clearing the 256 kB that it takes by default costs more than packing."""
 
 DICTIONARY: Final = "".join(f',"{column.name}":' for column in CHUNK_COLUMNS).encode()
-"""What zlib takes for known: the names in a record are a quarter of what it would have to say."""
+"""What zlib takes for known: without it, a record of 20 branches is a fifth longer."""
 
 
 def packed_records(records: list[dict[str, Any]]) -> bytes:
