@@ -50,7 +50,7 @@ def as_tuples(branches: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
 def test_records_survive_packing() -> None:
     record = {"dataset": "ünïcode", "bytes": 2**60, "seconds": 0.123456789, "none": None, "columns": {"b", "a"}}
     first, second = unpacked_records(packed_records([record, record]))
-    assert first == second == record | {"columns": ["a", "b"], "seconds": 0.12345679}
+    assert first == second == record | {"columns": ["a", "b"]}
     for damaged in (b"damaged", packed_records([record])[:-1]):
         with pytest.raises(zlib.error):
             unpacked_records(damaged)

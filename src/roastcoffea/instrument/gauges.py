@@ -10,6 +10,9 @@ from roastcoffea.instrument.shared import joined, leave, lock_of
 _STATE = "_roastcoffea_open_intervals"
 LONGEST_STATUS = 16384
 
+SLACK = 1 << 20
+"""Bytes by which memory may differ between two readings of what has not changed."""
+
 
 def process_name() -> str:
     """Name of this process among the workers of a run: host and number."""
@@ -50,11 +53,13 @@ def _highest_and_resident_memory() -> tuple[int | None, int | None]:
         return None, resident_memory()
 
 
-def _highest_resident_memory() -> int | None:
+def _highest_by_usage() -> int | None:
+    """High-water mark as the system's accounting has it; a tenth of the cost, and see `Interval` for when it holds."""
     try:
-        return _kilobytes(_contents("/proc/self/status"), b"VmHWM:")
-    except (OSError, ValueError):
+        import resource
+    except ImportError:
         return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _kilobytes(text: bytes, name: bytes) -> int:
@@ -108,6 +113,9 @@ class Interval:
     The kernel keeps one high-water mark a process. Each interval that begins hands the mark to the intervals that are
     already open and restarts it, so nested and overlapping intervals all see their own peak.
 
+    The accounting's mark is never below that of the program that the process ran before: it holds for an interval that
+    begins with no less, and is alone.
+
     Parameters
     ----------
     part : bool
@@ -122,12 +130,14 @@ class Interval:
         self._state = joined(_STATE, self)
         try:
             if len(self._state.open) > 1:
-                mark = _highest_resident_memory()
+                mark = _highest_and_resident_memory()[0]
                 for other in tuple(self._state.open):
                     other.raise_peak(mark)
             self._exact = _restart_highest_resident_memory()
             self.before = self.peak = resident_memory()
-            self._mark_before = None if self._exact else _highest_resident_memory()
+            self._mark_before = None if self._exact else _highest_and_resident_memory()[0]
+            usage = _highest_by_usage() if self._exact else None
+            self._by_usage = usage is not None and self.before is not None and usage <= self.before + SLACK
             whole = [interval for interval in tuple(self._state.open) if not interval.part]
             for interval in whole:
                 interval.overlaps = max(interval.overlaps, len(whole) - 1)
@@ -142,7 +152,10 @@ class Interval:
     def close(self) -> None:
         """End the interval; `peak` stays None where the system could not tell it."""
         with lock_of(self._state):
-            mark, self.after = _highest_and_resident_memory()
+            if self._by_usage and len(self._state.open) == 1:
+                mark, self.after = _highest_by_usage(), resident_memory()
+            else:
+                mark, self.after = _highest_and_resident_memory()
             leave(self._state, self)
             # the kernel's mark is exact only as long as the memory is held: the same peak may be less later
             for other in tuple(self._state.open):

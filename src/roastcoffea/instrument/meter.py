@@ -28,6 +28,8 @@ OPTION: Final = "roastcoffea"
 INNER_SIZES: Final = 256
 """So many sizes of baskets that are neither first nor last of their branch travel with a record."""
 
+MOST_STEPS: Final = 2000
+"""So much that has been noted of TTrees waits at most to be counted."""
 
 SIZES: Final = ("bytes_payload", "bytes_metadata", "bytes_uncompressed", "branches")
 BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_seconds")
@@ -159,8 +161,8 @@ class Meter:
         self._settle()
         # other threads may still add to them
         branches = list(self.branches.items())
-        numbers = [len(branch.sizes) for _, branch in branches]
-        whole = sum([number - 2 for number in numbers if number > 2]) <= INNER_SIZES
+        inner = sum([len(branch.sizes) - 2 for _, branch in branches if len(branch.sizes) > 2])
+        whole = inner <= INNER_SIZES
         return [
             _branch_row(name, branch, whole=whole) for name, branch in branches if branch.sizes or branch.uncompressed
         ]
@@ -174,10 +176,13 @@ class Meter:
         with self._noting("bytes requested from storage", *READ):
             ours |= {"handler": made_once(_watched_source), OPTION: self}
         with self._noting("what is read ahead of process()"):
-            for step, metered in (("decompression", self._decompressing), ("interpretation", self._interpreting)):
-                name = f"{step}_executor"
-                ours[name] = _Metered(given.get(name) or _trivial_executor(), metered)
+            trivial = _trivial_executor()
+            for name, metered in self._steps_of_executors():
+                ours[name] = _Metered(given.get(name) or trivial, metered)
         return ours
+
+    def _steps_of_executors(self) -> tuple[tuple[str, Callable[..., Any]], ...]:
+        return ("decompression_executor", self._decompressing), ("interpretation_executor", self._interpreting)
 
     def watch_source(self, source: Any) -> None:
         """Meter a source that was opened for this attempt."""
@@ -236,10 +241,10 @@ class Meter:
     # TTree
 
     def _watch_trees(self, mapping: Any) -> None:
-        for step, metered in (("decompression", self._decompressing), ("interpretation", self._interpreting)):
-            executor = getattr(mapping, f"{step}_executor")
-            setattr(mapping, f"{step}_executor", _Metered(executor, metered))
-            self._undo.append(partial(setattr, mapping, f"{step}_executor", executor))
+        for name, metered in self._steps_of_executors():
+            executor = getattr(mapping, name)
+            setattr(mapping, name, _Metered(executor, metered))
+            self._undo.append(partial(setattr, mapping, name, executor))
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
             with self._noting("a file that can be pickled"):
@@ -258,12 +263,11 @@ class Meter:
                 self._miss("bytes of branches", "what is preloaded of an RNTuple is read before it can be seen", *SIZES)
 
     def _named(self, branch: Any) -> BranchRead:
-        """What is known of a branch, under its path in the tree."""
-        known = self._known.get(id(branch))
-        if known is None:
-            # the branch is kept, so that no other gets its number
-            known = self._known[id(branch)] = branch, self._read_of(_path(branch))
-        return known[1]
+        """What is known of a branch from now on, under its path in the tree."""
+        read = self._read_of(_path(branch))
+        # the branch is kept, so that no other gets its number
+        self._known[id(branch)] = branch, read
+        return read
 
     def _read_of(self, name: str) -> BranchRead:
         return self.branches.setdefault(name, BranchRead())
@@ -271,75 +275,67 @@ class Meter:
     def _decompressing(
         self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        here = self._place.here
         began = thread_time()
         result = task(*args, **kwargs)
-        ended = thread_time()
+        cpu = thread_time() - began
+        here = self._place.here
+        if here.first_step is None:
+            here.first_step = began
+        here.decompressed += cpu
         try:
             chunk, branch, basket = args
-            self._step(here, branch, basket, chunk.stop - chunk.start, None, began, ended)
+            self._steps.append((get_ident(), branch, basket, chunk.stop - chunk.start, None, cpu))
         except Exception as problem:  # noqa: BLE001
             self._miss("baskets", problem, *BY_BRANCH)
         return gives(result)
 
     def _interpreting(self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         here = self._place.here
-        # uproot hands the baskets over from step to step, and the clock is slow to read
-        began = here.last_step or thread_time()
-        result = task(*args, **kwargs)
-        ended = thread_time()
+        if here.of_tree is not None and here.first_step is not None:
+            # the end of all tells the time
+            cpu = 0.0
+            result = task(*args, **kwargs)
+        else:
+            began = here.first_step = thread_time()
+            result = task(*args, **kwargs)
+            cpu = 0.0 if here.of_tree is not None else thread_time() - began
         try:
             (basket,) = args
             size, uncompressed = (0, _held_by(basket)) if basket.is_embedded else (None, basket.uncompressed_bytes)
-            self._step(here, basket.parent, basket.basket_num, size, uncompressed, began, ended)
+            self._steps.append((get_ident(), basket.parent, basket.basket_num, size, uncompressed, cpu))
         except Exception as problem:  # noqa: BLE001
             self._miss("arrays of baskets", problem, *BY_BRANCH)
         return gives(result)
 
-    def _step(  # noqa: PLR0917
-        self,
-        here: _Here,
-        branch: Any,
-        basket: int,
-        size: int | None,
-        uncompressed: int | None,
-        began: float,
-        ended: float,
-    ) -> None:
-        """Count a step of decompression, which does not tell the uncompressed size, or one of interpretation.
-
-        The latter requests nothing: its size is None, or 0 for a basket that came with the tree.
-        """
-        if here.branch is not None and branch is here.of_tree:
-            here.last_step = ended
-            self._count(here.branch, True, basket, size, uncompressed, ended - began)
-        else:
-            self._steps.append((branch, get_ident() == self._thread, basket, size, uncompressed, ended - began))
-
     def _settle(self) -> None:
-        """Count the steps of other threads, and of branches that the thread did not ask for."""
-        while self._steps:
-            branch, *step = self._steps.popleft()
-            with self._lock, self._noting("bytes of branches", *BY_BRANCH):
-                self._count(self._named(branch), *step)
+        """Count what was noted of TTrees: at once it is cheaper than as it comes, when other code has the caches.
 
-    def _count(  # noqa: PLR0917
-        self, read: BranchRead, own: bool, basket: int, size: int | None, uncompressed: int | None, cpu: float
-    ) -> None:
-        if size is not None:
-            read.add(basket, size)
-            self._payload += size
-        if uncompressed is not None:
-            read.uncompressed += uncompressed
-            self._uncompressed += uncompressed
-        if not own:
-            self._helper_cpu += cpu
-        elif uncompressed is None:
-            self._decompress += cpu
-            read.decompress += cpu
-        else:
-            self._interpret += cpu
-            read.interpret += cpu
+        A step is its thread, branch, basket, size, uncompressed size and CPU time. One of decompression does not tell
+        the uncompressed size, one of interpretation requests nothing: its size is None, or 0 for a basket that came
+        with the tree. What has no basket is the reading of a branch, with the time of waiting in place of the size.
+        """
+        steps, known, own = self._steps, self._known, self._thread
+        while steps:
+            with self._lock, self._noting("bytes of branches", *BY_BRANCH):
+                while steps:
+                    thread, branch, basket, size, uncompressed, cpu = steps.popleft()
+                    read = known[id(branch)][1] if id(branch) in known else self._named(branch)
+                    if basket is None:
+                        read.read = (read.read or 0.0) + size
+                    elif size is not None:
+                        read.add(basket, size)
+                        self._payload += size
+                    if uncompressed is not None:
+                        read.uncompressed += uncompressed
+                        self._uncompressed += uncompressed
+                    if thread != own:
+                        self._helper_cpu += cpu
+                    elif basket is not None and uncompressed is None:
+                        self._decompress += cpu
+                        read.decompress += cpu
+                    else:
+                        self._interpret += cpu
+                        read.interpret += cpu
 
     # any branch, field or column
 
@@ -358,27 +354,29 @@ class Meter:
             self._column_came(read, here.waited - waited, cpu - here.source_cpu + before)
 
     def _extract_branch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A branch of a TTree, whose steps are metered each: what is no CPU time in it is waiting for storage."""
+        """A branch of a TTree, whose steps are metered: what is no CPU time in it is waiting for storage.
+
+        From the first step on, what is not decompression is interpretation.
+        """
         here = self._place.here
         if here.of_tree is not None or not args or args[0] is None:
             return original(*args, **kwargs)
-        try:
-            read = self._named(args[0])
-        except Exception as problem:  # noqa: BLE001
-            self._miss("bytes of branches", problem, *BY_BRANCH)
-            return original(*args, **kwargs)
-        own = get_ident() == self._thread
-        here.of_tree, here.branch = args[0], read if own else None
-        wall, cpu = perf_counter(), thread_time()
+        here.of_tree = branch = args[0]
+        here.first_step = None
+        decompressed, wall, began = here.decompressed, perf_counter(), thread_time()
         try:
             return original(*args, **kwargs)
         finally:
-            waited = max(perf_counter() - wall - thread_time() + cpu, 0.0)
-            here.of_tree = here.branch = here.last_step = None
-            with self._lock:
-                read.read = (read.read or 0.0) + waited
-            if own:
+            ended = thread_time()
+            waited = max(perf_counter() - wall - ended + began, 0.0)
+            here.of_tree = None
+            interpreted = 0.0 if here.first_step is None else ended - here.first_step - here.decompressed + decompressed
+            thread = get_ident()
+            if thread == self._thread:
                 self.read += waited
+            self._steps.append((thread, branch, None, waited, None, interpreted))
+            if len(self._steps) > MOST_STEPS:
+                self._settle()
 
     def _column_came(self, read: BranchRead, waited: float, cpu: float) -> None:
         with self._lock:
@@ -526,20 +524,25 @@ class Meter:
         source._fs = _CountedFileSystem(system, self._received)
         self._undo.append(partial(setattr, source, "_fs", system))
 
-    def _received(self, size: int, cpu: float) -> None:
+    def _received(self, data: Any, cpu: float) -> None:
+        thread, size = get_ident(), _size(data)
         with self._lock:
             if self.transferred is not None:
                 self.transferred += size
-            if get_ident() != self._thread:
+            if thread != self._thread:
                 self._helper_cpu += cpu
 
 
 def _branch_row(name: str, branch: BranchRead, *, whole: bool) -> tuple[Any, ...]:
     sizes = branch.sizes
-    told = list(sizes.values())
-    first, last = min(sizes, default=None), max(sizes, default=None)
+    told = [*sizes.values()]
     payload = sum(told)
-    if first is not None and last is not None and first < last:
+    first = last = None
+    if len(sizes) == 1:
+        (first,) = sizes
+        last = first
+    elif sizes:
+        first, last = min(sizes), max(sizes)
         told = [sizes.get(basket, 0) for basket in (range(first, last + 1) if whole else (first, last))]
     return (
         name,
@@ -623,14 +626,14 @@ class _Place(threading.local):
 class _Here:
     """What a thread reads at the moment, and what it did so far."""
 
-    __slots__ = ("branch", "decompressed", "in_chunks", "last_step", "of_tree", "pages", "source_cpu", "waited")
+    __slots__ = ("branch", "decompressed", "first_step", "in_chunks", "of_tree", "pages", "source_cpu", "waited")
 
     def __init__(self) -> None:
         self.branch: BranchRead | None = None
         self.of_tree: Any = None
         """Branch of a TTree."""
-        self.last_step: float | None = None
-        """CPU time at which a step of that branch ended."""
+        self.first_step: float | None = None
+        """The thread's CPU time at which the first step of that branch began."""
         self.pages: tuple[int, int] | None = None
         """Cluster and column of an RNTuple."""
         self.in_chunks = False
@@ -682,7 +685,7 @@ def _watched_source() -> type:
 class _CountedFileSystem:
     """A file system of fsspec, for one source of uproot, that tells how many bytes came; a copy of it does not."""
 
-    def __init__(self, system: Any, received: Callable[[int, float], None]) -> None:
+    def __init__(self, system: Any, received: Callable[[Any, float], None]) -> None:
         self._system = system
         self._received = received
 
@@ -693,26 +696,30 @@ class _CountedFileSystem:
         return getitem, ((self._system,), 0)
 
     def cat_file(self, *args: Any, **kwargs: Any) -> Any:
-        return self._counted(self._system.cat_file, *args, **kwargs)
+        began = thread_time()
+        data = self._system.cat_file(*args, **kwargs)
+        self._received(data, thread_time() - began)
+        return data
 
     def cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
-        return self._counted(self._system.cat_ranges, *args, **kwargs)
+        began = thread_time()
+        data = self._system.cat_ranges(*args, **kwargs)
+        self._received(data, thread_time() - began)
+        return data
 
     async def _cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
         data = await self._system._cat_ranges(*args, **kwargs)
-        self._received(_size(data), 0.0)
-        return data
-
-    def _counted(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        began = thread_time()
-        data = original(*args, **kwargs)
-        self._received(_size(data), thread_time() - began)
+        self._received(data, 0.0)
         return data
 
 
 def _size(data: Any) -> int:
-    pieces: Iterable[Any] = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
-    return sum(len(piece) for piece in pieces if not isinstance(piece, BaseException))
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return len(data)
+    try:
+        return sum(map(len, data))
+    except TypeError:
+        return sum(len(piece) for piece in data if not isinstance(piece, BaseException))
 
 
 class _ParquetReads:

@@ -7,11 +7,12 @@ then meant by their number. Formats are text rather than `struct.Struct`: this m
 from __future__ import annotations
 
 import json
+import math
 import numbers
 import operator
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -172,29 +173,42 @@ BRANCH_ROW: Final = ("branch", *BRANCH_FIELDS, BASKET_BYTES)
 _LATER: Final = [BRANCH_FIELDS.index(name) for name in MAY_BE_NONE]
 _STEPPED: Final = [BRANCH_FIELDS.index(name) for name in IN_MICROSECONDS]
 
+NUMBERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "number")
+INTEGERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "integer")
+FIGURES: Final = NUMBERS + INTEGERS
+FIGURES_PACKING: Final = f"<{len(NUMBERS)}d{len(INTEGERS)}q"
+FIGURE_SIZE: Final = 8
+NO_NUMBER: Final = math.nan
+NO_INTEGER: Final = -(1 << 63)
+"""What travels for a figure that was not measured."""
 
+
+LEVEL: Final = 1
 WINDOW: Final = 12
 MEMORY_LEVEL: Final = 4
 """For zlib: a record is small, and clearing the 256 kB that it takes by default costs more than packing."""
 
-DICTIONARY: Final = "".join(f',"{column.name}":' for column in CHUNK_COLUMNS).encode()
-"""What zlib takes for known: without it, a record of 20 branches is a fifth longer."""
+DICTIONARY: Final = "".join(f',"{column.name}":' for column in CHUNK_COLUMNS if column.name not in FIGURES).encode()
+"""What zlib takes for known, as it stands in each record."""
 
 
 def packed_records(records: list[dict[str, Any]]) -> bytes:
-    """Records as opaque bytes, which nobody has to unpickle: JSON, then the numbers of their branches, compressed.
+    """Records as opaque bytes, which nobody has to unpickle: JSON, figures, and the numbers of branches, compressed.
 
     Their branches come as tuples in the order of `BRANCH_ROW`.
     """
-    heads: list[dict[str, Any]] = []
+    heads: list[list[Any]] = []
     tails: list[bytes] = []
     for record in records:
-        rows = record.get(BRANCHES)
-        branches, data = _packed_branches(rows) if rows else ([], ())
-        heads.append(_rounded(record) | {BRANCHES: branches})
-        tails += data
+        told = dict(record)
+        rows = told.pop(BRANCHES, None)
+        figures = _taken_figures(told)
+        branches, numbers = _packed_branches(rows) if rows else ([], [])
+        heads.append([told, len(figures), *branches])
+        tails += figures
+        tails += numbers
     head = _encoded(heads).encode()
-    packer = zlib.compressobj(wbits=WINDOW, memLevel=MEMORY_LEVEL, zdict=DICTIONARY)
+    packer = zlib.compressobj(LEVEL, wbits=WINDOW, memLevel=MEMORY_LEVEL, zdict=DICTIONARY)
     return packer.compress(b"".join([struct.pack("<I", len(head)), head, *tails])) + packer.flush()
 
 
@@ -219,14 +233,25 @@ def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
     if not unpacker.eof:
         raise zlib.error("records that were cut off")
     at = 4 + struct.unpack_from("<I", data)[0]
-    records: list[dict[str, Any]] = json.loads(data[4:at])
-    for record in records:
-        head = record.pop(BRANCHES)
-        if head:
-            width, count, *names = head
+    records: list[dict[str, Any]] = []
+    for record, planes, *branches in json.loads(data[4:at]):
+        if planes:
+            figures = _unpacked_integers(data, at, len(FIGURES), planes).tobytes()
+            record.update(_unpacked_figures(figures))
+            at += len(figures)
+        if branches:
+            width, count, *names = branches
             record[BRANCHES] = _unpacked_branches(names, _unpacked_integers(data, at, count, width))
             at += count * width
+        records.append(record)
     return records
+
+
+def _unpacked_figures(figures: bytes) -> Iterator[tuple[str, Any]]:
+    """Names and values of what was measured."""
+    for name, value in zip(FIGURES, struct.unpack(FIGURES_PACKING, figures), strict=True):
+        if value == value and value != NO_INTEGER:  # noqa: PLR0124  (not a number is like nothing)
+            yield name, value
 
 
 def _unpacked_branches(names: list[str], integers: npt.NDArray[np.uint64]) -> PackedBranches:
@@ -244,30 +269,44 @@ def _unpacked_integers(data: bytes, at: int, count: int, width: int) -> npt.NDAr
     return integers.view("<u8").reshape(count)
 
 
-def _rounded(record: dict[str, Any]) -> dict[str, Any]:
-    """The record with its times to ten nanoseconds: digits beyond are noise, and do not compress."""
-    return {name: round(value, 8) if type(value) is float else value for name, value in record.items()}
+def _taken_figures(record: dict[str, Any]) -> list[bytes]:
+    """The numbers in a record, which are taken out of it; nothing where one of them is none that fits."""
+    numbers = [NO_NUMBER if (value := record.get(name)) is None else value for name in NUMBERS]
+    integers = [NO_INTEGER if (value := record.get(name)) is None else value for name in INTEGERS]
+    try:
+        data = struct.pack(FIGURES_PACKING, *numbers, *integers)
+    except (struct.error, OverflowError, TypeError, ValueError):
+        return []
+    for name in FIGURES:
+        record.pop(name, None)
+    return _planes(data, FIGURE_SIZE)
+
+
+def _planes(data: bytes, width: int) -> list[bytes]:
+    """Numbers of so many bytes each with all their lowest bytes first, which compresses best."""
+    return [data[place::width] for place in range(width)]
 
 
 def _packed_branches(rows: Iterable[tuple[Any, ...]]) -> tuple[list[Any], list[bytes]]:
     """Bytes a number, how many numbers and the branches' names; and the numbers.
 
-    They are the columns of the fields, how many sizes of baskets each branch has, and the sizes. All the lowest bytes
-    come first, which compresses best.
+    They are the columns of the fields, how many sizes of baskets each branch has, and the sizes.
     """
     names, *columns, sizes = zip(*sorted(rows), strict=True)
     fields: list[Iterable[Any]] = [*columns]
     for place in _LATER:
         fields[place] = [0 if value is None else 1 + value for value in fields[place]]
     for place in _STEPPED:
-        # half a step more, and what is below 0 is 0
-        fields[place] = [
-            0 if value is None else 1 + int(value / MICROSECOND + 0.5) if value > 0 else 1 for value in fields[place]
-        ]
+        # half a step more, so that they are rounded
+        fields[place] = [0 if value is None else int(value / MICROSECOND + 1.5) for value in fields[place]]
     whole = [*chain.from_iterable(fields), *map(len, sizes), *chain.from_iterable(sizes)]
-    width, code = (4, "I") if max(whole) < 1 << 32 else (8, "Q")
-    data = struct.pack(f"<{len(whole)}{code}", *whole)
-    return [width, len(whole), *names], [data[place::width] for place in range(width)]
+    width = 4
+    try:
+        data = struct.pack(f"<{len(whole)}I", *whole)
+    except struct.error:
+        width = 8
+        data = struct.pack(f"<{len(whole)}Q", *whole)
+    return [width, len(whole), *names], _planes(data, width)
 
 
 def _plain(value: Any) -> Any:
