@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import tempfile
+import textwrap
 import threading
 import time
 from contextlib import ExitStack
@@ -47,6 +49,29 @@ def test_peak_of_what_was_freed_inside() -> None:
     interval.close()
     assert growth(interval) == pytest.approx(300, rel=0.1)
     assert interval.overlaps == 0
+
+
+@linux
+def test_what_the_process_ran_before_is_no_peak() -> None:
+    """Its high-water mark stays in the accounting of the system, though not in /proc."""
+    code = """
+        import os, sys
+        if len(sys.argv) == 1:
+            held = bytearray(600_000_000)
+            held[::4096] = bytes(len(held[::4096])).replace(b"\\0", b"1")
+            os.execv(sys.executable, [sys.executable, sys.argv[0], "again"])
+        from roastcoffea.instrument.gauges import Interval
+        interval = Interval()
+        held = b"1" * 100_000_000
+        del held
+        interval.close()
+        print(interval.peak - interval.before)
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "script.py")
+        script.write_text(textwrap.dedent(code))
+        ran = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True)
+    assert int(ran.stdout) / MB == pytest.approx(100, rel=0.1)
 
 
 @linux

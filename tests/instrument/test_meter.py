@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import uproot
-from coffea.nanoevents import BaseSchema
+from coffea.nanoevents import BaseSchema, NanoEventsFactory
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from coffea.processor.executor import WorkItem
 from fsspec.implementations.local import LocalFileSystem
@@ -70,6 +72,26 @@ def outcome(
         output = runner(fileset, processor_instance=Doing(function), **options)
     assert output == plain
     return output[0], collector.measurement
+
+
+def test_an_open_file_does_not_keep_the_meter(tmp_path: Path) -> None:
+    """Else what the meter knows would wait for the collection of garbage, with the file."""
+    write_tree(tmp_path / "tree.root")
+    meter = Meter()
+    with uproot.open(tmp_path / "tree.root", **meter.options({})) as file:
+        events = NanoEventsFactory.from_root(file, treepath="Events", schemaclass=BaseSchema).events()
+        meter.events_are_built(events)
+        total = ak.sum(events["f0"])
+        assert meter.payload > 0
+        meter.close()
+        left = weakref.ref(meter)
+        gc.disable()
+        try:
+            del meter
+            assert left() is None
+        finally:
+            gc.enable()
+        assert ak.sum(file["Events"]["f0"].array()) == total
 
 
 def total_of_f0(events: Any) -> float:

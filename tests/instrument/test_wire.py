@@ -13,7 +13,7 @@ from roastcoffea.backends import received
 from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.instrument.channels import taken_from
 from roastcoffea.instrument.probe import Probe
-from roastcoffea.records.wire import BRANCH_ROW, packed_records, unpacked_records
+from roastcoffea.records.wire import BASKET_BYTES, BASKETS_TOLD, BRANCH_FIELDS, packed_records, unpacked_records
 
 CALL = {"call": "ours"}
 
@@ -43,8 +43,11 @@ def branch(name: str, sizes: list[int], read: float | None) -> dict[str, Any]:
     }
 
 
-def as_tuples(branches: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    return [tuple(row[name] for name in BRANCH_ROW) for row in branches]
+def as_columns(branches: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Branches as the meter gives them."""
+    columns = {name: [row[name] for row in branches] for name in ("branch", *BRANCH_FIELDS)}
+    sizes = [row[BASKET_BYTES] for row in branches]
+    return columns | {BASKETS_TOLD: list(map(len, sizes)), BASKET_BYTES: [size for one in sizes for size in one]}
 
 
 def test_records_survive_packing() -> None:
@@ -58,7 +61,7 @@ def test_records_survive_packing() -> None:
 
 @pytest.mark.parametrize("size", [2**32 - 1, 2**32])
 def test_sizes_of_any_width_survive_packing(size: int) -> None:
-    home = taken({"id": 1, "branch_reads": as_tuples([branch("Jet_pt", [size], 0.5)])})
+    home = taken({"id": 1, "branch_reads": as_columns([branch("Jet_pt", [size], 0.5)])})
     (read,) = home.branch_reads(home.chunks({"ours"})).to_pylist()
     assert (read["bytes_payload"], read["bytes_uncompressed"], read["basket_bytes"]) == (size, 2 * size, [size])
 
@@ -70,17 +73,17 @@ def test_branches_survive_packing(batch: int, monkeypatch: pytest.MonkeyPatch) -
     more = [branch(f"HLT_{number}", [number] * 3, 1e-6 * number) for number in range(300)]
     packed = packed_records(
         [
-            CALL | {"id": 1, "branch_reads": as_tuples(branches[::-1])},
+            CALL | {"id": 1, "branch_reads": as_columns(branches)},
             CALL | {"id": 2},
-            CALL | {"id": 3, "branch_reads": as_tuples(more)},
-            CALL | {"id": 4, "branch_reads": as_tuples(branches[:1])},
+            CALL | {"id": 3, "branch_reads": as_columns(more)},
+            CALL | {"id": 4, "branch_reads": as_columns(branches[:1])},
         ]
     )
     home = ReceivedRecords()
     home.take(packed)
     home.take(packed)
     rows = home.branch_reads(home.chunks({"ours"})).to_pylist()
-    expected = [(1, branches), (3, sorted(more, key=lambda row: row["branch"])), (4, branches[:1])]
+    expected = [(1, branches), (3, more), (4, branches[:1])]
     assert rows == [row | {"chunk": chunk} for chunk, of_chunk in expected for row in of_chunk]
     assert home.problems == []
 
@@ -102,7 +105,7 @@ def test_numbers_of_numpy_stay_numbers() -> None:
 def test_numbers_of_numpy_in_records() -> None:
     numbers = {"id": np.uint64(7), "cpu_seconds": np.float32(0.5), "wall_seconds": np.float64(0.25)}
     row = branch("Jet_pt", [np.int64(5), np.int32(7)], np.float32(0.5))  # type: ignore[list-item,arg-type]
-    home = taken(numbers | {"branch_reads": as_tuples([row])})
+    home = taken(numbers | {"branch_reads": as_columns([row])})
     chunks = home.chunks({"ours"})
     assert chunks.select(["id", "cpu_seconds", "wall_seconds"]).to_pylist() == [
         {"id": 7, "cpu_seconds": 0.5, "wall_seconds": 0.25}
@@ -124,10 +127,10 @@ def test_a_record_that_does_not_fit_is_left_out_and_told(bad: dict[str, Any]) ->
 
 
 def test_branches_and_sections_that_do_not_fit_are_left_out_and_told() -> None:
-    reads = as_tuples([branch("Jet_pt", [5], 0.5)])
+    reads = as_columns([branch("Jet_pt", [5], 0.5)])
     home = taken(
         {"id": 1, "branch_reads": reads, "sections": [{"name": "jets", "count": 1}, {"name": 5}]},
-        {"id": 2, "branch_reads": [(5, *reads[0][1:])]},
+        {"id": 2, "branch_reads": reads | {"branch": [5]}},
         {"id": 3, "branch_reads": reads},
     )
     chunks = home.chunks({"ours"})

@@ -98,33 +98,27 @@ class Attempt:
                 self.meter.close()
         with noting(self.problems.append, "sections did not enter Dask's metrics"):
             self._open.sections.meter_in_dask()
-        record = (
-            measured
-            | self._memory_seen()
-            | self._bytes()
-            | self._phases
-            | {
-                "helper_cpu_seconds": self.meter.helper_cpu,
-                "checkpoint_seconds": self._checkpoint,
-                "result_seconds": result,
-                BRANCHES: self.meter.branch_rows(),
-                SECTIONS: self._open.sections.rows(),
-                TOLD: [*self.problems, *self.meter.problems, *self._open.sections.problems],
-            }
+        record = measured
+        record.update(self._bytes())
+        record.update(self._phases)
+        record.update(
+            memory_before=self._memory.before,
+            memory_after=self._memory.after,
+            memory_peak=self._memory.peak,
+            overlaps=self._memory.overlaps,
+            helper_cpu_seconds=self.meter.helper_cpu,
+            checkpoint_seconds=self._checkpoint,
+            result_seconds=result,
+            outcome=CHECKPOINT if self._loaded else OK,
         )
-        record |= dict.fromkeys(self.meter.unknown if not self._loaded else ())
+        record[BRANCHES] = self.meter.branch_columns()
+        record[SECTIONS] = self._open.sections.rows()
+        record[TOLD] = [*self.problems, *self.meter.problems, *self._open.sections.problems]
+        if self.meter.unknown and not self._loaded:
+            record.update(dict.fromkeys(self.meter.unknown))
         if error is not None:
-            return record | {"outcome": ERROR, "error": error_text(error)}
-        return record | {"outcome": CHECKPOINT if self._loaded else OK}
-
-    def _memory_seen(self) -> dict[str, Any]:
-        memory = self._memory
-        return {
-            "memory_before": memory.before,
-            "memory_after": memory.after,
-            "memory_peak": memory.peak,
-            "overlaps": memory.overlaps,
-        }
+            record.update(outcome=ERROR, error=error_text(error))
+        return record
 
     def _bytes(self) -> dict[str, Any]:
         meter = self.meter

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import getitem
 from queue import Queue
@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text, noting
 from roastcoffea.instrument.shared import made_once
+from roastcoffea.records.wire import BASKET_BYTES, BASKETS_TOLD
 
 OPTION: Final = "roastcoffea"
 """Option for `uproot.open` that leads to the meter."""
@@ -96,7 +97,8 @@ class Meter:
         self._kinds: list[str] = []
         self._undo: list[Callable[[], None]] = []
         self._steps: deque[tuple[Any, ...]] = deque()
-        self._known: dict[int, tuple[Any, BranchRead]] = {}
+        self._known: dict[int, BranchRead] = {}
+        self._kept: list[Any] = []
         self._clusters = False
         self.unknown: set[str] = set()
         """Columns of a chunk's record that could not be metered."""
@@ -156,16 +158,38 @@ class Meter:
             self._miss("bytes requested from storage", problem, *READ)
             return None
 
-    def branch_rows(self) -> list[tuple[Any, ...]]:
-        """One row for each branch that was read, see `records.wire.BRANCH_ROW`."""
+    def branch_columns(self) -> dict[str, list[Any]]:
+        """Columns of the branches that were read, see `records.wire.packed_records`."""
         self._settle()
         # other threads may still add to them
-        branches = list(self.branches.items())
-        inner = sum([len(branch.sizes) - 2 for _, branch in branches if len(branch.sizes) > 2])
-        whole = inner <= INNER_SIZES
-        return [
-            _branch_row(name, branch, whole=whole) for name, branch in branches if branch.sizes or branch.uncompressed
-        ]
+        read_of = {name: read for name, read in list(self.branches.items()) if read.sizes or read.uncompressed}
+        names = sorted(read_of)
+        reads = [read_of[name] for name in names]
+        whole = sum([len(read.sizes) - 2 for read in reads if len(read.sizes) > 2]) <= INNER_SIZES
+        first: list[int | None] = []
+        last: list[int | None] = []
+        lengths: list[int] = []
+        told: list[int] = []
+        for read in reads:
+            baskets = _baskets_told(read.sizes, whole=whole)
+            first.append(baskets[0] if baskets else None)
+            last.append(baskets[-1] if baskets else None)
+            lengths.append(len(baskets))
+            told += [read.sizes.get(basket, 0) for basket in baskets]
+        return {
+            "branch": names,
+            "bytes_payload": [sum(read.sizes.values()) for read in reads],
+            "bytes_again": [read.again for read in reads],
+            "bytes_uncompressed": [read.uncompressed for read in reads],
+            "baskets": [len(read.sizes) for read in reads],
+            "basket_first": first,
+            "basket_last": last,
+            "read_seconds": [read.read for read in reads],
+            "decompress_seconds": [read.decompress for read in reads],
+            "interpret_seconds": [read.interpret for read in reads],
+            BASKETS_TOLD: lengths,
+            BASKET_BYTES: told,
+        }
 
     # how it is put in
 
@@ -178,7 +202,8 @@ class Meter:
         with self._noting("what is read ahead of process()"):
             trivial = _trivial_executor()
             for name, metered in self._steps_of_executors():
-                ours[name] = _Metered(given.get(name) or trivial, metered)
+                ours[name] = executor = _Metered(given.get(name) or trivial, metered)
+                self._undo.append(executor.let_go)
         return ours
 
     def _steps_of_executors(self) -> tuple[tuple[str, Callable[..., Any]], ...]:
@@ -218,6 +243,7 @@ class Meter:
         self._settle()
         self._requested_at_end = self.requested()
         self._known.clear()
+        self._kept.clear()
         self._sources.clear()
 
     def _noting(self, what: str, *unknown: str) -> noting:
@@ -245,7 +271,8 @@ class Meter:
             executor = getattr(mapping, name)
             setattr(mapping, name, _Metered(executor, metered))
             self._undo.append(partial(setattr, mapping, name, executor))
-        for tree in (mapping._cache or {}).values():
+        trees = list((mapping._cache or {}).values())
+        for tree in trees:
             self.file_bytes = int(tree.file.fEND)
             with self._noting("a file that can be pickled"):
                 # what stands there now cannot
@@ -261,12 +288,17 @@ class Meter:
             self._shadow(ntuple, "read_locator", self._locator)
             if getattr(mapping, "preloaded_arrays", None):
                 self._miss("bytes of branches", "what is preloaded of an RNTuple is read before it can be seen", *SIZES)
+        if trees and not self._clusters:
+            # who waits there waits in `extract_column` too; a source of another kind may call its `chunk` in it
+            for source in self._sources:
+                if type(source).__module__.startswith("uproot.source."):
+                    source.__dict__.pop("chunks", None)
 
     def _named(self, branch: Any) -> BranchRead:
         """What is known of a branch from now on, under its path in the tree."""
-        read = self._read_of(_path(branch))
-        # the branch is kept, so that no other gets its number
-        self._known[id(branch)] = branch, read
+        read = self._known[id(branch)] = self._read_of(_path(branch))
+        # kept, so that no other gets its number
+        self._kept.append(branch)
         return read
 
     def _read_of(self, name: str) -> BranchRead:
@@ -319,7 +351,7 @@ class Meter:
             with self._lock, self._noting("bytes of branches", *BY_BRANCH):
                 while steps:
                     thread, branch, basket, size, uncompressed, cpu = steps.popleft()
-                    read = known[id(branch)][1] if id(branch) in known else self._named(branch)
+                    read = known.get(id(branch)) or self._named(branch)
                     if basket is None:
                         read.read = (read.read or 0.0) + size
                     elif size is not None:
@@ -533,30 +565,12 @@ class Meter:
                 self._helper_cpu += cpu
 
 
-def _branch_row(name: str, branch: BranchRead, *, whole: bool) -> tuple[Any, ...]:
-    sizes = branch.sizes
-    told = [*sizes.values()]
-    payload = sum(told)
-    first = last = None
-    if len(sizes) == 1:
-        (first,) = sizes
-        last = first
-    elif sizes:
-        first, last = min(sizes), max(sizes)
-        told = [sizes.get(basket, 0) for basket in (range(first, last + 1) if whole else (first, last))]
-    return (
-        name,
-        payload,
-        branch.again,
-        branch.uncompressed,
-        len(sizes),
-        first,
-        last,
-        branch.read,
-        branch.decompress,
-        branch.interpret,
-        told,
-    )
+def _baskets_told(sizes: dict[int, int], *, whole: bool) -> Sequence[int]:
+    """Baskets whose sizes travel: all from the first to the last one, or these two."""
+    if len(sizes) < 2:
+        return tuple(sizes)
+    first, last = min(sizes), max(sizes)
+    return range(first, last + 1) if whole else (first, last)
 
 
 def _path(branch: Any) -> str:
@@ -657,6 +671,10 @@ class _Metered:
         self.submit: Callable[..., Any] = (
             partial(inner.submit, partial(metered, _itself)) if future is None else partial(metered, future)
         )
+
+    def let_go(self) -> None:
+        """Run tasks without the meter, which a file that keeps this executor would keep until garbage is collected."""
+        self.submit = self._inner.submit
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

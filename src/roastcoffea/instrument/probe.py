@@ -67,13 +67,13 @@ class Probe:
 
     def _watch(self, item: Any) -> _Watch | None:
         with noting(self._complain, LOST):
-            return (_FileWatch if self.of_files else _ChunkWatch)(item, self.home.task(), self._complain)
+            return (_FileWatch if self.of_files else _ChunkWatch)(item, self.call, self.home.task(), self._complain)
         return None
 
     def _deliver(self, watch: _Watch | None, output: Any, *, failed: bool) -> Any:
         if watch is not None:
             with noting(self._complain, LOST):
-                records = packed_records([record | {"call": self.call} for record in watch.records])
+                records = packed_records(watch.records)
                 return self.home.deliver(watch.task, records, output, failed=failed)
         return output
 
@@ -96,11 +96,11 @@ class Probe:
 class _Watch:
     """The attempts that coffea makes at one item, in one call of its function."""
 
-    def __init__(self, item: Any, task: DaskTask, complain: Callable[[str], None]) -> None:
+    def __init__(self, item: Any, call: str | None, task: DaskTask, complain: Callable[[str], None]) -> None:
         self.complain = complain
         self.task = task
         self.records: list[dict[str, Any]] = []
-        self.identity = self.identified(item[0] if isinstance(item, tuple) else item)
+        self.identity = self.identified(item[0] if isinstance(item, tuple) else item) | {"call": call}
 
     def identified(self, work: Any) -> dict[str, Any]:
         """What the records say of the item itself."""
@@ -154,11 +154,12 @@ class _ChunkWatch(_Watch):
 
     def _record(self, attempt: Attempt, output: Any, error: BaseException | None = None) -> None:
         with noting(self.complain, LOST):
-            record = self.identity | attempt.end(error)
+            record = attempt.end(error)
+            record.update(self.identity)
             if record["outcome"] != ERROR:
                 record["events"] = self.events
             if record["outcome"] == OK:
-                record |= _coffea_metrics(output)
+                record.update(_coffea_metrics(output))
             self.records.append(record)
 
     def gave(self, output: Any) -> None:

@@ -662,7 +662,7 @@ MEANINGS: Final = {
     TOTAL: "Worker threads x the time that their workers were there.",
     COMPUTE: "CPU time of the threads in process(), less decompression and interpretation.",
     DECOMPRESS: "CPU time of the chunks' threads in decompression.",
-    INTERPRET: "CPU time of the chunks' threads in interpretation of baskets, their hand-over included.",
+    INTERPRET: "CPU time of the chunks' threads in interpretation of baskets, from hand-over to final array.",
     READ: "Waiting for storage inside of process().",
     WAIT: "Other time in process() without CPU: the GIL, locks, sleep, too few cores.",
     OPEN: "Opening files, and building tree, schema and events.",

@@ -48,7 +48,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
         "interpret_seconds",
         "number",
         "s",
-        "in process(): CPU time of the thread in interpretation of baskets, their hand-over included",
+        "in process(): CPU time of the thread in interpretation of baskets, from hand-over to final array",
     ),
     Column("compute_seconds", "number", "s", "in process(): CPU time of the thread in all else"),
     Column("wait_seconds", "number", "s", "in process(): other time without CPU: GIL, locks, sleep"),

@@ -12,9 +12,8 @@ import numbers
 import operator
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -165,13 +164,9 @@ MAY_BE_NONE: Final = ("basket_first", "basket_last")
 IN_MICROSECONDS: Final = ("read_seconds", "decompress_seconds", "interpret_seconds")
 """Fields that travel as 0 for what was not measured, else one more than the number, or than the microseconds."""
 
+BASKETS_TOLD: Final = "baskets_told"
 BASKET_BYTES: Final = "basket_bytes"
-
-BRANCH_ROW: Final = ("branch", *BRANCH_FIELDS, BASKET_BYTES)
-"""Order of the fields in which a record holds a branch before it is packed."""
-
-_LATER: Final = [BRANCH_FIELDS.index(name) for name in MAY_BE_NONE]
-_STEPPED: Final = [BRANCH_FIELDS.index(name) for name in IN_MICROSECONDS]
+"""How many sizes of baskets each branch has, and the sizes, branch by branch."""
 
 NUMBERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "number")
 INTEGERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "integer")
@@ -195,15 +190,15 @@ DICTIONARY: Final = "".join(f',"{column.name}":' for column in CHUNK_COLUMNS if 
 def packed_records(records: list[dict[str, Any]]) -> bytes:
     """Records as opaque bytes, which nobody has to unpickle: JSON, figures, and the numbers of branches, compressed.
 
-    Their branches come as tuples in the order of `BRANCH_ROW`.
+    A record's branches come as columns: names, `BRANCH_FIELDS`, `BASKETS_TOLD` and `BASKET_BYTES`.
     """
     heads: list[list[Any]] = []
     tails: list[bytes] = []
     for record in records:
         told = dict(record)
-        rows = told.pop(BRANCHES, None)
+        columns = told.pop(BRANCHES, None)
         figures = _taken_figures(told)
-        branches, numbers = _packed_branches(rows) if rows else ([], [])
+        branches, numbers = _packed_branches(columns) if columns and columns["branch"] else ([], [])
         heads.append([told, len(figures), *branches])
         tails += figures
         tails += numbers
@@ -287,26 +282,26 @@ def _planes(data: bytes, width: int) -> list[bytes]:
     return [data[place::width] for place in range(width)]
 
 
-def _packed_branches(rows: Iterable[tuple[Any, ...]]) -> tuple[list[Any], list[bytes]]:
-    """Bytes a number, how many numbers and the branches' names; and the numbers.
-
-    They are the columns of the fields, how many sizes of baskets each branch has, and the sizes.
-    """
-    names, *columns, sizes = zip(*sorted(rows), strict=True)
-    fields: list[Iterable[Any]] = [*columns]
-    for place in _LATER:
-        fields[place] = [0 if value is None else 1 + value for value in fields[place]]
-    for place in _STEPPED:
-        # half a step more, so that they are rounded
-        fields[place] = [0 if value is None else int(value / MICROSECOND + 1.5) for value in fields[place]]
-    whole = [*chain.from_iterable(fields), *map(len, sizes), *chain.from_iterable(sizes)]
+def _packed_branches(columns: dict[str, list[Any]]) -> tuple[list[Any], list[bytes]]:
+    """Bytes a number, how many numbers and the branches' names; and the numbers: fields, then sizes of baskets."""
+    whole: list[Any] = []
+    for name in BRANCH_FIELDS:
+        if name in MAY_BE_NONE:
+            whole += [0 if value is None else 1 + value for value in columns[name]]
+        elif name in IN_MICROSECONDS:
+            # half a step more, so that they are rounded
+            whole += [0 if value is None else int(value / MICROSECOND + 1.5) for value in columns[name]]
+        else:
+            whole += columns[name]
+    whole += columns[BASKETS_TOLD]
+    whole += columns[BASKET_BYTES]
     width = 4
     try:
         data = struct.pack(f"<{len(whole)}I", *whole)
     except struct.error:
         width = 8
         data = struct.pack(f"<{len(whole)}Q", *whole)
-    return [width, len(whole), *names], _planes(data, width)
+    return [width, len(whole), *columns["branch"]], _planes(data, width)
 
 
 def _plain(value: Any) -> Any:
