@@ -8,6 +8,7 @@ import io
 import pickle
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +73,25 @@ def outcome(
         output = runner(fileset, processor_instance=Doing(function), **options)
     assert output == plain
     return output[0], collector.measurement
+
+
+def test_waiting_for_what_is_read_beside_the_events_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path / "tree.root")
+    ranges = LocalFileSystem.cat_ranges
+
+    def slow_ranges(self: Any, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.2)
+        return ranges(self, *args, **kwargs)
+
+    def beside(events: Any) -> float:
+        (tree,) = events.attrs["@events_factory"]._mapping._cache.values()
+        return float(ak.sum(tree["f0"].array()))
+
+    monkeypatch.setattr(LocalFileSystem, "cat_ranges", slow_ranges)
+    _, measurement = outcome(tmp_path / "tree.root", beside)
+    (chunk,) = measurement.chunks.to_dict("records")
+    assert chunk["read_seconds"] == pytest.approx(0.2, abs=0.05)
+    assert chunk["wait_seconds"] < 0.05
 
 
 def test_an_open_file_does_not_keep_the_meter(tmp_path: Path) -> None:

@@ -66,6 +66,13 @@ def test_sizes_of_any_width_survive_packing(size: int) -> None:
     assert (read["bytes_payload"], read["bytes_uncompressed"], read["basket_bytes"]) == (size, 2 * size, [size])
 
 
+def test_a_difference_of_clocks_below_0_costs_no_record() -> None:
+    home = taken({"id": 1, "branch_reads": as_columns([branch("Jet_pt", [5], -3e-6)])})
+    (read,) = home.branch_reads(home.chunks({"ours"})).to_pylist()
+    assert read["read_seconds"] == 0.0
+    assert home.problems == []
+
+
 @pytest.mark.parametrize("batch", [1, 2, 128])
 def test_branches_survive_packing(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(received, "BATCH_OF_BRANCHES", batch)

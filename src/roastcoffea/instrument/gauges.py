@@ -11,7 +11,7 @@ _STATE = "_roastcoffea_open_intervals"
 LONGEST_STATUS = 16384
 
 SLACK = 1 << 20
-"""Bytes by which memory may differ between two readings of what has not changed."""
+"""Bytes by which two readings of memory that has not changed may differ; the peak is no better known than this."""
 
 
 def process_name() -> str:

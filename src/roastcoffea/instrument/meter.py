@@ -30,7 +30,7 @@ INNER_SIZES: Final = 256
 """So many sizes of baskets that are neither first nor last of their branch travel with a record."""
 
 MOST_STEPS: Final = 2000
-"""So much that has been noted of TTrees waits at most to be counted."""
+"""What has been noted of TTrees is counted at the end of a branch, where it is more than this."""
 
 SIZES: Final = ("bytes_payload", "bytes_metadata", "bytes_uncompressed", "branches")
 BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_seconds")
@@ -242,8 +242,11 @@ class Meter:
                     self._undo.pop()()
         self._settle()
         self._requested_at_end = self.requested()
-        self._known.clear()
-        self._kept.clear()
+        with self._lock:
+            # what helpers still do is in none of the numbers
+            self._steps = deque(maxlen=0)
+            self._known.clear()
+            self._kept.clear()
         self._sources.clear()
 
     def _noting(self, what: str, *unknown: str) -> noting:
@@ -271,8 +274,7 @@ class Meter:
             executor = getattr(mapping, name)
             setattr(mapping, name, _Metered(executor, metered))
             self._undo.append(partial(setattr, mapping, name, executor))
-        trees = list((mapping._cache or {}).values())
-        for tree in trees:
+        for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
             with self._noting("a file that can be pickled"):
                 # what stands there now cannot
@@ -288,11 +290,6 @@ class Meter:
             self._shadow(ntuple, "read_locator", self._locator)
             if getattr(mapping, "preloaded_arrays", None):
                 self._miss("bytes of branches", "what is preloaded of an RNTuple is read before it can be seen", *SIZES)
-        if trees and not self._clusters:
-            # who waits there waits in `extract_column` too; a source of another kind may call its `chunk` in it
-            for source in self._sources:
-                if type(source).__module__.startswith("uproot.source."):
-                    source.__dict__.pop("chunks", None)
 
     def _named(self, branch: Any) -> BranchRead:
         """What is known of a branch from now on, under its path in the tree."""
@@ -313,7 +310,7 @@ class Meter:
         here = self._place.here
         if here.first_step is None:
             here.first_step = began
-        here.decompressed += cpu
+        here.stepped += cpu
         try:
             chunk, branch, basket = args
             self._steps.append((get_ident(), branch, basket, chunk.stop - chunk.start, None, cpu))
@@ -323,18 +320,19 @@ class Meter:
 
     def _interpreting(self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         here = self._place.here
-        if here.of_tree is not None and here.first_step is not None:
-            # the end of all tells the time
-            cpu = 0.0
-            result = task(*args, **kwargs)
-        else:
-            began = here.first_step = thread_time()
-            result = task(*args, **kwargs)
-            cpu = 0.0 if here.of_tree is not None else thread_time() - began
+        # of the branch that is read, the end of all tells the time
+        branch = getattr(args[0], "parent", None) if args else None
+        alone = here.of_tree is None or branch is not here.of_tree
+        began = thread_time() if alone or here.first_step is None else 0.0
+        if here.first_step is None:
+            here.first_step = began
+        result = task(*args, **kwargs)
+        cpu = thread_time() - began if alone else 0.0
+        here.stepped += cpu
         try:
             (basket,) = args
             size, uncompressed = (0, _held_by(basket)) if basket.is_embedded else (None, basket.uncompressed_bytes)
-            self._steps.append((get_ident(), basket.parent, basket.basket_num, size, uncompressed, cpu))
+            self._steps.append((get_ident(), branch, basket.basket_num, size, uncompressed, cpu))
         except Exception as problem:  # noqa: BLE001
             self._miss("arrays of baskets", problem, *BY_BRANCH)
         return gives(result)
@@ -347,27 +345,28 @@ class Meter:
         with the tree. What has no basket is the reading of a branch, with the time of waiting in place of the size.
         """
         steps, known, own = self._steps, self._known, self._thread
-        while steps:
-            with self._lock, self._noting("bytes of branches", *BY_BRANCH):
-                while steps:
-                    thread, branch, basket, size, uncompressed, cpu = steps.popleft()
-                    read = known.get(id(branch)) or self._named(branch)
-                    if basket is None:
-                        read.read = (read.read or 0.0) + size
-                    elif size is not None:
-                        read.add(basket, size)
-                        self._payload += size
-                    if uncompressed is not None:
-                        read.uncompressed += uncompressed
-                        self._uncompressed += uncompressed
-                    if thread != own:
-                        self._helper_cpu += cpu
-                    elif basket is not None and uncompressed is None:
-                        self._decompress += cpu
-                        read.decompress += cpu
-                    else:
-                        self._interpret += cpu
-                        read.interpret += cpu
+        with self._lock:
+            while steps:
+                with self._noting("bytes of branches", *BY_BRANCH):
+                    while steps:
+                        thread, branch, basket, size, uncompressed, cpu = steps.popleft()
+                        read = known.get(id(branch)) or self._named(branch)
+                        if basket is None:
+                            read.read = (read.read or 0.0) + size
+                        elif size is not None:
+                            read.add(basket, size)
+                            self._payload += size
+                        if uncompressed is not None:
+                            read.uncompressed += uncompressed
+                            self._uncompressed += uncompressed
+                        if thread != own:
+                            self._helper_cpu += cpu
+                        elif basket is not None and uncompressed is None:
+                            self._decompress += cpu
+                            read.decompress += cpu
+                        else:
+                            self._interpret += cpu
+                            read.interpret += cpu
 
     # any branch, field or column
 
@@ -377,32 +376,33 @@ class Meter:
         if read is None:
             return original(*args, **kwargs)
         here.branch = read
-        waited, decompressed, began, before = here.waited, here.decompressed, thread_time(), here.source_cpu
+        waited, stepped, began, before = here.waited, here.stepped, thread_time(), here.source_cpu
         try:
             return original(*args, **kwargs)
         finally:
             here.branch = None
-            cpu = thread_time() - began - here.decompressed + decompressed
+            cpu = thread_time() - began - here.stepped + stepped
             self._column_came(read, here.waited - waited, cpu - here.source_cpu + before)
 
     def _extract_branch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """A branch of a TTree, whose steps are metered: what is no CPU time in it is waiting for storage.
 
-        From the first step on, what is not decompression is interpretation.
+        From the first step on, what is not decompression is interpretation. A grouped branch has steps of others in it,
+        which are measured by themselves.
         """
         here = self._place.here
         if here.of_tree is not None or not args or args[0] is None:
             return original(*args, **kwargs)
         here.of_tree = branch = args[0]
         here.first_step = None
-        decompressed, wall, began = here.decompressed, perf_counter(), thread_time()
+        stepped, wall, began = here.stepped, perf_counter(), thread_time()
         try:
             return original(*args, **kwargs)
         finally:
             ended = thread_time()
             waited = max(perf_counter() - wall - ended + began, 0.0)
             here.of_tree = None
-            interpreted = 0.0 if here.first_step is None else ended - here.first_step - here.decompressed + decompressed
+            interpreted = 0.0 if here.first_step is None else ended - here.first_step - here.stepped + stepped
             thread = get_ident()
             if thread == self._thread:
                 self.read += waited
@@ -447,7 +447,7 @@ class Meter:
         began, before = thread_time(), here.source_cpu
         result = original(*args, **kwargs)
         cpu = thread_time() - began - (here.source_cpu - before)
-        here.decompressed += cpu
+        here.stepped += cpu
         with self._lock, self._noting("bytes of branches", *BY_BRANCH):
             locator, uncompressed = [*args, *kwargs.values()][:2]
             (cluster, column), size = pages, int(locator.num_bytes)
@@ -475,7 +475,7 @@ class Meter:
                 self._uncompressed += uncompressed
             here = self._place.here
             here.waited += waited
-            here.decompressed += cpu
+            here.stepped += cpu
             if get_ident() == self._thread:
                 self.read += waited
                 self._decompress += cpu
@@ -640,10 +640,11 @@ class _Place(threading.local):
 class _Here:
     """What a thread reads at the moment, and what it did so far."""
 
-    __slots__ = ("branch", "decompressed", "first_step", "in_chunks", "of_tree", "pages", "source_cpu", "waited")
+    __slots__ = ("branch", "first_step", "in_chunks", "of_tree", "pages", "source_cpu", "stepped", "waited")
 
     def __init__(self) -> None:
         self.branch: BranchRead | None = None
+        """Field of an RNTuple, or column."""
         self.of_tree: Any = None
         """Branch of a TTree."""
         self.first_step: float | None = None
@@ -651,7 +652,9 @@ class _Here:
         self.pages: tuple[int, int] | None = None
         """Cluster and column of an RNTuple."""
         self.in_chunks = False
-        self.waited = self.decompressed = self.source_cpu = 0.0
+        self.waited = self.source_cpu = 0.0
+        self.stepped = 0.0
+        """CPU time of steps that were measured by themselves."""
 
 
 class _Shadow(partial[Any]):

@@ -198,10 +198,10 @@ def packed_records(records: list[dict[str, Any]]) -> bytes:
         told = dict(record)
         columns = told.pop(BRANCHES, None)
         figures = _taken_figures(told)
-        branches, numbers = _packed_branches(columns) if columns and columns["branch"] else ([], [])
+        branches, of_branches = _packed_branches(columns) if columns and columns["branch"] else ([], [])
         heads.append([told, len(figures), *branches])
         tails += figures
-        tails += numbers
+        tails += of_branches
     head = _encoded(heads).encode()
     packer = zlib.compressobj(LEVEL, wbits=WINDOW, memLevel=MEMORY_LEVEL, zdict=DICTIONARY)
     return packer.compress(b"".join([struct.pack("<I", len(head)), head, *tails])) + packer.flush()
@@ -265,11 +265,11 @@ def _unpacked_integers(data: bytes, at: int, count: int, width: int) -> npt.NDAr
 
 
 def _taken_figures(record: dict[str, Any]) -> list[bytes]:
-    """The numbers in a record, which are taken out of it; nothing where one of them is none that fits."""
-    numbers = [NO_NUMBER if (value := record.get(name)) is None else value for name in NUMBERS]
+    """The figures of a record, taken out of it; none, and the record as it was, where a value does not fit."""
+    times = [NO_NUMBER if (value := record.get(name)) is None else value for name in NUMBERS]
     integers = [NO_INTEGER if (value := record.get(name)) is None else value for name in INTEGERS]
     try:
-        data = struct.pack(FIGURES_PACKING, *numbers, *integers)
+        data = struct.pack(FIGURES_PACKING, *times, *integers)
     except (struct.error, OverflowError, TypeError, ValueError):
         return []
     for name in FIGURES:
@@ -289,8 +289,10 @@ def _packed_branches(columns: dict[str, list[Any]]) -> tuple[list[Any], list[byt
         if name in MAY_BE_NONE:
             whole += [0 if value is None else 1 + value for value in columns[name]]
         elif name in IN_MICROSECONDS:
-            # half a step more, so that they are rounded
-            whole += [0 if value is None else int(value / MICROSECOND + 1.5) for value in columns[name]]
+            # half a step more, so that they are rounded; what is below 0 is 0
+            whole += [
+                0 if value is None else int(value / MICROSECOND + 1.5) if value > 0 else 1 for value in columns[name]
+            ]
         else:
             whole += columns[name]
     whole += columns[BASKETS_TOLD]
