@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
@@ -52,7 +51,7 @@ def test_peak_of_what_was_freed_inside() -> None:
 
 
 @linux
-def test_what_the_process_ran_before_is_no_peak() -> None:
+def test_what_the_process_ran_before_is_no_peak(tmp_path: Path) -> None:
     """Its high-water mark stays in the accounting of the system, though not in /proc."""
     code = """
         import os, sys
@@ -67,10 +66,9 @@ def test_what_the_process_ran_before_is_no_peak() -> None:
         interval.close()
         print(interval.peak - interval.before)
     """
-    with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder, "script.py")
-        script.write_text(textwrap.dedent(code))
-        ran = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True)
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(code))
+    ran = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True)
     assert int(ran.stdout) / MB == pytest.approx(100, rel=0.1)
 
 
