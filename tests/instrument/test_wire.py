@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
+import lz4.block
 import numpy as np
 import pytest
 from coffea.processor.executor import WorkItem
@@ -13,7 +13,7 @@ from roastcoffea.backends import received
 from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.instrument.channels import taken_from
 from roastcoffea.instrument.probe import Probe
-from roastcoffea.records.wire import BASKET_BYTES, BASKETS_TOLD, BRANCH_FIELDS, packed_records, unpacked_records
+from roastcoffea.records.wire import BASKET_BYTES, BASKETS_TOLD, BRANCHES_HAVE, packed_records, unpacked_records
 
 CALL = {"call": "ours"}
 
@@ -45,9 +45,9 @@ def branch(name: str, sizes: list[int], read: float | None) -> dict[str, Any]:
 
 def as_columns(branches: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Branches as the meter gives them."""
-    columns = {name: [row[name] for row in branches] for name in ("branch", *BRANCH_FIELDS)}
     sizes = [row[BASKET_BYTES] for row in branches]
-    return columns | {BASKETS_TOLD: list(map(len, sizes)), BASKET_BYTES: [size for one in sizes for size in one]}
+    told = {BASKETS_TOLD: list(map(len, sizes)), BASKET_BYTES: [size for one in sizes for size in one]}
+    return {name: [row[name] for row in branches] for name in BRANCHES_HAVE if name not in told} | told
 
 
 def test_records_survive_packing() -> None:
@@ -55,7 +55,7 @@ def test_records_survive_packing() -> None:
     first, second = unpacked_records(packed_records([record, record]))
     assert first == second == record | {"columns": ["a", "b"]}
     for damaged in (b"damaged", packed_records([record])[:-1]):
-        with pytest.raises(zlib.error):
+        with pytest.raises(lz4.block.LZ4BlockError):
             unpacked_records(damaged)
 
 
@@ -73,11 +73,35 @@ def test_a_difference_of_clocks_below_0_costs_no_record() -> None:
     assert home.problems == []
 
 
+@pytest.mark.parametrize("seconds", [1e-9, 3e-6, 0.1, 7.7e5])
+def test_times_of_branches_come_to_five_digits(seconds: float) -> None:
+    home = taken({"id": 1, "branch_reads": as_columns([branch("Jet_pt", [5], seconds)])})
+    (read,) = home.branch_reads(home.chunks({"ours"})).to_pylist()
+    assert read["read_seconds"] == pytest.approx(seconds, rel=2**-15)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        set(),
+        {"Jet_pt-data", "run-data"},
+        {"Jet_pt-data"},
+        {"Jet_pt-offsets", "Jet_pt-data", "run-data"},
+        {"MET", "run"},
+    ],
+)
+@pytest.mark.parametrize("names", [[], ["Jet_pt", "run"]])
+def test_columns_that_coffea_told_survive_packing(columns: set[str], names: list[str]) -> None:
+    reads = {"branch_reads": as_columns([branch(name, [5], 0.5) for name in names])} if names else {}
+    home = taken({"id": 1, "coffea_columns": columns} | reads, {"id": 2} | reads)
+    assert home.chunks({"ours"})["coffea_columns"].to_pylist() == [sorted(columns), None]
+
+
 @pytest.mark.parametrize("batch", [1, 2, 128])
 def test_branches_survive_packing(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(received, "BATCH_OF_BRANCHES", batch)
     branches = [branch("Jet_eta", [], None), branch("Jet_pt", [5, 7, 2**40], 0.25), branch("ünï\n", [3], 0.0)]
-    more = [branch(f"HLT_{number}", [number] * 3, 1e-6 * number) for number in range(300)]
+    more = [branch(f"HLT_{number}", [number] * 3, number / 1024) for number in range(300)]
     packed = packed_records(
         [
             CALL | {"id": 1, "branch_reads": as_columns(branches)},

@@ -21,11 +21,10 @@ from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.wire import (
     BASKET_BYTES,
-    BRANCH_FIELDS,
+    BRANCH_INTEGERS,
+    BRANCH_SECONDS,
     BRANCHES,
-    IN_MICROSECONDS,
-    MAY_BE_NONE,
-    MICROSECOND,
+    OF_BASKETS,
     PREPROCESSING,
     SECTIONS,
     TOLD,
@@ -235,23 +234,18 @@ def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table
     if not records:
         return schema.empty_table()
     branches = [branches for _, branches in records]
-    of_fields = zip(*(one.fields for one in branches), strict=True)
     counts = [len(one.names) for one in branches]
     columns = {
         "chunk": pa.array(np.repeat(np.array([identity for identity, _ in records], dtype=np.int64), counts)),
         "branch": pa.array([name for one in branches for name in one.names], pa.string()),
         BASKET_BYTES: _lists([one.lengths for one in branches], [one.sizes for one in branches]),
     }
-    for name, parts in zip(BRANCH_FIELDS, of_fields, strict=True):
-        columns[name] = _restored(name, np.concatenate(parts).astype(np.int64))
+    none = np.concatenate([one.lengths for one in branches]) == 0
+    for name, integers in zip(BRANCH_INTEGERS, zip(*(one.integers for one in branches), strict=True), strict=True):
+        columns[name] = pa.array(np.concatenate(integers).astype(np.int64), mask=none if name in OF_BASKETS else None)
+    for name, seconds in zip(BRANCH_SECONDS, zip(*(one.seconds for one in branches), strict=True), strict=True):
+        columns[name] = pa.array(np.concatenate(seconds).astype(np.float64), from_pandas=True)
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
-
-
-def _restored(name: str, whole: npt.NDArray[np.int64]) -> pa.Array:
-    """Values of a field, of the whole numbers in which they travelled."""
-    if name in IN_MICROSECONDS:
-        return pa.array((whole - 1) * MICROSECOND, mask=whole == 0)
-    return pa.array(whole - 1, mask=whole == 0) if name in MAY_BE_NONE else pa.array(whole)
 
 
 def _lists(lengths: Sequence[npt.NDArray[np.uint64]], sizes: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:

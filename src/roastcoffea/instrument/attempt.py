@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from roastcoffea.errors import error_text, noting
@@ -99,7 +99,8 @@ class Attempt:
         with noting(self.problems.append, "sections did not enter Dask's metrics"):
             self._open.sections.meter_in_dask()
         record = measured
-        record.update(self._bytes())
+        branches = self.meter.branch_columns()
+        record.update(self._bytes(branches))
         record.update(self._phases)
         record.update(
             memory_before=self._memory.before,
@@ -111,7 +112,7 @@ class Attempt:
             result_seconds=result,
             outcome=CHECKPOINT if self._loaded else OK,
         )
-        record[BRANCHES] = self.meter.branch_columns()
+        record[BRANCHES] = branches
         record[SECTIONS] = self._open.sections.rows()
         record[TOLD] = [*self.problems, *self.meter.problems, *self._open.sections.problems]
         if self.meter.unknown and not self._loaded:
@@ -120,25 +121,26 @@ class Attempt:
             record.update(outcome=ERROR, error=error_text(error))
         return record
 
-    def _bytes(self) -> dict[str, Any]:
+    def _bytes(self, branches: dict[str, Sequence[Any]]) -> dict[str, Any]:
         meter = self.meter
         read = {"tree_branches": meter.tree_branches, "file_bytes": meter.file_bytes, "source": meter.source}
         if self._loaded:
             return read | dict.fromkeys(READ_NOTHING, 0)
         requested = meter.requested()
+        payload = sum(branches["bytes_payload"]) + sum(branches["bytes_again"])
         return read | {
             "bytes_requested": requested,
-            "bytes_payload": meter.payload,
-            "bytes_metadata": None if requested is None else self._metadata(requested),
+            "bytes_payload": payload,
+            "bytes_metadata": None if requested is None else self._metadata(requested, payload),
             "bytes_transferred": None if requested is None else meter.transferred,
-            "bytes_uncompressed": meter.uncompressed,
+            "bytes_uncompressed": sum(branches["bytes_uncompressed"]),
             "branches": len(meter.branches),
         }
 
-    def _metadata(self, requested: int) -> int:
+    def _metadata(self, requested: int, payload: int) -> int:
         """What was requested before the events were there, but for preloaded baskets; and what came late."""
         if self._requested_before is None:
-            return requested - self.meter.payload
+            return requested - payload
         return self._requested_before - self._payload_before + self.meter.late_metadata
 
     # what happens in coffea's function

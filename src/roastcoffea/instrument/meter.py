@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import repeat
 from operator import getitem
 from queue import Queue
 from threading import get_ident
@@ -21,16 +21,13 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text, noting
 from roastcoffea.instrument.shared import made_once
-from roastcoffea.records.wire import BASKET_BYTES, BASKETS_TOLD
+from roastcoffea.records.wire import BASKET_BYTES, BRANCHES_HAVE
 
 OPTION: Final = "roastcoffea"
 """Option for `uproot.open` that leads to the meter."""
 
 INNER_SIZES: Final = 256
-"""So many sizes of baskets that are neither first nor last of their branch travel with a record."""
-
-MOST_STEPS: Final = 2000
-"""What has been noted of TTrees is counted at the end of a branch, where it is more than this."""
+"""So many sizes of baskets travel with a record, beyond two of each branch."""
 
 SIZES: Final = ("bytes_payload", "bytes_metadata", "bytes_uncompressed", "branches")
 BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_seconds")
@@ -40,18 +37,18 @@ READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 
 
 class BranchRead:
-    """One branch as this attempt read it."""
+    """One branch as this attempt read it, or a part of that."""
 
     __slots__ = ("again", "decompress", "interpret", "parts", "read", "sizes", "uncompressed")
 
-    def __init__(self) -> None:
+    def __init__(self, decompress: float = 0.0, interpret: float = 0.0) -> None:
         self.sizes: dict[int, int] = {}
         self.parts: set[Any] | None = None
         self.again = 0
         self.uncompressed = 0
         self.read: float | None = None
-        self.decompress = 0.0
-        self.interpret = 0.0
+        self.decompress = decompress
+        self.interpret = interpret
 
     def add(self, basket: int, size: int) -> None:
         """Count a basket that was requested."""
@@ -70,6 +67,17 @@ class BranchRead:
         self.parts.add((cluster, part))
         self.sizes[cluster] = self.sizes.get(cluster, 0) + size
 
+    def join(self, part: BranchRead) -> None:
+        """Add what another part of the branch is."""
+        for basket, size in part.sizes.items():
+            self.add(basket, size)
+        self.again += part.again
+        self.uncompressed += part.uncompressed
+        if part.read is not None:
+            self.read = (self.read or 0.0) + part.read
+        self.decompress += part.decompress
+        self.interpret += part.interpret
+
 
 class Meter:
     """Meters the reading of one attempt.
@@ -85,27 +93,24 @@ class Meter:
         self.problems: list[str] = []
         self.read = 0.0
         """Time for which the thread has waited for storage so far."""
-        self._decompress = self._interpret = self._helper_cpu = 0.0
-        self._payload = self._uncompressed = 0
+        self.helper_cpu = 0.0
+        """CPU time of other threads so far."""
         self.late_metadata = 0
         self.transferred: int | None = 0
         self.tree_branches: int | None = None
         self.file_bytes: int | None = None
-        self._thread = get_ident()
         self._lock = threading.RLock()
         self._sources: list[Any] = []
         self._kinds: list[str] = []
         self._undo: list[Callable[[], None]] = []
-        self._steps: deque[tuple[Any, ...]] = deque()
-        self._known: dict[int, BranchRead] = {}
-        self._kept: list[Any] = []
         self._clusters = False
         self.unknown: set[str] = set()
         """Columns of a chunk's record that could not be metered."""
         self._parquet: _ParquetReads | None = None
         self.handler: Any = None
         self._requested_at_end: int | None = None
-        self._place = _Place()
+        self._closed = False
+        self._place = _Place(get_ident())
         self.in_process = False
         """Whether process() goes on: metadata that is read in it comes late."""
 
@@ -114,32 +119,21 @@ class Meter:
     @property
     def decompress(self) -> float:
         """CPU time of the thread in decompression so far."""
-        self._settle()
-        return self._decompress
+        return sum([read.decompress for read in self._reads()])
 
     @property
     def interpret(self) -> float:
         """CPU time of the thread in interpretation so far."""
-        self._settle()
-        return self._interpret
-
-    @property
-    def helper_cpu(self) -> float:
-        """CPU time of other threads so far."""
-        self._settle()
-        return self._helper_cpu
+        return sum([read.interpret for read in self._reads()])
 
     @property
     def payload(self) -> int:
         """Bytes of baskets that were requested so far."""
-        self._settle()
-        return self._payload
+        return sum([sum(read.sizes.values()) + read.again for read in self._reads()])
 
-    @property
-    def uncompressed(self) -> int:
-        """Size of what was read so far, after decompression."""
-        self._settle()
-        return self._uncompressed
+    def _reads(self) -> list[BranchRead]:
+        # other threads may still add to them
+        return list(self.branches.values())
 
     @property
     def source(self) -> str | None:
@@ -158,38 +152,32 @@ class Meter:
             self._miss("bytes requested from storage", problem, *READ)
             return None
 
-    def branch_columns(self) -> dict[str, list[Any]]:
+    def branch_columns(self) -> dict[str, Sequence[Any]]:
         """Columns of the branches that were read, see `records.wire.packed_records`."""
-        self._settle()
-        # other threads may still add to them
-        read_of = {name: read for name, read in list(self.branches.items()) if read.sizes or read.uncompressed}
-        names = sorted(read_of)
-        reads = [read_of[name] for name in names]
-        whole = sum([len(read.sizes) - 2 for read in reads if len(read.sizes) > 2]) <= INNER_SIZES
-        first: list[int | None] = []
-        last: list[int | None] = []
-        lengths: list[int] = []
+        read_of = {name: read for name, read in sorted(self.branches.items()) if read.sizes or read.uncompressed}
+        baskets = sum([len(read.sizes) for read in read_of.values()])
+        whole = baskets <= INNER_SIZES + 2 * len(read_of)
+        rows: list[tuple[Any, ...]] = []
         told: list[int] = []
-        for read in reads:
-            baskets = _baskets_told(read.sizes, whole=whole)
-            first.append(baskets[0] if baskets else None)
-            last.append(baskets[-1] if baskets else None)
-            lengths.append(len(baskets))
-            told += [read.sizes.get(basket, 0) for basket in baskets]
-        return {
-            "branch": names,
-            "bytes_payload": [sum(read.sizes.values()) for read in reads],
-            "bytes_again": [read.again for read in reads],
-            "bytes_uncompressed": [read.uncompressed for read in reads],
-            "baskets": [len(read.sizes) for read in reads],
-            "basket_first": first,
-            "basket_last": last,
-            "read_seconds": [read.read for read in reads],
-            "decompress_seconds": [read.decompress for read in reads],
-            "interpret_seconds": [read.interpret for read in reads],
-            BASKETS_TOLD: lengths,
-            BASKET_BYTES: told,
-        }
+        for name, read in read_of.items():
+            sizes = read.sizes
+            first, last, tells = _baskets_told(sizes, whole=whole)
+            told += map(sizes.get, tells, repeat(0))
+            rows.append((
+                name,
+                sum(sizes.values()),
+                read.again,
+                read.uncompressed,
+                len(sizes),
+                first,
+                last,
+                read.read,
+                read.decompress,
+                read.interpret,
+                len(tells),
+            ))  # fmt: skip
+        columns = zip(*rows, strict=True) if rows else [()] * len(BRANCHES_HAVE)
+        return dict(zip(BRANCHES_HAVE, columns, strict=True)) | {BASKET_BYTES: told}
 
     # how it is put in
 
@@ -240,13 +228,8 @@ class Meter:
             with self._noting("a shadow was left"):
                 while self._undo:
                     self._undo.pop()()
-        self._settle()
         self._requested_at_end = self.requested()
-        with self._lock:
-            # what helpers still do is in none of the numbers
-            self._steps = deque(maxlen=0)
-            self._known.clear()
-            self._kept.clear()
+        self._closed = True
         self._sources.clear()
 
     def _noting(self, what: str, *unknown: str) -> noting:
@@ -291,13 +274,6 @@ class Meter:
             if getattr(mapping, "preloaded_arrays", None):
                 self._miss("bytes of branches", "what is preloaded of an RNTuple is read before it can be seen", *SIZES)
 
-    def _named(self, branch: Any) -> BranchRead:
-        """What is known of a branch from now on, under its path in the tree."""
-        read = self._known[id(branch)] = self._read_of(_path(branch))
-        # kept, so that no other gets its number
-        self._kept.append(branch)
-        return read
-
     def _read_of(self, name: str) -> BranchRead:
         return self.branches.setdefault(name, BranchRead())
 
@@ -310,19 +286,27 @@ class Meter:
         here = self._place.here
         if here.first_step is None:
             here.first_step = began
-        here.stepped += cpu
         try:
             chunk, branch, basket = args
-            self._steps.append((get_ident(), branch, basket, chunk.stop - chunk.start, None, cpu))
+            size = chunk.stop - chunk.start
+            if branch is here.tree_branch:
+                here.of_tree.decompress += cpu
+                here.of_tree.add(basket, size)
+            else:
+                here.stepped += cpu
+                part = BranchRead(decompress=cpu)
+                part.add(basket, size)
+                self._came(_path(branch), part, here)
         except Exception as problem:  # noqa: BLE001
             self._miss("baskets", problem, *BY_BRANCH)
         return gives(result)
 
     def _interpreting(self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         here = self._place.here
+        basket: Any = args[0] if args else None
+        branch = getattr(basket, "parent", None)
         # of the branch that is read, the end of all tells the time
-        branch = getattr(args[0], "parent", None) if args else None
-        alone = here.of_tree is None or branch is not here.of_tree
+        alone = branch is not here.tree_branch
         began = thread_time() if alone or here.first_step is None else 0.0
         if here.first_step is None:
             here.first_step = began
@@ -330,43 +314,31 @@ class Meter:
         cpu = thread_time() - began if alone else 0.0
         here.stepped += cpu
         try:
-            (basket,) = args
-            size, uncompressed = (0, _held_by(basket)) if basket.is_embedded else (None, basket.uncompressed_bytes)
-            self._steps.append((get_ident(), branch, basket.basket_num, size, uncompressed, cpu))
+            read = BranchRead(interpret=cpu) if alone else here.of_tree
+            if basket.is_embedded:
+                # nothing was requested for it
+                read.add(basket.basket_num, 0)
+                read.uncompressed += _held_by(basket)
+            else:
+                read.uncompressed += basket.uncompressed_bytes
+            if alone:
+                self._came(_path(branch), read, here)
         except Exception as problem:  # noqa: BLE001
             self._miss("arrays of baskets", problem, *BY_BRANCH)
         return gives(result)
 
-    def _settle(self) -> None:
-        """Count what was noted of TTrees: at once it is cheaper than as it comes, when other code has the caches.
-
-        A step is its thread, branch, basket, size, uncompressed size and CPU time. One of decompression does not tell
-        the uncompressed size, one of interpretation requests nothing: its size is None, or 0 for a basket that came
-        with the tree. What has no basket is the reading of a branch, with the time of waiting in place of the size.
-        """
-        steps, known, own = self._steps, self._known, self._thread
-        with self._lock:
-            while steps:
-                with self._noting("bytes of branches", *BY_BRANCH):
-                    while steps:
-                        thread, branch, basket, size, uncompressed, cpu = steps.popleft()
-                        read = known.get(id(branch)) or self._named(branch)
-                        if basket is None:
-                            read.read = (read.read or 0.0) + size
-                        elif size is not None:
-                            read.add(basket, size)
-                            self._payload += size
-                        if uncompressed is not None:
-                            read.uncompressed += uncompressed
-                            self._uncompressed += uncompressed
-                        if thread != own:
-                            self._helper_cpu += cpu
-                        elif basket is not None and uncompressed is None:
-                            self._decompress += cpu
-                            read.decompress += cpu
-                        else:
-                            self._interpret += cpu
-                            read.interpret += cpu
+    def _came(self, name: str, read: BranchRead, here: _Here) -> None:
+        """Take what was read of a branch of a TTree into the whole; what comes after the end is in none of it."""
+        if self._closed:
+            return
+        if not here.own:
+            with self._lock:
+                self.helper_cpu += read.decompress + read.interpret
+            read.decompress = read.interpret = 0.0
+        known = self.branches.setdefault(name, read)
+        if known is not read:
+            with self._lock:
+                known.join(read)
 
     # any branch, field or column
 
@@ -391,33 +363,34 @@ class Meter:
         which are measured by themselves.
         """
         here = self._place.here
-        if here.of_tree is not None or not args or args[0] is None:
+        if here.tree_branch is not None or not args or args[0] is None:
             return original(*args, **kwargs)
-        here.of_tree = branch = args[0]
+        here.tree_branch = branch = args[0]
+        here.of_tree = read = BranchRead()
         here.first_step = None
         stepped, wall, began = here.stepped, perf_counter(), thread_time()
         try:
             return original(*args, **kwargs)
         finally:
             ended = thread_time()
-            waited = max(perf_counter() - wall - ended + began, 0.0)
-            here.of_tree = None
-            interpreted = 0.0 if here.first_step is None else ended - here.first_step - here.stepped + stepped
-            thread = get_ident()
-            if thread == self._thread:
+            read.read = waited = max(perf_counter() - wall - ended + began, 0.0)
+            here.tree_branch = here.of_tree = None
+            if here.first_step is not None:
+                read.interpret = ended - here.first_step - read.decompress - here.stepped + stepped
+            if here.own:
                 self.read += waited
-            self._steps.append((thread, branch, None, waited, None, interpreted))
-            if len(self._steps) > MOST_STEPS:
-                self._settle()
+            try:
+                self._came(_path(branch), read, here)
+            except Exception as problem:  # noqa: BLE001
+                self._miss("bytes of branches", problem, *BY_BRANCH)
 
     def _column_came(self, read: BranchRead, waited: float, cpu: float) -> None:
         with self._lock:
             read.read = (read.read or 0.0) + waited
-            if get_ident() == self._thread:
-                self._interpret += cpu
+            if self._place.here.own:
                 read.interpret += cpu
             else:
-                self._helper_cpu += cpu
+                self.helper_cpu += cpu
 
     def _column_read(self, handle: Any) -> BranchRead | None:
         """What is known of a Parquet column or an RNTuple field."""
@@ -452,14 +425,11 @@ class Meter:
             locator, uncompressed = [*args, *kwargs.values()][:2]
             (cluster, column), size = pages, int(locator.num_bytes)
             read.add_part(cluster, (column, int(locator.offset)), size)
-            self._payload += size
             read.uncompressed += int(uncompressed)
-            self._uncompressed += int(uncompressed)
-            if get_ident() == self._thread:
-                self._decompress += cpu
+            if here.own:
                 read.decompress += cpu
             else:
-                self._helper_cpu += cpu
+                self.helper_cpu += cpu
         return result
 
     # Parquet
@@ -470,18 +440,15 @@ class Meter:
         with self._lock:
             for group, (compressed, uncompressed) in enumerate(groups):
                 read.add(group, compressed)
-                self._payload += compressed
                 read.uncompressed += uncompressed
-                self._uncompressed += uncompressed
             here = self._place.here
             here.waited += waited
             here.stepped += cpu
-            if get_ident() == self._thread:
+            if here.own:
                 self.read += waited
-                self._decompress += cpu
                 read.decompress += cpu
             else:
-                self._helper_cpu += cpu
+                self.helper_cpu += cpu
 
     # the source
 
@@ -501,7 +468,7 @@ class Meter:
         here = self._place.here
         here.in_chunks = True
         try:
-            if here.of_tree is not None:
+            if here.tree_branch is not None:
                 return original(*args, **kwargs)
             self._watch_queues(*args, *kwargs.values())
             return self._reading(original, *args, **kwargs)
@@ -532,7 +499,7 @@ class Meter:
 
     def _reading(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         here = self._place.here
-        if here.of_tree is not None:
+        if here.tree_branch is not None:
             return original(*args, **kwargs)
         wall, cpu = perf_counter(), thread_time()
         try:
@@ -542,7 +509,7 @@ class Meter:
             waited = max(perf_counter() - wall - cpu, 0.0)
             here.source_cpu += cpu
             here.waited += waited
-            if get_ident() == self._thread:
+            if here.own:
                 self.read += waited
 
     def _watch_file_system(self, source: Any) -> None:
@@ -557,20 +524,20 @@ class Meter:
         self._undo.append(partial(setattr, source, "_fs", system))
 
     def _received(self, data: Any, cpu: float) -> None:
-        thread, size = get_ident(), _size(data)
+        size, own = _size(data), self._place.here.own
         with self._lock:
             if self.transferred is not None:
                 self.transferred += size
-            if thread != self._thread:
-                self._helper_cpu += cpu
+            if not own:
+                self.helper_cpu += cpu
 
 
-def _baskets_told(sizes: dict[int, int], *, whole: bool) -> Sequence[int]:
-    """Baskets whose sizes travel: all from the first to the last one, or these two."""
-    if len(sizes) < 2:
-        return tuple(sizes)
+def _baskets_told(sizes: dict[int, int], *, whole: bool) -> tuple[int | None, int | None, Sequence[int]]:
+    """First and last basket, and those whose sizes travel: all from the first to the last one, or these two."""
+    if not sizes:
+        return None, None, ()
     first, last = min(sizes), max(sizes)
-    return range(first, last + 1) if whole else (first, last)
+    return first, last, range(first, last + 1) if whole or first == last else (first, last)
 
 
 def _path(branch: Any) -> str:
@@ -633,20 +600,35 @@ def _future_of(executor: Any) -> Callable[[Any], Any] | None:
 class _Place(threading.local):
     """Leads a thread to what is its own."""
 
-    def __init__(self) -> None:
-        self.here = _Here()
+    def __init__(self, thread: int) -> None:
+        self.here = _Here(own=get_ident() == thread)
 
 
 class _Here:
     """What a thread reads at the moment, and what it did so far."""
 
-    __slots__ = ("branch", "first_step", "in_chunks", "of_tree", "pages", "source_cpu", "stepped", "waited")
+    __slots__ = (
+        "branch",
+        "first_step",
+        "in_chunks",
+        "of_tree",
+        "own",
+        "pages",
+        "source_cpu",
+        "stepped",
+        "tree_branch",
+        "waited",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, *, own: bool) -> None:
+        self.own = own
+        """Whether it is the thread that made the meter."""
         self.branch: BranchRead | None = None
         """Field of an RNTuple, or column."""
-        self.of_tree: Any = None
+        self.tree_branch: Any = None
         """Branch of a TTree."""
+        self.of_tree: Any = None
+        """What is read of that branch."""
         self.first_step: float | None = None
         """The thread's CPU time at which the first step of that branch began."""
         self.pages: tuple[int, int] | None = None
@@ -654,7 +636,7 @@ class _Here:
         self.in_chunks = False
         self.waited = self.source_cpu = 0.0
         self.stepped = 0.0
-        """CPU time of steps that were measured by themselves."""
+        """CPU time of what was measured by itself, and is not of the branch that is read."""
 
 
 class _Shadow(partial[Any]):
