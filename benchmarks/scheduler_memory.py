@@ -27,7 +27,15 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.dask import DRAIN_BYTES, DaskMetricsBackend
 from roastcoffea.backends.scheduler import BLOCK, LOG_CAP, CollectorPlugin
-from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_records
+from roastcoffea.records.wire import (
+    ANNOTATION,
+    BASKET_BYTES,
+    BASKETS_TOLD,
+    BRANCHES,
+    BRANCHES_HAVE,
+    METADATA_KEY,
+    packed_records,
+)
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from stand_ins import NAME, SPAN, Scheduler, Task, started_plugin
@@ -88,7 +96,9 @@ class Found:
 
 def chunk_record() -> bytes:
     """Record of a chunk that read 20 columns, about as a worker packs it."""
-    columns = [f"Jet_{name}{number}-data" for number in range(5) for name in ("pt", "eta", "phi", "mass")]
+    names = [f"Jet_{name}{number}" for number in range(5) for name in ("pt", "eta", "phi", "mass")]
+    branches: dict[str, Any] = {name: [2**20 + place for place in range(len(names))] for name in BRANCHES_HAVE}
+    branches |= {"branch": names, BASKETS_TOLD: [1] * len(names), BASKET_BYTES: branches["bytes_payload"]}
     figures = dict.fromkeys(
         ("start", "stop", "wall_seconds", "cpu_seconds", "process_cpu_seconds"), BEGINNING + 0.123456
     )
@@ -104,7 +114,8 @@ def chunk_record() -> bytes:
         "outcome": "ok",
     }
     numbers = {"entry_start": 100_000, "entry_stop": 200_000, "events": 100_000, "run_id": 12_345, "overlaps": 0}
-    return packed_records([texts | numbers | figures | sizes | {"coffea_columns": columns}])
+    columns = {f"{name}-data" for name in names}
+    return packed_records([texts | numbers | figures | sizes | {"coffea_columns": columns, BRANCHES: branches}])
 
 
 def scenario(load: Load, drain: bool) -> Found:

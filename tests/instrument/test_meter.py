@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import awkward as ak
 import fsspec
@@ -299,6 +299,50 @@ def test_threads_of_the_processor_may_read(folder: Path, file: str, sizes: Calla
         (chunk,) = measurement.run.chunks.to_pylist()
         assert chunk["decompress_seconds"] <= chunk["cpu_seconds"]
         assert chunk["helper_cpu_seconds"] > 0
+
+
+class Late:
+    """A thread that reads a branch, and what it waits for between decompression and interpretation."""
+
+    threads: ClassVar[list[threading.Thread]] = []
+    came: ClassVar = threading.Semaphore(0)
+    ended: ClassVar = threading.Event()
+
+
+def read_ahead(events: Any) -> float:
+    Late.threads.append(threading.Thread(target=total_of_f0, args=(events,)))
+    Late.threads[-1].start()
+    assert Late.came.acquire(timeout=60)
+    return 0.0
+
+
+def test_what_a_thread_still_reads_at_the_end_is_payload(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = uproot.AsDtype.basket_array
+
+    def held(self: Any, *args: Any, **kwargs: Any) -> Any:
+        Late.came.release()
+        assert Late.ended.wait(60)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(uproot.AsDtype, "basket_array", held)
+    try:
+        _, measurement = outcome(folder / "tree.root", read_ahead)
+    finally:
+        Late.ended.set()
+        for thread in Late.threads:
+            thread.join()
+    assert measurement.byte_ledger["payload"] > 0
+    assert measurement.byte_ledger.residual == 0
+
+
+def test_of_baskets_far_apart_the_first_and_the_last_tell_their_sizes() -> None:
+    meter = Meter()
+    meter.branches["far"] = read = meter_module.BranchRead()
+    for basket in (0, 10**9):
+        read.add(basket, 5)
+    columns = meter.branch_columns()
+    assert [columns[name] for name in ("baskets", "basket_first", "basket_last")] == [(2,), (0,), (10**9,)]
+    assert columns["basket_bytes"] == [5, 5]
 
 
 @pytest.mark.filterwarnings("ignore:the filter_branch kwarg:DeprecationWarning")

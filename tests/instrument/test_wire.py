@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import lz4.block
 import numpy as np
 import pytest
 from coffea.processor.executor import WorkItem
@@ -13,6 +12,7 @@ from roastcoffea.backends import received
 from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.instrument.channels import taken_from
 from roastcoffea.instrument.probe import Probe
+from roastcoffea.records import wire
 from roastcoffea.records.wire import BASKET_BYTES, BASKETS_TOLD, BRANCHES_HAVE, packed_records, unpacked_records
 
 CALL = {"call": "ours"}
@@ -54,9 +54,17 @@ def test_records_survive_packing() -> None:
     record = {"dataset": "ünïcode", "bytes": 2**60, "seconds": 0.123456789, "none": None, "columns": {"b", "a"}}
     first, second = unpacked_records(packed_records([record, record]))
     assert first == second == record | {"columns": ["a", "b"]}
-    for damaged in (b"damaged", packed_records([record])[:-1]):
-        with pytest.raises(lz4.block.LZ4BlockError):
+
+
+def test_records_that_are_not_whole_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = packed_records([{"id": 1, "dataset": "ttbar", "branch_reads": as_columns([branch("Jet_pt", [5], 0.5)])}])
+    flipped = [packed[:place] + bytes([byte ^ 16]) + packed[place + 1 :] for place, byte in enumerate(packed)]
+    for damaged in (b"", b"damaged", packed[:-1], packed + b"0", *flipped):
+        with pytest.raises(ValueError, match="damaged"):
             unpacked_records(damaged)
+    monkeypatch.setattr(wire, "SEED", 1)
+    with pytest.raises(ValueError, match="another version"):
+        unpacked_records(packed)
 
 
 @pytest.mark.parametrize("size", [2**32 - 1, 2**32])
@@ -143,6 +151,13 @@ def test_numbers_of_numpy_in_records() -> None:
     ]
     (read,) = home.branch_reads(chunks).to_pylist()
     assert (read["basket_bytes"], read["bytes_payload"], read["read_seconds"]) == ([5, 7], 12, 0.5)
+
+
+def test_a_figure_that_is_many_costs_no_other_record() -> None:
+    home = ReceivedRecords()
+    home.take(packed_records([CALL | {"id": 1}, CALL | {"id": 2, "start": np.array([1.0, 2.0])}]))
+    assert home.chunks({"ours"})["id"].to_pylist() == [1]
+    assert len(home.problems) == 1
 
 
 @pytest.mark.parametrize("bad", [{"events": "many"}, {"entry_start": 2**70}, {"start": [1.0]}, {"dataset": 5}])

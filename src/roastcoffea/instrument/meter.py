@@ -155,8 +155,8 @@ class Meter:
     def branch_columns(self) -> dict[str, Sequence[Any]]:
         """Columns of the branches that were read, see `records.wire.packed_records`."""
         read_of = {name: read for name, read in sorted(self.branches.items()) if read.sizes or read.uncompressed}
-        baskets = sum([len(read.sizes) for read in read_of.values()])
-        whole = baskets <= INNER_SIZES + 2 * len(read_of)
+        spans = [max(read.sizes) - min(read.sizes) + 1 for read in read_of.values() if read.sizes]
+        whole = sum(spans) <= INNER_SIZES + 2 * len(spans)
         rows: list[tuple[Any, ...]] = []
         told: list[int] = []
         for name, read in read_of.items():
@@ -289,7 +289,7 @@ class Meter:
         try:
             chunk, branch, basket = args
             size = chunk.stop - chunk.start
-            if branch is here.tree_branch:
+            if here.own and branch is here.tree_branch:
                 here.of_tree.decompress += cpu
                 here.of_tree.add(basket, size)
             else:
@@ -305,8 +305,8 @@ class Meter:
         here = self._place.here
         basket: Any = args[0] if args else None
         branch = getattr(basket, "parent", None)
-        # of the branch that is read, the end of all tells the time
-        alone = branch is not here.tree_branch
+        # of the branch that is read, the end of all tells the time; another thread may not come to it before all ends
+        alone = not here.own or here.of_tree is None or branch is not here.tree_branch
         began = thread_time() if alone or here.first_step is None else 0.0
         if here.first_step is None:
             here.first_step = began

@@ -20,4 +20,7 @@ BRANCH_READ_COLUMNS: Final[tuple[Column, ...]] = (
     Column("decompress_seconds", "number", "s", "CPU time of the thread in decompression"),
     Column("interpret_seconds", "number", "s", "CPU time of the thread in interpretation"),
 )
-"""One row for each branch that an attempt read. A basket that arrived with the tree (embedded) has size 0."""
+"""One row for each branch that an attempt read. A basket that arrived with the tree (embedded) has size 0.
+
+Seconds are given to one part in 32,768, and never too many.
+"""

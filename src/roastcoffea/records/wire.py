@@ -1,7 +1,8 @@
-"""The log that the scheduler's plugin keeps and the client drains: packed entries, read in the order of writing.
+"""How records travel: the log that the scheduler's plugin keeps and the client drains, and the records of workers.
 
-An entry is a kind (one letter), the length of its payload, and the payload. Strings that recur are written once and
-then meant by their number. Formats are text rather than `struct.Struct`: this module must survive pickling by value.
+The log has packed entries, read in the order of writing. An entry is a kind (one letter), the length of its payload,
+and the payload. Strings that recur are written once and then meant by their number. Formats are text rather than
+`struct.Struct`: this module must survive pickling by value.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import numbers
 import operator
 import struct
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
@@ -175,15 +177,21 @@ DICTIONARY: Final = "".join(f',"{column.name}":' for column in CHUNK_COLUMNS if 
 """What the compression takes for known, as it stands in each record."""
 
 COLUMNS_READ: Final = "coffea_columns"
+UNLIKE_BRANCHES: Final = "unlike_branches"
 OF_EACH_BRANCH: Final = "-data"
-"""coffea's name of the column of a branch is with this most of the time: only where it differs, it travels."""
+"""coffea's name of the column of a branch is with this most of the time: what travels is how its columns differ."""
+
+SEED: Final = zlib.crc32(repr((DICTIONARY, FIGURES, BRANCHES_HAVE)).encode())
+CHECK: Final = "<I"
+CHECK_SIZE: Final = 4
+"""Packed records begin with their checksum; it begins with what both sides must have in common."""
 
 
 def packed_records(records: list[dict[str, Any]]) -> bytes:
     """Records as opaque bytes, which nobody has to unpickle: JSON, figures, and the numbers of branches, compressed.
 
-    A record's branches come as columns: `BRANCHES_HAVE`, and `BASKET_BYTES`. LZ4 takes a tenth of the time of zlib, and
-    coffea brings it.
+    A record's branches come as columns: `BRANCHES_HAVE`, and `BASKET_BYTES`. LZ4 is far faster than zlib, and coffea
+    brings it.
     """
     import lz4.block
 
@@ -194,13 +202,13 @@ def packed_records(records: list[dict[str, Any]]) -> bytes:
         columns = told.pop(BRANCHES, None)
         branches, of_branches = _packed_branches(columns) if columns and columns["branch"] else ([], [])
         if isinstance(told.get(COLUMNS_READ), set):
-            told[COLUMNS_READ] = _unlike_branches(told[COLUMNS_READ], columns["branch"] if columns else ())
+            told[UNLIKE_BRANCHES] = _unlike_branches(told.pop(COLUMNS_READ), columns["branch"] if columns else ())
         heads.append([told, len(figures), *branches])
         tails += figures
         tails += of_branches
     head = _encoded(heads).encode()
     packed: bytes = lz4.block.compress(b"".join([struct.pack("<I", len(head)), head, *tails]), dict=DICTIONARY)
-    return packed
+    return struct.pack(CHECK, zlib.crc32(packed, SEED)) + packed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,7 +230,10 @@ def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
     """Give the records that `packed_records` packed, with their branches as `PackedBranches`; it needs NumPy."""
     import lz4.block
 
-    data = lz4.block.decompress(blob, dict=DICTIONARY)
+    packed = blob[CHECK_SIZE:]
+    if blob[:CHECK_SIZE] != struct.pack(CHECK, zlib.crc32(packed, SEED)):
+        raise ValueError("they are damaged, or another version of roastcoffea packed them")
+    data = lz4.block.decompress(packed, dict=DICTIONARY)
     at = 4 + struct.unpack_from("<I", data)[0]
     records: list[dict[str, Any]] = []
     for record, planes, *branches in json.loads(data[4:at]):
@@ -237,21 +248,22 @@ def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
             seconds = _unpacked_seconds(data, at, len(names) * len(BRANCH_SECONDS))
             at += len(seconds) * len(SECONDS_PLANES)
             record[BRANCHES] = _unpacked_branches(names, integers, seconds)
-        if isinstance(record.get(COLUMNS_READ), dict):
-            record[COLUMNS_READ] = _columns_read(record[COLUMNS_READ], record[BRANCHES].names if branches else ())
+        if UNLIKE_BRANCHES in record:
+            more, less = record.pop(UNLIKE_BRANCHES)
+            record[COLUMNS_READ] = _columns_read(more, less, record[BRANCHES].names if branches else ())
         records.append(record)
     return records
 
 
-def _unlike_branches(columns: set[Any], branches: Sequence[str]) -> dict[str, set[Any]]:
-    """How the columns that coffea told differ from those that the branches read have most of the time."""
+def _unlike_branches(columns: set[Any], branches: Sequence[str]) -> tuple[list[Any], list[str]]:
+    """What coffea told beside the usual columns of the branches, and what of those it did not tell."""
     usual = {name + OF_EACH_BRANCH for name in branches}
-    return {"more": columns - usual, "less": usual - columns}
+    return [*(columns - usual)], [*(usual - columns)]
 
 
-def _columns_read(unlike: dict[str, list[str]], branches: Sequence[str]) -> list[str]:
+def _columns_read(more: list[str], less: list[str], branches: Sequence[str]) -> list[str]:
     usual = {name + OF_EACH_BRANCH for name in branches}
-    return sorted((usual - set(unlike["less"])) | set(unlike["more"]))
+    return sorted((usual - set(less)) | set(more))
 
 
 def _unpacked_figures(figures: bytes) -> Iterator[tuple[str, Any]]:
@@ -293,10 +305,10 @@ def _figures_apart(record: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]
     """A copy of a record without its figures, and these; none, and a whole copy, where a value does not fit."""
     rest = dict(record)
     figures = [*map(rest.pop, NUMBERS, repeat(NO_NUMBER)), *map(rest.pop, INTEGERS, repeat(NO_INTEGER))]
-    if None in figures:
-        missing = [NO_NUMBER] * len(NUMBERS) + [NO_INTEGER] * len(INTEGERS)
-        figures = [none if figure is None else figure for figure, none in zip(figures, missing, strict=True)]
     try:
+        if None in figures:
+            missing = [NO_NUMBER] * len(NUMBERS) + [NO_INTEGER] * len(INTEGERS)
+            figures = [none if figure is None else figure for figure, none in zip(figures, missing, strict=True)]
         data = struct.pack(FIGURES_PACKING, *figures)
     except (struct.error, OverflowError, TypeError, ValueError):
         return dict(record), []
