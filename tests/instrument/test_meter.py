@@ -28,8 +28,10 @@ from coffea.processor.executor import WorkItem
 from fsspec.implementations.local import LocalFileSystem
 from storage import baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
 
-from roastcoffea import MetricsCollector
+from roastcoffea import MetricsCollector, track_time
 from roastcoffea.instrument import meter as meter_module
+from roastcoffea.instrument.attempt import Attempt
+from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.meter import Meter
 from roastcoffea.measurement import Measurement
 
@@ -314,6 +316,20 @@ def read_ahead(events: Any) -> float:
     Late.threads[-1].start()
     assert Late.came.acquire(timeout=60)
     return 0.0
+
+
+def thread_locals() -> set[int]:
+    return {id(thing) for thing in gc.get_objects() if issubclass(type(thing), threading.local)}
+
+
+def test_nothing_of_an_attempt_is_local_to_threads() -> None:
+    """In CPython 3.11 a `threading.local` that is collected as garbage can stop a process that Dask profiles."""
+    before = thread_locals()
+    attempt = Attempt(DaskTask())
+    with attempt.current(), track_time("jets"):
+        attempt.meter.options({})
+        assert thread_locals() <= before
+    attempt.end()
 
 
 def test_what_a_thread_still_reads_at_the_end_is_payload(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

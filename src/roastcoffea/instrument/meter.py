@@ -20,7 +20,7 @@ from time import perf_counter, thread_time
 from typing import Any, Final
 
 from roastcoffea.errors import error_text, noting
-from roastcoffea.instrument.shared import made_once
+from roastcoffea.instrument.shared import ByThread, made_once
 from roastcoffea.records.wire import BASKET_BYTES, BRANCHES_HAVE
 
 OPTION: Final = "roastcoffea"
@@ -110,7 +110,8 @@ class Meter:
         self.handler: Any = None
         self._requested_at_end: int | None = None
         self._closed = False
-        self._place = _Place(get_ident())
+        own = get_ident()
+        self._place = ByThread(lambda thread: _Here(own=thread == own))
         self.in_process = False
         """Whether process() goes on: metadata that is read in it comes late."""
 
@@ -283,7 +284,7 @@ class Meter:
         began = thread_time()
         result = task(*args, **kwargs)
         cpu = thread_time() - began
-        here = self._place.here
+        here = self._place[get_ident()]
         if here.first_step is None:
             here.first_step = began
         try:
@@ -302,7 +303,7 @@ class Meter:
         return gives(result)
 
     def _interpreting(self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        here = self._place.here
+        here = self._place[get_ident()]
         basket: Any = args[0] if args else None
         branch = getattr(basket, "parent", None)
         # of the branch that is read, the end of all tells the time; another thread may not come to it before all ends
@@ -343,7 +344,7 @@ class Meter:
     # any branch, field or column
 
     def _extract_column(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        here = self._place.here
+        here = self._place[get_ident()]
         read = None if here.branch is not None or not args or args[0] is None else self._column_read(args[0])
         if read is None:
             return original(*args, **kwargs)
@@ -362,7 +363,7 @@ class Meter:
         From the first step on, what is not decompression is interpretation. A grouped branch has steps of others in it,
         which are measured by themselves.
         """
-        here = self._place.here
+        here = self._place[get_ident()]
         if here.tree_branch is not None or not args or args[0] is None:
             return original(*args, **kwargs)
         here.tree_branch = branch = args[0]
@@ -387,7 +388,7 @@ class Meter:
     def _column_came(self, read: BranchRead, waited: float, cpu: float) -> None:
         with self._lock:
             read.read = (read.read or 0.0) + waited
-            if self._place.here.own:
+            if self._place[get_ident()].own:
                 read.interpret += cpu
             else:
                 self.helper_cpu += cpu
@@ -401,7 +402,7 @@ class Meter:
     # RNTuple
 
     def _cluster_pages(self, ntuple: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        here = self._place.here
+        here = self._place[get_ident()]
         before = here.pages
         with self._noting("bytes of branches", *BY_BRANCH):
             ntuple.page_link_list  # noqa: B018  (a list of pages is metadata, and is read when it is first asked for)
@@ -413,7 +414,7 @@ class Meter:
             here.pages = before
 
     def _locator(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        here = self._place.here
+        here = self._place[get_ident()]
         read, pages = here.branch, here.pages
         if pages is None or read is None:
             return original(*args, **kwargs)
@@ -441,7 +442,7 @@ class Meter:
             for group, (compressed, uncompressed) in enumerate(groups):
                 read.add(group, compressed)
                 read.uncompressed += uncompressed
-            here = self._place.here
+            here = self._place[get_ident()]
             here.waited += waited
             here.stepped += cpu
             if here.own:
@@ -453,7 +454,7 @@ class Meter:
     # the source
 
     def _chunk(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        here = self._place.here
+        here = self._place[get_ident()]
         if here.in_chunks:
             return original(*args, **kwargs)
         chunk = self._reading(original, *args, **kwargs)
@@ -465,7 +466,7 @@ class Meter:
         return chunk
 
     def _chunks(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        here = self._place.here
+        here = self._place[get_ident()]
         here.in_chunks = True
         try:
             if here.tree_branch is not None:
@@ -498,7 +499,7 @@ class Meter:
             found.__dict__.pop("wait", None)
 
     def _reading(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        here = self._place.here
+        here = self._place[get_ident()]
         if here.tree_branch is not None:
             return original(*args, **kwargs)
         wall, cpu = perf_counter(), thread_time()
@@ -524,7 +525,7 @@ class Meter:
         self._undo.append(partial(setattr, source, "_fs", system))
 
     def _received(self, data: Any, cpu: float) -> None:
-        size, own = _size(data), self._place.here.own
+        size, own = _size(data), self._place[get_ident()].own
         with self._lock:
             if self.transferred is not None:
                 self.transferred += size
@@ -595,13 +596,6 @@ def _future_of(executor: Any) -> Callable[[Any], Any] | None:
     from uproot.source import futures
 
     return futures.TrivialFuture if type(executor) is futures.TrivialExecutor else None
-
-
-class _Place(threading.local):
-    """Leads a thread to what is its own."""
-
-    def __init__(self, thread: int) -> None:
-        self.here = _Here(own=get_ident() == thread)
 
 
 class _Here:

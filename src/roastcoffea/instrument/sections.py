@@ -6,10 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, Final
 
 from roastcoffea.errors import error_text, noting
 from roastcoffea.instrument.gauges import Interval
+from roastcoffea.instrument.shared import ByThread
 
 TIME: Final = "time"
 MEMORY: Final = "memory"
@@ -161,7 +163,7 @@ class Sections:
         self._sections: dict[str, Section] = {}
         self._open: set[Entry] = set()
         self._closed = False
-        self._here = threading.local()
+        self._stacks: ByThread[list[Pass]] = ByThread(lambda _: [])
         # the collection of garbage may end a generator, and a section in it, while this thread holds the lock
         self._lock = threading.RLock()
 
@@ -196,11 +198,7 @@ class Sections:
 
     def _stack(self) -> list[Pass]:
         """Open passes of this thread, the innermost last."""
-        try:
-            stack: list[Pass] = self._here.stack
-        except AttributeError:
-            stack = self._here.stack = []
-        return stack
+        return self._stacks[get_ident()]
 
     def _new_section(self, path: str) -> Section | None:
         if len(self._sections) >= MOST_SECTIONS:
