@@ -24,8 +24,8 @@ Value = TypeVar("Value")
 class ByThread(dict[int, Value]):
     """What each thread has of its own, by the thread's identity; `make` gives what one begins with.
 
-    No `threading.local`: until 3.12 Python stops for good where one is collected as garbage while all threads' frames
-    are asked for, and Dask's profiler asks a hundred times a second.
+    No `threading.local`: CPython 3.11 can stop for good where one is collected as garbage while all threads' frames are
+    asked for, and Dask's profiler asks a hundred times a second.
     """
 
     def __init__(self, make: Callable[[int], Value]) -> None:
