@@ -30,15 +30,15 @@ def closed_spool(tmp_path: Path) -> str:
 
 
 def test_only_records_that_dask_brings_home_are_of_its_task(client: Client) -> None:
-    def identities() -> list[tuple[Any, ...]]:
-        tasks = [WaysHome(*ways).task() for ways in ((("topic",),), ((), None, True))]
-        return [(task.key, task.run_id is None, task.worker_address) for task in tasks]
+    def identities() -> list[dict[str, Any]]:
+        return [WaysHome(*ways).task().known for ways in ((("topic",),), ((), None, True))]
 
     future = client.submit(identities, key="outer", pure=False)
     with_dask, without = future.result()
-    assert with_dask[:2] == ("outer", False)
-    assert with_dask[2] in client.scheduler_info()["workers"]
-    assert without == (None, True, None)
+    assert with_dask["key"] == "outer"
+    assert with_dask["run_id"] is not None
+    assert with_dask["worker"] in client.scheduler_info()["workers"]
+    assert without == {}
 
 
 def test_a_local_executor_in_a_dask_task(client: Client, sample: dict[str, Any]) -> None:

@@ -67,6 +67,18 @@ def test_records_that_are_not_whole_are_told(monkeypatch: pytest.MonkeyPatch) ->
         unpacked_records(packed)
 
 
+@pytest.mark.parametrize("text", ["", "ünïcode", "two\nlines", "\n", "\0", "\0\n\0", "file\udcff.root", '["]'])
+def test_any_text_survives_packing(text: str) -> None:
+    reads = {"branch_reads": as_columns([branch(text, [5], 0.5)]), "coffea_columns": {f"{text}-offsets"}}
+    first, second = unpacked_records(packed_records([{"error": text, "tree": None} | reads, {"dataset": "a", "id": 2}]))
+    assert second == {"dataset": "a", "id": 2}
+    assert first.pop("branch_reads").names == [text]
+    assert {name: told for name, told in first.items() if told is not None} == {
+        "error": text,
+        "coffea_columns": [f"{text}-offsets"],
+    }
+
+
 @pytest.mark.parametrize("size", [2**32 - 1, 2**32])
 def test_sizes_of_any_width_survive_packing(size: int) -> None:
     home = taken({"id": 1, "branch_reads": as_columns([branch("Jet_pt", [size], 0.5)])})

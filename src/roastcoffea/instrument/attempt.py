@@ -56,10 +56,8 @@ class Clocks:
             "cpu_seconds": cpu - self._cpu,
             "process_cpu_seconds": process_cpu - self._process_cpu,
             "core_wait_seconds": None if waited is None or self._waited is None else waited - self._waited,
-            "worker": self._task.worker_address or process_name(),
             "thread": threading.get_ident(),
-            "key": self._task.key,
-            "run_id": self._task.run_id,
+            **(self._task.known or {"worker": process_name()}),
         }
 
 
@@ -113,8 +111,10 @@ class Attempt:
             outcome=CHECKPOINT if self._loaded else OK,
         )
         record[BRANCHES] = branches
-        record[SECTIONS] = self._open.sections.rows()
-        record[TOLD] = [*self.problems, *self.meter.problems, *self._open.sections.problems]
+        if sections := self._open.sections.rows():
+            record[SECTIONS] = sections
+        if problems := [*self.problems, *self.meter.problems, *self._open.sections.problems]:
+            record[TOLD] = problems
         if self.meter.unknown and not self._loaded:
             record.update(dict.fromkeys(self.meter.unknown))
         if error is not None:

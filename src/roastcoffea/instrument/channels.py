@@ -122,21 +122,19 @@ def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
 
 
 class DaskTask:
-    """The Dask task that runs on this thread, if there is one, and it is to be known (`on_dask`)."""
+    """The Dask task that runs on this thread, if there is one, and it is to be known (`on_dask`).
 
-    worker_address: str | None = None
-    key: str | None = None
-    run_id: int | None = None
+    `known` is what records tell of it.
+    """
 
     def __init__(self, *, on_dask: bool = True) -> None:
         self._state = None
+        self.known: dict[str, Any] = {}
         worker = _dask_worker() if on_dask else None
         if worker is not None:
             key = worker.get_current_task()
             self._state = worker.state.tasks[key]
-            self.worker_address = worker.address
-            self.key = str(key)
-            self.run_id = self._state.run_id
+            self.known = {"worker": worker.address, "key": str(key), "run_id": self._state.run_id}
 
     def send(self, records: bytes, topics: tuple[str, ...], *, failed: bool) -> None:
         """Send packed records with the end of the task; those of one that failed as an event."""

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
+from types import ModuleType
+from typing import Final
 
 from roastcoffea.instrument.shared import joined, leave, lock_of
 
+resource: ModuleType | None
+try:
+    import resource
+except ImportError:
+    resource = None
+
 _STATE = "_roastcoffea_open_intervals"
+_earlier_programs: Final[dict[str, int]] = {}
+"""Memory that the programs which the process ran before this one took at most: the accounting's mark is never below."""
+
 LONGEST_STATUS = 16384
+LONGEST_LINE = 256
 
 SLACK = 1 << 20
 """Bytes by which two readings of memory that has not changed may differ; the peak is no better known than this."""
@@ -55,11 +67,7 @@ def _highest_and_resident_memory() -> tuple[int | None, int | None]:
 
 def _highest_by_usage() -> int | None:
     """High-water mark as the system's accounting has it; a tenth of the cost, and see `Interval` for when it holds."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return None if resource is None else int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024
 
 
 def _kilobytes(text: bytes, name: bytes) -> int:
@@ -94,7 +102,7 @@ class CoreWait:
     def seconds(self) -> float | None:
         """Seconds since the thread began; None where nothing tells."""
         try:
-            return int(os.pread(self._file, LONGEST_STATUS, 0).split()[1]) * 1e-9
+            return int(os.pread(self._file, LONGEST_LINE, 0).split()[1]) * 1e-9
         except (OSError, IndexError, ValueError):
             return None
 
@@ -123,6 +131,7 @@ class Interval:
     """
 
     def __init__(self, *, part: bool = False) -> None:
+        self.before: int | None = None
         self.after: int | None = None
         self.peak: int | None = None
         self.overlaps = 0
@@ -134,10 +143,17 @@ class Interval:
                 for other in tuple(self._state.open):
                     other.raise_peak(mark)
             self._exact = _restart_highest_resident_memory()
-            self.before = self.peak = resident_memory()
-            self._mark_before = None if self._exact else _highest_and_resident_memory()[0]
             usage = _highest_by_usage() if self._exact else None
-            self._by_usage = usage is not None and self.before is not None and usage <= self.before + SLACK
+            if usage is not None and usage > _earlier_programs.get("at most", usage):
+                # as the mark has just been restarted
+                self._by_usage, self.before = True, usage
+            else:
+                self.before = resident_memory()
+                self._by_usage = usage is not None and self.before is not None and usage <= self.before + SLACK
+                if usage is not None and self._by_usage:
+                    _earlier_programs["at most"] = usage
+            self.peak = self.before
+            self._mark_before = None if self._exact else _highest_and_resident_memory()[0]
             whole = [interval for interval in tuple(self._state.open) if not interval.part]
             for interval in whole:
                 interval.overlaps = max(interval.overlaps, len(whole) - 1)

@@ -8,18 +8,18 @@ version of uproot or coffea lacks what is shadowed, what cannot be metered is un
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import repeat
-from operator import getitem
+from operator import attrgetter, getitem
 from queue import Queue
 from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.errors import error_text, noting
+from roastcoffea.errors import error_text
 from roastcoffea.instrument.shared import ByThread, made_once
 from roastcoffea.records.wire import BASKET_BYTES, BRANCHES_HAVE
 
@@ -31,6 +31,7 @@ INNER_SIZES: Final = 256
 
 SIZES: Final = ("bytes_payload", "bytes_metadata", "bytes_uncompressed", "branches")
 BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_seconds")
+AS_COLUMNS: Final = attrgetter("sizes", "again", "uncompressed", "read", "decompress", "interpret")
 WAITED: Final = ("read_seconds", "wait_seconds")
 READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 """Columns of a chunk's record that are unknown where one of the meter's views is missing."""
@@ -39,16 +40,15 @@ READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 class BranchRead:
     """One branch as this attempt read it, or a part of that."""
 
-    __slots__ = ("again", "decompress", "interpret", "parts", "read", "sizes", "uncompressed")
+    parts: set[Any] | None = None
+    again = 0
+    uncompressed = 0
+    read: float | None = None
+    decompress = 0.0
+    interpret = 0.0
 
-    def __init__(self, decompress: float = 0.0, interpret: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.sizes: dict[int, int] = {}
-        self.parts: set[Any] | None = None
-        self.again = 0
-        self.uncompressed = 0
-        self.read: float | None = None
-        self.decompress = decompress
-        self.interpret = interpret
 
     def add(self, basket: int, size: int) -> None:
         """Count a basket that was requested."""
@@ -88,32 +88,36 @@ class Meter:
     Readings are of the thread that made the meter; work that others do for it is in `helper_cpu`.
     """
 
+    read = 0.0
+    """Time for which the thread has waited for storage so far."""
+    helper_cpu = 0.0
+    """CPU time of other threads so far."""
+    in_process = False
+    """Whether process() goes on: metadata that is read in it comes late."""
+    late_metadata = 0
+    transferred: int | None = 0
+    tree_branches: int | None = None
+    file_bytes: int | None = None
+    handler: Any = None
+    _parquet: _ParquetReads | None = None
+    _clusters = False
+    _in_line = False
+    """Whether a thread that reads a branch of a TTree makes arrays of its baskets itself."""
+    _requested_at_end: int | None = None
+    _closed = False
+
     def __init__(self) -> None:
         self.branches: dict[str, BranchRead] = {}
+        self._by_others: dict[str, BranchRead] = {}
         self.problems: list[str] = []
-        self.read = 0.0
-        """Time for which the thread has waited for storage so far."""
-        self.helper_cpu = 0.0
-        """CPU time of other threads so far."""
-        self.late_metadata = 0
-        self.transferred: int | None = 0
-        self.tree_branches: int | None = None
-        self.file_bytes: int | None = None
+        self.unknown: set[str] = set()
+        """Columns of a chunk's record that could not be metered."""
         self._lock = threading.RLock()
         self._sources: list[Any] = []
         self._kinds: list[str] = []
         self._undo: list[Callable[[], None]] = []
-        self._clusters = False
-        self.unknown: set[str] = set()
-        """Columns of a chunk's record that could not be metered."""
-        self._parquet: _ParquetReads | None = None
-        self.handler: Any = None
-        self._requested_at_end: int | None = None
-        self._closed = False
         own = get_ident()
         self._place = ByThread(lambda thread: _Here(own=thread == own))
-        self.in_process = False
-        """Whether process() goes on: metadata that is read in it comes late."""
 
     # what is asked of it
 
@@ -134,7 +138,7 @@ class Meter:
 
     def _reads(self) -> list[BranchRead]:
         # other threads may still add to them
-        return list(self.branches.values())
+        return [*self.branches.values(), *self._by_others.values()]
 
     @property
     def source(self) -> str | None:
@@ -149,36 +153,39 @@ class Meter:
             return self._requested_at_end
         try:
             return sum([int(source.num_requested_bytes) for source in self._sources])
-        except Exception as problem:  # noqa: BLE001
+        except Exception as problem:
             self._miss("bytes requested from storage", problem, *READ)
             return None
 
     def branch_columns(self) -> dict[str, Sequence[Any]]:
         """Columns of the branches that were read, see `records.wire.packed_records`."""
-        read_of = {name: read for name, read in sorted(self.branches.items()) if read.sizes or read.uncompressed}
-        spans = [max(read.sizes) - min(read.sizes) + 1 for read in read_of.values() if read.sizes]
-        whole = sum(spans) <= INNER_SIZES + 2 * len(spans)
-        rows: list[tuple[Any, ...]] = []
-        told: list[int] = []
-        for name, read in read_of.items():
-            sizes = read.sizes
-            first, last, tells = _baskets_told(sizes, whole=whole)
-            told += map(sizes.get, tells, repeat(0))
-            rows.append((
-                name,
-                sum(sizes.values()),
-                read.again,
-                read.uncompressed,
-                len(sizes),
-                first,
-                last,
-                read.read,
-                read.decompress,
-                read.interpret,
-                len(tells),
-            ))  # fmt: skip
-        columns = zip(*rows, strict=True) if rows else [()] * len(BRANCHES_HAVE)
-        return dict(zip(BRANCHES_HAVE, columns, strict=True)) | {BASKET_BYTES: told}
+        with self._lock:
+            return self._branch_columns()
+
+    def _branch_columns(self) -> dict[str, Sequence[Any]]:
+        names = [name for name, read in sorted(self.branches.items()) if read.sizes or read.uncompressed]
+        if not names:
+            return dict.fromkeys((*BRANCHES_HAVE, BASKET_BYTES), ())
+        rows: list[Any] = [AS_COLUMNS(self.branches[name]) for name in names]
+        sizes, again, uncompressed, *seconds = zip(*rows, strict=True)
+        if all(sizes):
+            first, last = [*map(min, sizes)], [*map(max, sizes)]
+        else:
+            first, last = ([*map(partial(end, default=None), sizes)] for end in (min, max))
+        tells: list[Sequence[int]] = _baskets_told(first, last)
+        columns = (
+            names,
+            [*map(sum, map(dict.values, sizes))],
+            again,
+            uncompressed,
+            [*map(len, sizes)],
+            first,
+            last,
+            *seconds,
+            [*map(len, tells)],
+        )
+        told = [of_branch.get(basket, 0) for of_branch, baskets in zip(sizes, tells, strict=True) for basket in baskets]
+        return {**dict(zip(BRANCHES_HAVE, columns, strict=True)), BASKET_BYTES: told}
 
     # how it is put in
 
@@ -186,13 +193,16 @@ class Meter:
         """Options for `uproot.open` that lead through the meter."""
         ours = dict(given)
         self.handler = given.get("handler")
-        with self._noting("bytes requested from storage", *READ):
+        try:
             ours |= {"handler": made_once(_watched_source), OPTION: self}
-        with self._noting("what is read ahead of process()"):
-            trivial = _trivial_executor()
+        except Exception as problem:
+            self._miss("bytes requested from storage", problem, *READ)
+        try:
             for name, metered in self._steps_of_executors():
-                ours[name] = executor = _Metered(given.get(name) or trivial, metered)
+                ours[name] = executor = _Metered(given.get(name) or made_once(_trivial_executor)(), metered)
                 self._undo.append(executor.let_go)
+        except Exception as problem:
+            self._miss("what is read ahead of process()", problem)
         return ours
 
     def _steps_of_executors(self) -> tuple[tuple[str, Callable[..., Any]], ...]:
@@ -201,48 +211,54 @@ class Meter:
     def watch_source(self, source: Any) -> None:
         """Meter a source that was opened for this attempt."""
         self._sources.append(source)
-        with self._noting("waiting for storage", *WAITED):
+        try:
             self._shadow(source, "chunk", self._chunk)
             self._shadow(source, "chunks", self._chunks)
+        except Exception as problem:
+            self._miss("waiting for storage", problem, *WAITED)
         self._kinds.append(type(source).__name__)
-        with self._noting("bytes transferred", "bytes_transferred"):
+        try:
             self._watch_file_system(source)
+        except Exception as problem:
+            self._miss("bytes transferred", problem, "bytes_transferred")
 
     def events_are_built(self, events: Any) -> None:
         """Meter the reading of events that come lazily."""
-        with self._noting("bytes of branches", *BY_BRANCH):
+        try:
             factory = events.attrs["@events_factory"]
             mapping = factory._mapping
             if type(mapping).__name__ == "ParquetSourceMapping":
                 self._parquet = _ParquetReads(self, factory.file_handle)
                 self._kinds.append("ParquetFile")
                 self.transferred = None
-                extract = self._extract_column
             else:
                 self._watch_trees(mapping)
-                extract = self._extract_column if self._clusters else self._extract_branch
-            self._shadow(mapping, "extract_column", extract)
+            if self._parquet is not None or self._clusters:
+                self._shadow(mapping, "extract_column", self._extract_column)
+        except Exception as problem:
+            self._miss("bytes of branches", problem, *BY_BRANCH)
 
     def close(self) -> None:
         """Take all shadows away, and let go of the file."""
         while self._undo:
-            with self._noting("a shadow was left"):
+            try:
                 while self._undo:
                     self._undo.pop()()
+            except Exception as problem:
+                self._miss("a shadow was left", problem)
         self._requested_at_end = self.requested()
-        self._closed = True
+        with self._lock:
+            self._closed = True
+            for name, part in self._by_others.items():
+                self._read_of(name).join(part)
+            self._by_others.clear()
         self._sources.clear()
 
-    def _noting(self, what: str, *unknown: str) -> noting:
-        """Context for what may fail, as the chunk must be processed where it cannot be metered."""
-        return noting(partial(self._take_note, unknown), f"{what} could not be metered")
-
     def _miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
-        reason = problem if isinstance(problem, str) else error_text(problem)
-        self._take_note(unknown, f"{what} could not be metered: {reason}")
-
-    def _take_note(self, unknown: Iterable[str], told: str) -> None:
+        """Tell what could not be metered, as the chunk must be processed all the same."""
         self.unknown.update(unknown)
+        reason = problem if isinstance(problem, str) else error_text(problem)
+        told = f"{what} could not be metered: {reason}"
         if told not in self.problems:
             self.problems.append(told)
 
@@ -254,16 +270,20 @@ class Meter:
     # TTree
 
     def _watch_trees(self, mapping: Any) -> None:
+        in_line = True
         for name, metered in self._steps_of_executors():
             executor = getattr(mapping, name)
+            in_line &= type(executor) is made_once(_trivial_executor)
             setattr(mapping, name, _Metered(executor, metered))
             self._undo.append(partial(setattr, mapping, name, executor))
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
-            with self._noting("a file that can be pickled"):
+            try:
                 # what stands there now cannot
                 tree.file.options["handler"] = self.handler
                 tree.file.options.pop(OPTION, None)
+            except Exception as problem:
+                self._miss("a file that can be pickled", problem)
             ntuple = getattr(tree, "ntuple", None)
             if ntuple is None:
                 self.tree_branches = _leaves_once(tree, self.file_bytes)
@@ -274,6 +294,7 @@ class Meter:
             self._shadow(ntuple, "read_locator", self._locator)
             if getattr(mapping, "preloaded_arrays", None):
                 self._miss("bytes of branches", "what is preloaded of an RNTuple is read before it can be seen", *SIZES)
+        self._in_line = in_line and not self._clusters
 
     def _read_of(self, name: str) -> BranchRead:
         return self.branches.setdefault(name, BranchRead())
@@ -283,63 +304,67 @@ class Meter:
     ) -> Any:
         began = thread_time()
         result = task(*args, **kwargs)
-        cpu = thread_time() - began
+        ended = thread_time()
         here = self._place[get_ident()]
-        if here.first_step is None:
-            here.first_step = began
+        here.mark = ended
         try:
             chunk, branch, basket = args
-            size = chunk.stop - chunk.start
-            if here.own and branch is here.tree_branch:
-                here.of_tree.decompress += cpu
-                here.of_tree.add(basket, size)
-            else:
-                here.stepped += cpu
-                part = BranchRead(decompress=cpu)
-                part.add(basket, size)
-                self._came(_path(branch), part, here)
-        except Exception as problem:  # noqa: BLE001
-            self._miss("baskets", problem, *BY_BRANCH)
+            read = here.tree_read if branch is here.tree_branch else self._begins(here, branch)
+            read.decompress += ended - began
+            read.add(basket, chunk.stop - chunk.start)
+            if not here.own:
+                self._came(here)
+        except Exception as problem:
+            self._miss("bytes of branches", problem, *BY_BRANCH)
         return gives(result)
 
     def _interpreting(self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """A basket's way from the end of the step before to an array; what is no CPU time since then is waiting."""
         here = self._place[get_ident()]
-        basket: Any = args[0] if args else None
-        branch = getattr(basket, "parent", None)
-        # of the branch that is read, the end of all tells the time; another thread may not come to it before all ends
-        alone = not here.own or here.of_tree is None or branch is not here.tree_branch
-        began = thread_time() if alone or here.first_step is None else 0.0
-        if here.first_step is None:
-            here.first_step = began
+        if here.mark is None or here.wall is None:
+            here.mark = thread_time()
         result = task(*args, **kwargs)
-        cpu = thread_time() - began if alone else 0.0
-        here.stepped += cpu
+        cpu, wall = thread_time(), perf_counter()
         try:
-            read = BranchRead(interpret=cpu) if alone else here.of_tree
+            (basket,) = args
+            branch = basket.parent
+            read = here.tree_read if branch is here.tree_branch else self._begins(here, branch)
+            read.interpret += cpu - here.mark
+            here.mark = cpu
+            if here.wall is not None:
+                waited = max(wall - here.wall - cpu + here.cpu, 0.0)
+                here.wall, here.cpu = wall, cpu
+                read.read = (read.read or 0.0) + waited
+                if here.own:
+                    self.read += waited
             if basket.is_embedded:
                 # nothing was requested for it
                 read.add(basket.basket_num, 0)
                 read.uncompressed += _held_by(basket)
             else:
                 read.uncompressed += basket.uncompressed_bytes
-            if alone:
-                self._came(_path(branch), read, here)
-        except Exception as problem:  # noqa: BLE001
-            self._miss("arrays of baskets", problem, *BY_BRANCH)
+            if not here.own:
+                self._came(here)
+        except Exception as problem:
+            self._miss("bytes of branches", problem, *BY_BRANCH)
         return gives(result)
 
-    def _came(self, name: str, read: BranchRead, here: _Here) -> None:
-        """Take what was read of a branch of a TTree into the whole; what comes after the end is in none of it."""
-        if self._closed:
-            return
-        if not here.own:
-            with self._lock:
-                self.helper_cpu += read.decompress + read.interpret
-            read.decompress = read.interpret = 0.0
-        known = self.branches.setdefault(name, read)
-        if known is not read:
-            with self._lock:
-                known.join(read)
+    def _begins(self, here: _Here, branch: Any) -> BranchRead:
+        """What is read of a branch of a TTree from now on: by another thread only a part, which may come too late."""
+        read = self._read_of(_path(branch)) if here.own else BranchRead()
+        here.tree_branch, here.tree_read = branch, read
+        return read
+
+    def _came(self, here: _Here) -> None:
+        """Take in what another thread read of a branch; what comes after the end is in none of it."""
+        part, name = here.tree_read, _path(here.tree_branch)
+        here.tree_branch = here.tree_read = None
+        with self._lock:
+            if self._closed:
+                return
+            self.helper_cpu += part.decompress + part.interpret
+            part.decompress = part.interpret = 0.0
+            self._by_others.setdefault(name, BranchRead()).join(part)
 
     # any branch, field or column
 
@@ -357,34 +382,6 @@ class Meter:
             cpu = thread_time() - began - here.stepped + stepped
             self._column_came(read, here.waited - waited, cpu - here.source_cpu + before)
 
-    def _extract_branch(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A branch of a TTree, whose steps are metered: what is no CPU time in it is waiting for storage.
-
-        From the first step on, what is not decompression is interpretation. A grouped branch has steps of others in it,
-        which are measured by themselves.
-        """
-        here = self._place[get_ident()]
-        if here.tree_branch is not None or not args or args[0] is None:
-            return original(*args, **kwargs)
-        here.tree_branch = branch = args[0]
-        here.of_tree = read = BranchRead()
-        here.first_step = None
-        stepped, wall, began = here.stepped, perf_counter(), thread_time()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            ended = thread_time()
-            read.read = waited = max(perf_counter() - wall - ended + began, 0.0)
-            here.tree_branch = here.of_tree = None
-            if here.first_step is not None:
-                read.interpret = ended - here.first_step - read.decompress - here.stepped + stepped
-            if here.own:
-                self.read += waited
-            try:
-                self._came(_path(branch), read, here)
-            except Exception as problem:  # noqa: BLE001
-                self._miss("bytes of branches", problem, *BY_BRANCH)
-
     def _column_came(self, read: BranchRead, waited: float, cpu: float) -> None:
         with self._lock:
             read.read = (read.read or 0.0) + waited
@@ -395,8 +392,10 @@ class Meter:
 
     def _column_read(self, handle: Any) -> BranchRead | None:
         """What is known of a Parquet column or an RNTuple field."""
-        with self._noting("bytes of branches", *BY_BRANCH):
+        try:
             return self._read_of(str(handle.path if self._parquet is None else handle.column))
+        except Exception as problem:
+            self._miss("bytes of branches", problem, *BY_BRANCH)
         return None
 
     # RNTuple
@@ -404,10 +403,12 @@ class Meter:
     def _cluster_pages(self, ntuple: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         here = self._place[get_ident()]
         before = here.pages
-        with self._noting("bytes of branches", *BY_BRANCH):
+        try:
             ntuple.page_link_list  # noqa: B018  (a list of pages is metadata, and is read when it is first asked for)
             cluster, column = [*args, *kwargs.values()][:2]
             here.pages = int(cluster), int(column)
+        except Exception as problem:
+            self._miss("bytes of branches", problem, *BY_BRANCH)
         try:
             return original(*args, **kwargs)
         finally:
@@ -422,15 +423,18 @@ class Meter:
         result = original(*args, **kwargs)
         cpu = thread_time() - began - (here.source_cpu - before)
         here.stepped += cpu
-        with self._lock, self._noting("bytes of branches", *BY_BRANCH):
-            locator, uncompressed = [*args, *kwargs.values()][:2]
-            (cluster, column), size = pages, int(locator.num_bytes)
-            read.add_part(cluster, (column, int(locator.offset)), size)
-            read.uncompressed += int(uncompressed)
-            if here.own:
-                read.decompress += cpu
-            else:
-                self.helper_cpu += cpu
+        with self._lock:
+            try:
+                locator, uncompressed = [*args, *kwargs.values()][:2]
+                (cluster, column), size = pages, int(locator.num_bytes)
+                read.add_part(cluster, (column, int(locator.offset)), size)
+                read.uncompressed += int(uncompressed)
+                if here.own:
+                    read.decompress += cpu
+                else:
+                    self.helper_cpu += cpu
+            except Exception as problem:
+                self._miss("bytes of branches", problem, *BY_BRANCH)
         return result
 
     # Parquet
@@ -458,18 +462,22 @@ class Meter:
         if here.in_chunks:
             return original(*args, **kwargs)
         chunk = self._reading(original, *args, **kwargs)
-        with self._noting("waiting for storage", *WAITED):
+        try:
             if self.in_process and here.pages is None:
                 self.late_metadata += chunk.stop - chunk.start
             if type(chunk.future).__name__ != "TrivialFuture":
                 chunk.wait = partial(self._waited, weakref.ref(chunk))
+        except Exception as problem:
+            self._miss("waiting for storage", problem, *WAITED)
         return chunk
 
     def _chunks(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         here = self._place[get_ident()]
+        here.mark = here.wall = None
         here.in_chunks = True
         try:
-            if here.tree_branch is not None:
+            if self._in_line:
+                here.wall, here.cpu = perf_counter(), thread_time()
                 return original(*args, **kwargs)
             self._watch_queues(*args, *kwargs.values())
             return self._reading(original, *args, **kwargs)
@@ -500,8 +508,6 @@ class Meter:
 
     def _reading(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         here = self._place[get_ident()]
-        if here.tree_branch is not None:
-            return original(*args, **kwargs)
         wall, cpu = perf_counter(), thread_time()
         try:
             return original(*args, **kwargs)
@@ -514,31 +520,44 @@ class Meter:
                 self.read += waited
 
     def _watch_file_system(self, source: Any) -> None:
-        from fsspec.implementations.cached import CachingFileSystem
-
         system = getattr(source, "_fs", None)
-        if system is None or isinstance(system, CachingFileSystem):
+        caching = sys.modules.get("fsspec.implementations.cached")
+        if system is None or (caching is not None and isinstance(system, caching.CachingFileSystem)):
             self.transferred = None
             return
         self._kinds[-1] += f"({type(system).__name__})"
-        source._fs = _CountedFileSystem(system, self._received)
+        source._fs = _CountedFileSystem(system, self._receiving, self._received)
         self._undo.append(partial(setattr, source, "_fs", system))
 
-    def _received(self, data: Any, cpu: float) -> None:
-        size, own = _size(data), self._place[get_ident()].own
+    def _receiving(self, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a file system reads, which may be in another thread."""
+        if self._place[get_ident()].own:
+            return self._received(read(*args, **kwargs))
+        began = thread_time()
+        data = self._received(read(*args, **kwargs))
         with self._lock:
-            if self.transferred is not None:
-                self.transferred += size
-            if not own:
-                self.helper_cpu += cpu
+            self.helper_cpu += thread_time() - began
+        return data
+
+    def _received(self, data: Any) -> Any:
+        with self._lock:
+            try:
+                if self.transferred is not None:
+                    self.transferred += _size(data)
+            except Exception as problem:
+                self._miss("bytes transferred", problem, "bytes_transferred")
+        return data
 
 
-def _baskets_told(sizes: dict[int, int], *, whole: bool) -> tuple[int | None, int | None, Sequence[int]]:
-    """First and last basket, and those whose sizes travel: all from the first to the last one, or these two."""
-    if not sizes:
-        return None, None, ()
-    first, last = min(sizes), max(sizes)
-    return first, last, range(first, last + 1) if whole or first == last else (first, last)
+def _baskets_told(first: Sequence[int | None], last: Sequence[int | None]) -> list[Sequence[int]]:
+    """Baskets of each branch whose sizes travel: all from the first to the last one, or of all branches these two."""
+    spans: list[Sequence[int]] = [
+        () if begins is None or ends is None else range(begins, ends + 1)
+        for begins, ends in zip(first, last, strict=True)
+    ]
+    if sum(map(len, spans)) <= INNER_SIZES + 2 * len(spans):
+        return spans
+    return [span if len(span) < 2 else (span[0], span[-1]) for span in spans]
 
 
 def _path(branch: Any) -> str:
@@ -585,52 +604,44 @@ def _itself(result: Any) -> Any:
     return result
 
 
-def _trivial_executor() -> Any:
+def _trivial_executor() -> type:
     from uproot.source.futures import TrivialExecutor
 
-    return TrivialExecutor()
+    return TrivialExecutor  # type: ignore[no-any-return]
 
 
-def _future_of(executor: Any) -> Callable[[Any], Any] | None:
-    """What uproot's own executor that runs a task at once makes of the result: it need not be asked each time."""
-    from uproot.source import futures
+def _trivial_future() -> type:
+    from uproot.source.futures import TrivialFuture
 
-    return futures.TrivialFuture if type(executor) is futures.TrivialExecutor else None
+    return TrivialFuture  # type: ignore[no-any-return]
 
 
 class _Here:
     """What a thread reads at the moment, and what it did so far."""
 
-    __slots__ = (
-        "branch",
-        "first_step",
-        "in_chunks",
-        "of_tree",
-        "own",
-        "pages",
-        "source_cpu",
-        "stepped",
-        "tree_branch",
-        "waited",
-    )
+    branch: BranchRead | None = None
+    """Field of an RNTuple, or column."""
+    pages: tuple[int, int] | None = None
+    """Cluster and column of an RNTuple."""
+    waited = 0.0
+    source_cpu = 0.0
+    stepped = 0.0
+    """CPU time of what was measured by itself, and is not of the field or column that is read."""
+    in_chunks = False
+
+    tree_branch: Any = None
+    """Branch of a TTree."""
+    tree_read: Any = None
+    """What is read of that branch."""
+    wall: float | None = None
+    cpu = 0.0
+    """Times since which its baskets were waited for, where the thread itself makes arrays of them."""
+    mark: float | None = None
+    """CPU time at the end of the step before, once there was one."""
 
     def __init__(self, *, own: bool) -> None:
         self.own = own
         """Whether it is the thread that made the meter."""
-        self.branch: BranchRead | None = None
-        """Field of an RNTuple, or column."""
-        self.tree_branch: Any = None
-        """Branch of a TTree."""
-        self.of_tree: Any = None
-        """What is read of that branch."""
-        self.first_step: float | None = None
-        """The thread's CPU time at which the first step of that branch began."""
-        self.pages: tuple[int, int] | None = None
-        """Cluster and column of an RNTuple."""
-        self.in_chunks = False
-        self.waited = self.source_cpu = 0.0
-        self.stepped = 0.0
-        """CPU time of what was measured by itself, and is not of the branch that is read."""
 
 
 class _Shadow(partial[Any]):
@@ -646,10 +657,12 @@ class _Metered:
 
     def __init__(self, inner: Any, metered: Callable[..., Any]) -> None:
         self._inner = inner
-        future = _future_of(inner)
-        self.submit: Callable[..., Any] = (
-            partial(inner.submit, partial(metered, _itself)) if future is None else partial(metered, future)
-        )
+        self.submit: Callable[..., Any]
+        if type(inner) is made_once(_trivial_executor):
+            # what uproot's own executor makes of a result need not be asked each time
+            self.submit = partial(metered, made_once(_trivial_future))
+        else:
+            self.submit = partial(inner.submit, partial(metered, _itself))
 
     def let_go(self) -> None:
         """Run tasks without the meter, which a file that keeps this executor would keep until garbage is collected."""
@@ -682,8 +695,9 @@ def _watched_source() -> type:
 class _CountedFileSystem:
     """A file system of fsspec, for one source of uproot, that tells how many bytes came; a copy of it does not."""
 
-    def __init__(self, system: Any, received: Callable[[Any, float], None]) -> None:
+    def __init__(self, system: Any, receiving: Callable[..., Any], received: Callable[[Any], Any]) -> None:
         self._system = system
+        self._receiving = receiving
         self._received = received
 
     def __getattr__(self, name: str) -> Any:
@@ -693,21 +707,13 @@ class _CountedFileSystem:
         return getitem, ((self._system,), 0)
 
     def cat_file(self, *args: Any, **kwargs: Any) -> Any:
-        began = thread_time()
-        data = self._system.cat_file(*args, **kwargs)
-        self._received(data, thread_time() - began)
-        return data
+        return self._receiving(self._system.cat_file, *args, **kwargs)
 
     def cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
-        began = thread_time()
-        data = self._system.cat_ranges(*args, **kwargs)
-        self._received(data, thread_time() - began)
-        return data
+        return self._receiving(self._system.cat_ranges, *args, **kwargs)
 
     async def _cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
-        data = await self._system._cat_ranges(*args, **kwargs)
-        self._received(data, 0.0)
-        return data
+        return self._received(await self._system._cat_ranges(*args, **kwargs))
 
 
 def _size(data: Any) -> int:
@@ -734,13 +740,15 @@ class _ParquetReads:
         table = original(*args, **kwargs)
         cpu = thread_time() - cpu
         waited = max(perf_counter() - wall - cpu, 0.0)
-        with self._meter._noting("bytes of columns", *READ):
+        try:
             columns = args[0] if args else kwargs.get("columns")
             names = table.column_names if columns is None else list(columns)
             for column in names:
                 groups = [self._sizes(group, column) for group in range(self._metadata.num_row_groups)]
                 self.requested += sum(compressed for compressed, _ in groups)
                 self._meter.column_was_read(column, groups, cpu / len(names), waited / len(names))
+        except Exception as problem:
+            self._meter._miss("bytes of columns", problem, *READ)
         return table
 
     def _sizes(self, group: int, column: str) -> tuple[int, int]:

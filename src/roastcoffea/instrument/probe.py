@@ -286,10 +286,9 @@ def _marking(cache_function: Callable[[], Any], attempt: Attempt) -> Callable[[]
 
 
 def _watched_processor(processor: Any, attempt: Attempt) -> Any:
-    from coffea.processor import ProcessorABC
-
-    of_user = processor.process if isinstance(processor, ProcessorABC) else processor
-    return made_once(_processor_class)(of_user, attempt)
+    watched = made_once(_processor_class)
+    of_coffea: Any = watched.__base__
+    return watched(processor.process if isinstance(processor, of_coffea) else processor, attempt)
 
 
 def _watched_checkpointer(checkpointer: Any, processor: Any, attempt: Attempt) -> Any:

@@ -163,52 +163,118 @@ BRANCHES_HAVE: Final = ("branch", *BRANCH_INTEGERS, *BRANCH_SECONDS, BASKETS_TOL
 SECONDS_PLANES: Final = (1, 2, 3)
 """Seconds travel as 4-byte numbers without their lowest byte: they may come smaller by one part in 32,768."""
 
+COLUMNS_READ: Final = "coffea_columns"
+OF_EACH_BRANCH: Final = "-data"
+"""coffea's name of the column of a branch is with this most of the time: what travels is how its columns differ."""
+
+TEXTS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "text")
 NUMBERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "number")
 INTEGERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "integer")
 FIGURES: Final = NUMBERS + INTEGERS
 FIGURES_PACKING: Final = f"<{len(NUMBERS)}d{len(INTEGERS)}q"
 FIGURE_SIZE: Final = 8
+
+OF_TEXTS: Final = (*TEXTS, COLUMNS_READ)
+"""What of a record travels as text."""
+
+PACKED: Final = frozenset((BRANCHES, *OF_TEXTS, *FIGURES))
+"""What of a record need not travel as JSON."""
+
+NO_TEXT: Final = "\0"
 NO_NUMBER: Final = math.nan
 NO_INTEGER: Final = -(1 << 63)
-"""What travels for a figure that was not measured."""
+NO_FIGURES: Final = (NO_NUMBER,) * len(NUMBERS) + (NO_INTEGER,) * len(INTEGERS)
+"""What travels for what is not known."""
 
+BETWEEN_TEXTS: Final = "\n"
 
-DICTIONARY: Final = "".join(f',"{column.name}":' for column in CHUNK_COLUMNS if column.name not in FIGURES).encode()
-"""What the compression takes for known, as it stands in each record."""
+LENGTHS: Final = "<5I"
+LENGTHS_SIZE: Final = 20
+"""Before each record: bytes of JSON, bytes of text, figures, bytes of an integer of branches, and number of these."""
 
-COLUMNS_READ: Final = "coffea_columns"
-UNLIKE_BRANCHES: Final = "unlike_branches"
-OF_EACH_BRANCH: Final = "-data"
-"""coffea's name of the column of a branch is with this most of the time: what travels is how its columns differ."""
-
-SEED: Final = zlib.crc32(repr((DICTIONARY, FIGURES, BRANCHES_HAVE)).encode())
+SEED: Final = zlib.crc32(repr((TEXTS, FIGURES, BRANCHES_HAVE)).encode())
 CHECK: Final = "<I"
 CHECK_SIZE: Final = 4
 """Packed records begin with their checksum; it begins with what both sides must have in common."""
 
 
 def packed_records(records: list[dict[str, Any]]) -> bytes:
-    """Records as opaque bytes, which nobody has to unpickle: JSON, figures, and the numbers of branches, compressed.
+    """Records as opaque bytes, which nobody has to unpickle: JSON, texts, figures, and numbers of branches, compressed.
 
-    A record's branches come as columns: `BRANCHES_HAVE`, and `BASKET_BYTES`. LZ4 is far faster than zlib, and coffea
-    brings it.
+    LZ4 is far faster than zlib, and coffea brings it.
     """
     import lz4.block
 
-    heads: list[list[Any]] = []
-    tails: list[bytes] = []
-    for record in records:
-        told, figures = _figures_apart(record)
-        columns = told.pop(BRANCHES, None)
-        branches, of_branches = _packed_branches(columns) if columns and columns["branch"] else ([], [])
-        if isinstance(told.get(COLUMNS_READ), set):
-            told[UNLIKE_BRANCHES] = _unlike_branches(told.pop(COLUMNS_READ), columns["branch"] if columns else ())
-        heads.append([told, len(figures), *branches])
-        tails += figures
-        tails += of_branches
-    head = _encoded(heads).encode()
-    packed: bytes = lz4.block.compress(b"".join([struct.pack("<I", len(head)), head, *tails]), dict=DICTIONARY)
+    packed: bytes = lz4.block.compress(b"".join([part for record in records for part in _packed_record(record)]))
     return struct.pack(CHECK, zlib.crc32(packed, SEED)) + packed
+
+
+def _packed_record(record: dict[str, Any]) -> list[bytes]:
+    columns = record.get(BRANCHES) or {"branch": ()}
+    branches = columns["branch"]
+    texts, figures = _packed_texts(record, branches), _packed_figures(record)
+    width, integers, numbers = _packed_branches(columns) if branches else (0, 0, [])
+    others = {name: record[name] for name in record.keys() - PACKED}
+    for packed, names in ((texts, OF_TEXTS), (figures, FIGURES)):
+        if not packed:
+            others |= {name: record[name] for name in names if name in record}
+    if branches and not texts:
+        others[BRANCHES] = branches
+    rest = _encoded(others).encode() if others else b""
+    lengths = struct.pack(LENGTHS, len(rest), len(texts), len(figures), width, integers)
+    return [lengths, rest, texts, *figures, *numbers]
+
+
+def _packed_texts(record: dict[str, Any], branches: Sequence[str]) -> bytes:
+    """Texts of a record and names of its branches; none where they could not be told from one another."""
+    *texts, columns = map(record.get, OF_TEXTS)
+    try:
+        if isinstance(columns, set):
+            usual = {*map(operator.add, branches, repeat(OF_EACH_BRANCH))}
+            columns = "" if columns == usual else _encoded([columns - usual, usual - columns])
+        texts += [columns, *branches]
+        if NO_TEXT in texts:
+            return b""
+        joined = BETWEEN_TEXTS.join([NO_TEXT if text is None else text for text in texts])
+    except (TypeError, ValueError):
+        return b""
+    return joined.encode("utf-8", "surrogatepass") if joined.count(BETWEEN_TEXTS) < len(texts) else b""
+
+
+def _packed_figures(record: dict[str, Any]) -> list[bytes]:
+    """Figures of a record; none where a value does not fit."""
+    figures = [*map(record.get, FIGURES, NO_FIGURES)]
+    try:
+        if None in figures:
+            figures = [none if figure is None else figure for figure, none in zip(figures, NO_FIGURES, strict=True)]
+        data = struct.pack(FIGURES_PACKING, *figures)
+    except (struct.error, OverflowError, TypeError, ValueError):
+        return []
+    return _planes(data, range(FIGURE_SIZE), FIGURE_SIZE)
+
+
+def _planes(data: bytes, places: Iterable[int], width: int) -> list[bytes]:
+    """Bytes at these places of numbers of so many bytes: those of one place together compress best."""
+    return [data[place::width] for place in places]
+
+
+def _packed_branches(columns: dict[str, Sequence[Any]]) -> tuple[int, int, list[bytes]]:
+    """Bytes an integer, how many integers; and integers, sizes of baskets and seconds of the branches."""
+    integers = [*chain.from_iterable([columns[name] for name in (*BRANCH_INTEGERS, BASKETS_TOLD, BASKET_BYTES)])]
+    if None in integers:
+        integers = [0 if integer is None else integer for integer in integers]
+    width = 4
+    try:
+        data = struct.pack(f"<{len(integers)}I", *integers)
+    except struct.error:
+        width = 8
+        data = struct.pack(f"<{len(integers)}Q", *integers)
+    seconds = [*chain.from_iterable([columns[name] for name in BRANCH_SECONDS])]
+    if None in seconds:
+        seconds = [NO_NUMBER if value is None else value for value in seconds]
+    planes = _planes(data, range(width), width)
+    planes += _planes(struct.pack(f"<{len(seconds)}f", *seconds), SECONDS_PLANES, 4)
+    return width, len(integers), planes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,37 +299,43 @@ def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
     packed = blob[CHECK_SIZE:]
     if blob[:CHECK_SIZE] != struct.pack(CHECK, zlib.crc32(packed, SEED)):
         raise ValueError("they are damaged, or another version of roastcoffea packed them")
-    data = lz4.block.decompress(packed, dict=DICTIONARY)
-    at = 4 + struct.unpack_from("<I", data)[0]
+    data = lz4.block.decompress(packed)
+    at = 0
     records: list[dict[str, Any]] = []
-    for record, planes, *branches in json.loads(data[4:at]):
+    while at < len(data):
+        rest, texts, planes, width, count = struct.unpack_from(LENGTHS, data, at)
+        at += LENGTHS_SIZE
+        record = json.loads(data[at : at + rest]) if rest else {}
+        at += rest
+        names = record.pop(BRANCHES, ())
+        if texts:
+            known, names = _unpacked_texts(data[at : at + texts])
+            record.update(known)
+            at += texts
         if planes:
             figures = _unpacked_integers(data, at, len(FIGURES), planes).tobytes()
             record.update(_unpacked_figures(figures))
             at += len(figures)
-        if branches:
-            width, count, *names = branches
+        if count:
             integers = _unpacked_integers(data, at, count, width)
             at += count * width
             seconds = _unpacked_seconds(data, at, len(names) * len(BRANCH_SECONDS))
             at += len(seconds) * len(SECONDS_PLANES)
             record[BRANCHES] = _unpacked_branches(names, integers, seconds)
-        if UNLIKE_BRANCHES in record:
-            more, less = record.pop(UNLIKE_BRANCHES)
-            record[COLUMNS_READ] = _columns_read(more, less, record[BRANCHES].names if branches else ())
         records.append(record)
     return records
 
 
-def _unlike_branches(columns: set[Any], branches: Sequence[str]) -> tuple[list[Any], list[str]]:
-    """What coffea told beside the usual columns of the branches, and what of those it did not tell."""
-    usual = {name + OF_EACH_BRANCH for name in branches}
-    return [*(columns - usual)], [*(usual - columns)]
-
-
-def _columns_read(more: list[str], less: list[str], branches: Sequence[str]) -> list[str]:
-    usual = {name + OF_EACH_BRANCH for name in branches}
-    return sorted((usual - set(less)) | set(more))
+def _unpacked_texts(data: bytes) -> tuple[dict[str, Any], list[str]]:
+    """Texts that are known of a record, and names of its branches."""
+    texts = data.decode("utf-8", "surrogatepass").split(BETWEEN_TEXTS)
+    record: dict[str, Any] = {name: text for name, text in zip(TEXTS, texts, strict=False) if text != NO_TEXT}
+    columns, *names = texts[len(TEXTS) :]
+    if columns != NO_TEXT:
+        more, less = json.loads(columns) if columns else ((), ())
+        usual = {name + OF_EACH_BRANCH for name in names}
+        record[COLUMNS_READ] = sorted((usual - set(less)) | set(more))
+    return record, names
 
 
 def _unpacked_figures(figures: bytes) -> Iterator[tuple[str, Any]]:
@@ -299,44 +371,6 @@ def _unpacked_integers(data: bytes, at: int, count: int, width: int) -> npt.NDAr
     integers = np.zeros((count, 8), dtype=np.uint8)
     integers[:, :width] = np.frombuffer(data, np.uint8, count * width, at).reshape(width, count).T
     return integers.view("<u8").reshape(count)
-
-
-def _figures_apart(record: dict[str, Any]) -> tuple[dict[str, Any], list[bytes]]:
-    """A copy of a record without its figures, and these; none, and a whole copy, where a value does not fit."""
-    rest = dict(record)
-    figures = [*map(rest.pop, NUMBERS, repeat(NO_NUMBER)), *map(rest.pop, INTEGERS, repeat(NO_INTEGER))]
-    try:
-        if None in figures:
-            missing = [NO_NUMBER] * len(NUMBERS) + [NO_INTEGER] * len(INTEGERS)
-            figures = [none if figure is None else figure for figure, none in zip(figures, missing, strict=True)]
-        data = struct.pack(FIGURES_PACKING, *figures)
-    except (struct.error, OverflowError, TypeError, ValueError):
-        return dict(record), []
-    return rest, _planes(data, range(FIGURE_SIZE), FIGURE_SIZE)
-
-
-def _planes(data: bytes, places: Iterable[int], width: int) -> list[bytes]:
-    """Bytes at these places of numbers of so many bytes: those of one place together compress best."""
-    return [data[place::width] for place in places]
-
-
-def _packed_branches(columns: dict[str, Sequence[Any]]) -> tuple[list[Any], list[bytes]]:
-    """Bytes an integer, how many integers and the branches' names; and integers, sizes of baskets and seconds."""
-    integers = [*chain.from_iterable([columns[name] for name in (*BRANCH_INTEGERS, BASKETS_TOLD, BASKET_BYTES)])]
-    if None in integers:
-        integers = [0 if integer is None else integer for integer in integers]
-    width = 4
-    try:
-        data = struct.pack(f"<{len(integers)}I", *integers)
-    except struct.error:
-        width = 8
-        data = struct.pack(f"<{len(integers)}Q", *integers)
-    seconds = [*chain.from_iterable([columns[name] for name in BRANCH_SECONDS])]
-    if None in seconds:
-        seconds = [NO_NUMBER if value is None else value for value in seconds]
-    planes = _planes(data, range(width), width)
-    planes += _planes(struct.pack(f"<{len(seconds)}f", *seconds), SECONDS_PLANES, 4)
-    return [width, len(integers), *columns["branch"]], planes
 
 
 def _plain(value: Any) -> Any:
