@@ -93,7 +93,7 @@ class Meter:
     helper_cpu = 0.0
     """CPU time of other threads so far."""
     in_process = False
-    """Whether process() goes on: metadata that is read in it comes late."""
+    """Whether process() goes on: only in it is waiting told, and metadata that is read in it comes late."""
     late_metadata = 0
     transferred: int | None = 0
     tree_branches: int | None = None
@@ -173,7 +173,7 @@ class Meter:
         else:
             first, last = ([*map(partial(end, default=None), sizes)] for end in (min, max))
         tells: list[Sequence[int]] = _baskets_told(first, last)
-        columns = (
+        columns: tuple[Sequence[Any], ...] = (
             names,
             [*map(sum, map(dict.values, sizes))],
             again,
@@ -351,8 +351,8 @@ class Meter:
 
     def _begins(self, here: _Here, branch: Any) -> BranchRead:
         """What is read of a branch of a TTree from now on: by another thread only a part, which may come too late."""
-        read = self._read_of(_path(branch)) if here.own else BranchRead()
-        here.tree_branch, here.tree_read = branch, read
+        here.tree_read = read = self._read_of(_path(branch)) if here.own else BranchRead()
+        here.tree_branch = branch
         return read
 
     def _came(self, here: _Here) -> None:
@@ -458,12 +458,14 @@ class Meter:
     # the source
 
     def _chunk(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.in_process:
+            return original(*args, **kwargs)
         here = self._place[get_ident()]
         if here.in_chunks:
             return original(*args, **kwargs)
         chunk = self._reading(original, *args, **kwargs)
         try:
-            if self.in_process and here.pages is None:
+            if here.pages is None:
                 self.late_metadata += chunk.stop - chunk.start
             if type(chunk.future).__name__ != "TrivialFuture":
                 chunk.wait = partial(self._waited, weakref.ref(chunk))
@@ -474,6 +476,8 @@ class Meter:
     def _chunks(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         here = self._place[get_ident()]
         here.mark = here.wall = None
+        if not self.in_process:
+            return original(*args, **kwargs)
         here.in_chunks = True
         try:
             if self._in_line:
@@ -534,13 +538,12 @@ class Meter:
         if self._place[get_ident()].own:
             return self._received(read(*args, **kwargs))
         began = thread_time()
-        data = self._received(read(*args, **kwargs))
-        with self._lock:
-            self.helper_cpu += thread_time() - began
-        return data
+        data = read(*args, **kwargs)
+        return self._received(data, thread_time() - began)
 
-    def _received(self, data: Any) -> Any:
+    def _received(self, data: Any, helper_cpu: float = 0.0) -> Any:
         with self._lock:
+            self.helper_cpu += helper_cpu
             try:
                 if self.transferred is not None:
                     self.transferred += _size(data)
