@@ -1,12 +1,14 @@
 """What the parts of the probe cost on their own, without a cluster.
 
-Run it on a quiet machine: `python benchmarks/probe.py`.
+Run it on a quiet machine: `python benchmarks/probe.py`. It stays on one core: else the system moves its threads to and
+fro, and a chunk takes half as long again in one run as in the next.
 """
 
 from __future__ import annotations
 
 import gc
 import math
+import os
 import tempfile
 import time
 import timeit
@@ -40,7 +42,7 @@ LIMITS: Final = {20: (1e-3, 1000), 300: (10e-3, 6000)}
 
 BASKETS: Final = 4
 EVENTS: Final = 1000
-PAIRS: Final = {20: 1000, 300: 100}
+PAIRS: Final = {20: 2000, 300: 200}
 WINDOW: Final = 10
 """Pairs that follow one another; their fastest runs are those that noise hardly reached."""
 
@@ -126,11 +128,11 @@ def function_for_chunks(file: Path, size: int) -> tuple[Callable[[Any], Any], An
     return function, item
 
 
-def cpu_seconds(function: Callable[[], Any]) -> float:
-    """CPU time of one call on this thread."""
-    began = time.thread_time()
+def cpu_seconds(function: Callable[[], Any]) -> tuple[float, float]:
+    """CPU time of one call on this thread, and of the whole process meanwhile."""
+    process, thread = time.process_time(), time.thread_time()
     function()
-    return time.thread_time() - began
+    return time.thread_time() - thread, time.process_time() - process
 
 
 def print_chunks(branches: int) -> None:
@@ -160,12 +162,12 @@ def print_chunk(  # noqa: PLR0917
     # else a full collection of what was there before falls now on one of the two, now on the other
     gc.collect()
     gc.freeze()
-    seconds: tuple[list[float], list[float]] = ([], [])
+    seconds: tuple[list[tuple[float, float]], ...] = ([], [])
     for pair in range(pairs):
         for place in (0, 1) if pair % 2 else (1, 0):
             seconds[place].append(cpu_seconds(partial((function, probed)[place], item)))
-    plain, with_probe = np.array(seconds) * 1e3
-    quiet = np.subtract(*(arm.reshape(-1, WINDOW).min(axis=1) for arm in (with_probe, plain)))
+    (plain, of_process), (with_probe, of_process_with) = np.moveaxis(np.array(seconds) * 1e3, 2, 1)
+    quiet = in_quiet_windows(with_probe, plain)
     kept = (
         ""
         if highest_cpu == math.inf
@@ -175,7 +177,15 @@ def print_chunk(  # noqa: PLR0917
     print(f"  {what}, {np.median(plain):.0f} ms of CPU without the probe, {pairs} pairs")
     print(f"    CPU added   {median_and_interval(quiet)} in the fastest of {WINDOW}{kept}")
     print(f"                {median_and_interval(with_probe - plain)} in the median pair")
+    of_all = in_quiet_windows(of_process_with, of_process)
+    print(f"                {median_and_interval(of_all)} in the fastest of {WINDOW}, with the other threads")
     print(f"    record      {size:5} B, below {highest_size} B: {verdict(size < highest_size)}")
+
+
+def in_quiet_windows(with_probe: npt.NDArray[np.float64], plain: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Difference of the fastest runs of each window."""
+    fastest, fastest_plain = (arm.reshape(-1, WINDOW).min(axis=1) for arm in (with_probe, plain))
+    return fastest - fastest_plain
 
 
 def median_and_interval(milliseconds: npt.NDArray[np.float64]) -> str:
@@ -191,6 +201,8 @@ def verdict(kept: bool) -> str:
 
 
 if __name__ == "__main__":
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     print_sections()
     for number_of_branches in LIMITS:
         print_chunks(number_of_branches)

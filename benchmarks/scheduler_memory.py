@@ -29,7 +29,6 @@ from roastcoffea.backends.dask import DRAIN_BYTES, DaskMetricsBackend
 from roastcoffea.backends.scheduler import BLOCK, LOG_CAP, CollectorPlugin
 from roastcoffea.records.wire import (
     ANNOTATION,
-    BASKET_BYTES,
     BASKETS_TOLD,
     BRANCHES,
     BRANCHES_HAVE,
@@ -98,7 +97,7 @@ def chunk_record() -> bytes:
     """Record of a chunk that read 20 columns, about as a worker packs it."""
     names = [f"Jet_{name}{number}" for number in range(5) for name in ("pt", "eta", "phi", "mass")]
     branches: dict[str, Any] = {name: [2**20 + place for place in range(len(names))] for name in BRANCHES_HAVE}
-    branches |= {"branch": names, BASKETS_TOLD: [1] * len(names), BASKET_BYTES: branches["bytes_payload"]}
+    branches |= {"branch": names, BASKETS_TOLD: [1] * len(names)}
     figures = dict.fromkeys(
         ("start", "stop", "wall_seconds", "cpu_seconds", "process_cpu_seconds"), BEGINNING + 0.123456
     )

@@ -96,6 +96,35 @@ def test_waiting_for_what_is_read_beside_the_events_is_reading(tmp_path: Path, m
     assert chunk["wait_seconds"] < 0.05
 
 
+def test_waiting_for_what_never_comes_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path / "tree.root")
+    ranges = LocalFileSystem.cat_ranges
+    asked = []
+
+    def failing_ranges(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(args)
+        if len(asked) < 2:
+            return ranges(self, *args, **kwargs)
+        time.sleep(0.2)
+        raise OSError("the storage gave up")
+
+    def both(events: Any) -> float:
+        read = float(ak.sum(events["f0"]))
+        time.sleep(0.1)
+        return read + float(ak.sum(events["f1"]))
+
+    monkeypatch.setattr(LocalFileSystem, "cat_ranges", failing_ranges)
+    executor = IterativeExecutor(status=False, retries=0)
+    runner = Runner(executor=executor, schema=BaseSchema, metadata_cache={}, chunksize=10**6)
+    fileset = {"a": {"files": {str(tmp_path / "tree.root"): "Events"}}}
+    with MetricsCollector() as collector, pytest.raises(Exception, match="gave up"):
+        runner(fileset, processor_instance=Doing(both))
+    (chunk,) = collector.measurement.chunks.to_dict("records")
+    assert chunk["outcome"] == "error"
+    assert chunk["read_seconds"] == pytest.approx(0.2, abs=0.05)
+    assert chunk["wait_seconds"] == pytest.approx(0.1, abs=0.05)
+
+
 def test_an_open_file_does_not_keep_the_meter(tmp_path: Path) -> None:
     """Else what the meter knows would wait for the collection of garbage, with the file."""
     write_tree(tmp_path / "tree.root")
@@ -355,11 +384,22 @@ def test_what_a_thread_still_reads_at_the_end_is_payload(folder: Path, monkeypat
 def test_of_baskets_far_apart_the_first_and_the_last_tell_their_sizes() -> None:
     meter = Meter()
     meter.branches["far"] = read = meter_module.BranchRead()
-    for basket in (0, 10**9):
+    for basket in (10**9, 0):
         read.add(basket, 5)
     columns = meter.branch_columns()
-    assert [*map(columns.get, ("baskets", "basket_first", "basket_last"))] == [[2], [0], [10**9]]
+    assert [*map(columns.get, ("baskets", "baskets_told", "basket"))] == [[2], [2], [10**9, 0]]
     assert columns["basket_bytes"] == [5, 5]
+
+
+def test_of_very_many_baskets_the_first_and_the_last_tell_their_sizes() -> None:
+    meter = Meter()
+    for name, baskets in (("few", 1), ("many", 1000)):
+        meter.branches[name] = read = meter_module.BranchRead()
+        for basket in reversed(range(baskets)):
+            read.add(basket, 5 + basket)
+    columns = meter.branch_columns()
+    assert [*map(columns.get, ("baskets", "baskets_told", "basket"))] == [[1, 1000], [1, 2], [0, 0, 999]]
+    assert (columns["bytes_payload"], columns["basket_bytes"]) == ([5, 504_500], [5, 5, 1004])
 
 
 @pytest.mark.filterwarnings("ignore:the filter_branch kwarg:DeprecationWarning")

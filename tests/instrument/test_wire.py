@@ -13,7 +13,14 @@ from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.instrument.channels import taken_from
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.records import wire
-from roastcoffea.records.wire import BASKET_BYTES, BASKETS_TOLD, BRANCHES_HAVE, packed_records, unpacked_records
+from roastcoffea.records.wire import (
+    BASKET,
+    BASKET_BYTES,
+    BASKETS_TOLD,
+    BRANCHES_HAVE,
+    packed_records,
+    unpacked_records,
+)
 
 CALL = {"call": "ours"}
 
@@ -46,7 +53,11 @@ def branch(name: str, sizes: list[int], read: float | None) -> dict[str, Any]:
 def as_columns(branches: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Branches as the meter gives them."""
     sizes = [row[BASKET_BYTES] for row in branches]
-    told = {BASKETS_TOLD: list(map(len, sizes)), BASKET_BYTES: [size for one in sizes for size in one]}
+    told = {
+        BASKETS_TOLD: list(map(len, sizes)),
+        BASKET: [3 + place for one in sizes for place in range(len(one))],
+        BASKET_BYTES: [size for one in sizes for size in one],
+    }
     return {name: [row[name] for row in branches] for name in BRANCHES_HAVE if name not in told} | told
 
 
@@ -115,6 +126,29 @@ def test_columns_that_coffea_told_survive_packing(columns: set[str], names: list
     reads = {"branch_reads": as_columns([branch(name, [5], 0.5) for name in names])} if names else {}
     home = taken({"id": 1, "coffea_columns": columns} | reads, {"id": 2} | reads)
     assert home.chunks({"ours"})["coffea_columns"].to_pylist() == [sorted(columns), None]
+
+
+@pytest.mark.parametrize(
+    ("requested", "sizes"),
+    [
+        ({5: 50}, [50]),
+        ({7: 70, 5: 50, 6: 60}, [50, 60, 70]),
+        ({5: 50, 9: 90}, [50, 0, 0, 0, 90]),
+        ({9: 90, 5: 50}, [50, 0, 0, 0, 90]),
+        ({5: 50, 6: 60, 10**9: 10}, [50, 10]),
+    ],
+)
+def test_baskets_come_in_order_with_those_between(requested: dict[int, int], sizes: list[int]) -> None:
+    reads = as_columns([branch("before", [1, 2], 0.5), branch("none", [], None), branch("Jet_pt", [], 0.5)])
+    reads["baskets"][2] = reads[BASKETS_TOLD][2] = len(requested)
+    reads[BASKET] += requested
+    reads[BASKET_BYTES] += requested.values()
+    home = taken({"id": 1, "branch_reads": reads})
+    before, none, read = home.branch_reads(home.chunks({"ours"})).to_pylist()
+    assert (before["basket_first"], before["basket_last"], before["basket_bytes"]) == (3, 4, [1, 2])
+    assert (none["basket_first"], none["basket_last"], none["basket_bytes"]) == (None, None, [])
+    assert (read["basket_first"], read["basket_last"]) == (min(requested), max(requested))
+    assert read["basket_bytes"] == sizes
 
 
 @pytest.mark.parametrize("batch", [1, 2, 128])

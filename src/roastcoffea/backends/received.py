@@ -24,7 +24,6 @@ from roastcoffea.records.wire import (
     BRANCH_INTEGERS,
     BRANCH_SECONDS,
     BRANCHES,
-    OF_BASKETS,
     PREPROCESSING,
     SECTIONS,
     TOLD,
@@ -37,6 +36,9 @@ BATCH: Final = 4096
 
 BATCH_OF_BRANCHES: Final = 128
 """Records whose branches wait to become columns: each may have hundreds."""
+
+MOST_BETWEEN: Final = 256
+"""So many baskets that were not read between others of a branch are in its list of sizes, as 0."""
 
 DOES_NOT_FIT: Final = (TypeError, ValueError, OverflowError)
 """What Arrow raises at a value that is not of its column's type."""
@@ -238,16 +240,44 @@ def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table
     columns = {
         "chunk": pa.array(np.repeat(np.array([identity for identity, _ in records], dtype=np.int64), counts)),
         "branch": pa.array([name for one in branches for name in one.names], pa.string()),
-        BASKET_BYTES: _lists([one.lengths for one in branches], [one.sizes for one in branches]),
     }
-    none = np.concatenate([one.lengths for one in branches]) == 0
     for name, integers in zip(BRANCH_INTEGERS, zip(*(one.integers for one in branches), strict=True), strict=True):
-        columns[name] = pa.array(np.concatenate(integers).astype(np.int64), mask=none if name in OF_BASKETS else None)
+        columns[name] = pa.array(_joined(integers))
+    columns |= _columns_of_baskets(branches, columns["baskets"].to_numpy())
     for name, seconds in zip(BRANCH_SECONDS, zip(*(one.seconds for one in branches), strict=True), strict=True):
         columns[name] = pa.array(np.concatenate(seconds).astype(np.float64), from_pandas=True)
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
-def _lists(lengths: Sequence[npt.NDArray[np.uint64]], sizes: Sequence[npt.NDArray[np.uint64]]) -> pa.Array:
-    offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(sizes).astype(np.int64)))
+def _joined(integers: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate(integers).astype(np.int64)
+
+
+def _columns_of_baskets(branches: Sequence[PackedBranches], baskets: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+    """First and last basket of branches that have so many, and sizes from the one to the other; 0 is not read."""
+    told = _joined([one.told for one in branches])
+    numbers, sizes = (_joined([getattr(one, name) for one in branches]) for name in ("baskets", "sizes"))
+    order = np.lexsort((numbers, np.repeat(np.arange(len(told)), told)))
+    numbers, sizes = numbers[order], sizes[order]
+    ends = np.cumsum(told)
+    some = told > 0
+    first, last = np.zeros_like(told), np.zeros_like(told)
+    first[some], last[some] = numbers[(ends - told)[some]], numbers[ends[some] - 1]
+    spans = np.where(some, last - first + 1, 0)
+    gaps = np.flatnonzero((told == baskets) & (told < spans))
+    if len(gaps):
+        numbers_of, sizes_of = np.split(numbers, ends[:-1]), np.split(sizes, ends[:-1])
+        for row in gaps:
+            if spans[row] - told[row] > MOST_BETWEEN:
+                sizes_of[row] = sizes_of[row][[0, -1]]
+            else:
+                filled = np.zeros(spans[row], np.int64)
+                filled[numbers_of[row] - first[row]] = sizes_of[row]
+                sizes_of[row] = filled
+        ends, sizes = np.cumsum(list(map(len, sizes_of))), np.concatenate(sizes_of)
+    offsets = np.append(0, ends).astype(np.int32)
+    return {
+        "basket_first": pa.array(first, mask=~some),
+        "basket_last": pa.array(last, mask=~some),
+        BASKET_BYTES: pa.ListArray.from_arrays(pa.array(offsets), pa.array(sizes)),
+    }

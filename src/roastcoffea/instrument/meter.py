@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from operator import attrgetter, getitem
 from queue import Queue
 from threading import get_ident
@@ -21,13 +22,13 @@ from typing import Any, Final
 
 from roastcoffea.errors import error_text
 from roastcoffea.instrument.shared import ByThread, made_once
-from roastcoffea.records.wire import BASKET_BYTES, BRANCHES_HAVE
+from roastcoffea.records.wire import BRANCHES_HAVE
 
 OPTION: Final = "roastcoffea"
 """Option for `uproot.open` that leads to the meter."""
 
 INNER_SIZES: Final = 256
-"""So many sizes of baskets travel with a record, beyond two of each branch."""
+"""So many baskets are told one by one in a record, beyond two of each branch."""
 
 SIZES: Final = ("bytes_payload", "bytes_metadata", "bytes_uncompressed", "branches")
 BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_seconds")
@@ -165,27 +166,28 @@ class Meter:
     def _branch_columns(self) -> dict[str, Sequence[Any]]:
         names = [name for name, read in sorted(self.branches.items()) if read.sizes or read.uncompressed]
         if not names:
-            return dict.fromkeys((*BRANCHES_HAVE, BASKET_BYTES), ())
+            return dict.fromkeys(BRANCHES_HAVE, ())
         rows: list[Any] = [AS_COLUMNS(self.branches[name]) for name in names]
         sizes, again, uncompressed, *seconds = zip(*rows, strict=True)
-        if all(sizes):
-            first, last = [*map(min, sizes)], [*map(max, sizes)]
-        else:
-            first, last = ([*map(partial(end, default=None), sizes)] for end in (min, max))
-        tells: list[Sequence[int]] = _baskets_told(first, last)
-        columns: tuple[Sequence[Any], ...] = (
+        counts = told = [*map(len, sizes)]
+        payload = [*map(sum, map(dict.values, sizes))]
+        if sum(counts) > INNER_SIZES + 2 * len(counts):
+            sizes = tuple(map(_ends, sizes))
+            told = [*map(len, sizes)]
+        baskets = [*chain.from_iterable(sizes)]
+        bytes_of_baskets = [*chain.from_iterable(map(dict.values, sizes))]
+        columns: Sequence[Any] = (
             names,
-            [*map(sum, map(dict.values, sizes))],
+            payload,
             again,
             uncompressed,
-            [*map(len, sizes)],
-            first,
-            last,
+            counts,
             *seconds,
-            [*map(len, tells)],
+            told,
+            baskets,
+            bytes_of_baskets,
         )
-        told = [of_branch.get(basket, 0) for of_branch, baskets in zip(sizes, tells, strict=True) for basket in baskets]
-        return {**dict(zip(BRANCHES_HAVE, columns, strict=True)), BASKET_BYTES: told}
+        return dict(zip(BRANCHES_HAVE, columns, strict=True))
 
     # how it is put in
 
@@ -238,6 +240,13 @@ class Meter:
         except Exception as problem:
             self._miss("bytes of branches", problem, *BY_BRANCH)
 
+    def process_ends(self) -> None:
+        """Take in the waiting for what never came, if process() failed by it."""
+        self.in_process = False
+        here = self._place[get_ident()]
+        if here.wall is not None and here.awaited > 0:
+            self.read += max(perf_counter() - here.wall - thread_time() + here.cpu, 0.0)
+
     def close(self) -> None:
         """Take all shadows away, and let go of the file."""
         while self._undo:
@@ -253,6 +262,7 @@ class Meter:
                 self._read_of(name).join(part)
             self._by_others.clear()
         self._sources.clear()
+        self._place.clear()
 
     def _miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
         """Tell what could not be metered, as the chunk must be processed all the same."""
@@ -319,7 +329,7 @@ class Meter:
         return gives(result)
 
     def _interpreting(self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """A basket's way from the end of the step before to an array; what is no CPU time since then is waiting."""
+        """A basket's last step: CPU time since the one before belongs to it, and none since the request is waiting."""
         here = self._place[get_ident()]
         if here.mark is None or here.wall is None:
             here.mark = thread_time()
@@ -334,6 +344,7 @@ class Meter:
             if here.wall is not None:
                 waited = max(wall - here.wall - cpu + here.cpu, 0.0)
                 here.wall, here.cpu = wall, cpu
+                here.awaited -= 1
                 read.read = (read.read or 0.0) + waited
                 if here.own:
                     self.read += waited
@@ -481,6 +492,8 @@ class Meter:
         here.in_chunks = True
         try:
             if self._in_line:
+                ranges = args[0] if args else None
+                here.awaited = len(ranges) if type(ranges) is list else 0
                 here.wall, here.cpu = perf_counter(), thread_time()
                 return original(*args, **kwargs)
             self._watch_queues(*args, *kwargs.values())
@@ -552,15 +565,9 @@ class Meter:
         return data
 
 
-def _baskets_told(first: Sequence[int | None], last: Sequence[int | None]) -> list[Sequence[int]]:
-    """Baskets of each branch whose sizes travel: all from the first to the last one, or of all branches these two."""
-    spans: list[Sequence[int]] = [
-        () if begins is None or ends is None else range(begins, ends + 1)
-        for begins, ends in zip(first, last, strict=True)
-    ]
-    if sum(map(len, spans)) <= INNER_SIZES + 2 * len(spans):
-        return spans
-    return [span if len(span) < 2 else (span[0], span[-1]) for span in spans]
+def _ends(sizes: dict[int, int]) -> dict[int, int]:
+    """Of the sizes of baskets those of the first and the last one."""
+    return {end(sizes): sizes[end(sizes)] for end in (min, max) if sizes}
 
 
 def _path(branch: Any) -> str:
@@ -639,6 +646,8 @@ class _Here:
     wall: float | None = None
     cpu = 0.0
     """Times since which its baskets were waited for, where the thread itself makes arrays of them."""
+    awaited = 0
+    """So many of the baskets that were requested then are no arrays yet."""
     mark: float | None = None
     """CPU time at the end of the step before, once there was one."""
 

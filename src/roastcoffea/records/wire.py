@@ -148,17 +148,19 @@ PREPROCESSING: Final = "preprocessing"
 A record that holds nothing but problems is of no attempt, and needs no identity.
 """
 
-OF_BASKETS: Final = ("basket_first", "basket_last")
-BRANCH_INTEGERS: Final = ("bytes_payload", "bytes_again", "bytes_uncompressed", "baskets", *OF_BASKETS)
+BRANCH_INTEGERS: Final = ("bytes_payload", "bytes_again", "bytes_uncompressed", "baskets")
 BRANCH_SECONDS: Final = ("read_seconds", "decompress_seconds", "interpret_seconds")
-"""Numbers of a branch. None is what was not measured, and the first and last basket of a branch without sizes."""
+"""Numbers of a branch. None is what was not measured."""
 
 BASKETS_TOLD: Final = "baskets_told"
-BASKET_BYTES: Final = "basket_bytes"
-"""How many sizes of baskets each branch has, and the sizes, branch by branch."""
+"""How many of its baskets a branch tells one by one: all, or only the first and the last one."""
 
-BRANCHES_HAVE: Final = ("branch", *BRANCH_INTEGERS, *BRANCH_SECONDS, BASKETS_TOLD)
-"""Columns of the branches of a record, but for the sizes."""
+BASKET: Final = "basket"
+BASKET_BYTES: Final = "basket_bytes"
+"""Numbers and sizes of the baskets that are told, branch by branch."""
+
+BRANCHES_HAVE: Final = ("branch", *BRANCH_INTEGERS, *BRANCH_SECONDS, BASKETS_TOLD, BASKET, BASKET_BYTES)
+"""Columns of the branches of a record."""
 
 SECONDS_PLANES: Final = (1, 2, 3)
 """Seconds travel as 4-byte numbers without their lowest byte: they may come smaller by one part in 32,768."""
@@ -260,9 +262,9 @@ def _planes(data: bytes, places: Iterable[int], width: int) -> list[bytes]:
 
 def _packed_branches(columns: dict[str, Sequence[Any]]) -> tuple[int, int, list[bytes]]:
     """Bytes an integer, how many integers; and integers, sizes of baskets and seconds of the branches."""
-    integers = [*chain.from_iterable([columns[name] for name in (*BRANCH_INTEGERS, BASKETS_TOLD, BASKET_BYTES)])]
-    if None in integers:
-        integers = [0 if integer is None else integer for integer in integers]
+    integers = [
+        *chain.from_iterable([columns[name] for name in (*BRANCH_INTEGERS, BASKETS_TOLD, BASKET, BASKET_BYTES)])
+    ]
     width = 4
     try:
         data = struct.pack(f"<{len(integers)}I", *integers)
@@ -282,13 +284,14 @@ class PackedBranches:
     """Branches of a record, as columns.
 
     `integers` are those of `BRANCH_INTEGERS`, `seconds` those of `BRANCH_SECONDS`: not a number is not measured.
-    `sizes` has `lengths[0]` sizes of baskets of the first branch, then those of the second.
+    `baskets` and `sizes` have `told[0]` baskets of the first branch, then those of the second.
     """
 
     names: list[str]
     integers: list[npt.NDArray[np.uint64]]
     seconds: list[npt.NDArray[np.float32]]
-    lengths: npt.NDArray[np.uint64]
+    told: npt.NDArray[np.uint64]
+    baskets: npt.NDArray[np.uint64]
     sizes: npt.NDArray[np.uint64]
 
 
@@ -349,8 +352,9 @@ def _unpacked_branches(
     names: list[str], integers: npt.NDArray[np.uint64], seconds: npt.NDArray[np.float32]
 ) -> PackedBranches:
     of_branches = len(names) * (1 + len(BRANCH_INTEGERS))
-    *fields, lengths = integers[:of_branches].reshape(-1, len(names))
-    return PackedBranches(names, fields, list(seconds.reshape(-1, len(names))), lengths, integers[of_branches:])
+    *fields, told = integers[:of_branches].reshape(-1, len(names))
+    baskets, sizes = integers[of_branches:].reshape(2, -1)
+    return PackedBranches(names, fields, list(seconds.reshape(-1, len(names))), told, baskets, sizes)
 
 
 def _unpacked_seconds(data: bytes, at: int, count: int) -> npt.NDArray[np.float32]:
