@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -17,6 +18,7 @@ import psutil
 import pytest
 from conftest import stolen
 
+from roastcoffea.instrument import gauges
 from roastcoffea.instrument.current import OpenChunk, current_chunk, open_chunk
 from roastcoffea.instrument.gauges import CoreWait, Interval, resident_memory
 from roastcoffea.instrument.track import track_memory
@@ -70,6 +72,13 @@ def test_what_the_process_ran_before_is_no_peak(tmp_path: Path) -> None:
     script.write_text(textwrap.dedent(code))
     ran = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True)
     assert int(ran.stdout) / MB == pytest.approx(100, rel=0.1)
+
+
+@linux
+def test_what_is_known_of_earlier_programs_stays_in_the_process() -> None:
+    Interval().close()
+    assert gauges._earlier_programs
+    assert pickle.loads(pickle.dumps(gauges._earlier_programs)) == {}
 
 
 @linux

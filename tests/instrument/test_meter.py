@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -96,6 +97,60 @@ def test_waiting_for_what_is_read_beside_the_events_is_reading(tmp_path: Path, m
     assert chunk["wait_seconds"] < 0.05
 
 
+@pytest.mark.parametrize("executors", [[], ["interpretation_executor"], ["decompression_executor"]])
+def test_waiting_is_reading_whoever_reads_baskets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executors: list[str]
+) -> None:
+    write_tree(tmp_path / "tree.root")
+    ranges = LocalFileSystem.cat_ranges
+    asked = []
+
+    def slow_ranges(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asked.append(args)
+        time.sleep(0.2)
+        if len(asked) in (1, 4):
+            raise OSError("not now")
+        return ranges(self, *args, **kwargs)
+
+    def again_and_beside(events: Any) -> float:
+        (tree,) = events.attrs["@events_factory"]._mapping._cache.values()
+        with suppress(Exception):
+            ak.sum(events["f0"])
+        read = float(ak.sum(tree["f0"].array()))
+        time.sleep(0.3)
+        return read + float(ak.sum(events["f1"]))
+
+    monkeypatch.setattr(LocalFileSystem, "cat_ranges", slow_ranges)
+    with ThreadPoolExecutor(2) as pool:
+        # uproot would shut it down with the first file
+        monkeypatch.setattr(pool, "shutdown", lambda: None)
+        _, measurement = outcome(tmp_path / "tree.root", again_and_beside, **dict.fromkeys(executors, pool))
+        monkeypatch.undo()
+    (chunk,) = measurement.chunks.to_dict("records")
+    assert chunk["read_seconds"] == pytest.approx(0.6, abs=0.15)
+    assert chunk["wait_seconds"] == pytest.approx(0.3, abs=0.15)
+
+
+def test_what_is_read_in_a_step_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path / "tree.root")
+    array, file = uproot.AsDtype.basket_array, LocalFileSystem.cat_file
+
+    def asking(self: Any, data: Any, offsets: Any, basket: Any, branch: Any, *args: Any) -> Any:
+        branch.file.source.chunk(0, 100)
+        return array(self, data, offsets, basket, branch, *args)
+
+    def slow_file(self: Any, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.05)
+        return file(self, *args, **kwargs)
+
+    monkeypatch.setattr(uproot.AsDtype, "basket_array", asking)
+    monkeypatch.setattr(LocalFileSystem, "cat_file", slow_file)
+    _, measurement = outcome(tmp_path / "tree.root", total_of_f0)
+    (chunk,) = measurement.chunks.to_dict("records")
+    assert chunk["process_seconds"] > 0.2
+    assert chunk["read_seconds"] == pytest.approx(chunk["process_seconds"], rel=0.1)
+
+
 def test_waiting_for_what_never_comes_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tmp_path / "tree.root")
     ranges = LocalFileSystem.cat_ranges
@@ -139,6 +194,11 @@ def test_an_open_file_does_not_keep_the_meter(tmp_path: Path) -> None:
         gc.disable()
         try:
             del meter
+            # a thread that read for it may still be on its way out
+            for _ in range(100):
+                if left() is None:
+                    break
+                time.sleep(0.01)
             assert left() is None
         finally:
             gc.enable()

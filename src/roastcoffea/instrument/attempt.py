@@ -165,7 +165,7 @@ class Attempt:
         finally:
             cpu = time.thread_time() - cpu
             self._ended = time.perf_counter()
-            meter.process_ends()
+            meter.in_process = False
             wall = self._ended - wall
             read, decompress, interpret = meter.read - read, meter.decompress - decompress, meter.interpret - interpret
             self._phases |= {

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import socket
-from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from roastcoffea.instrument.shared import joined, leave, lock_of
 
-resource: ModuleType | None
-try:
-    import resource
-except ImportError:
-    resource = None
-
 _STATE = "_roastcoffea_open_intervals"
-_earlier_programs: Final[dict[str, int]] = {}
+
+
+class _OfThisProcess(dict[str, int]):
+    """What was learned of this process, and holds for no other: a pickle of it is empty."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _OfThisProcess, ()
+
+
+_earlier_programs: Final = _OfThisProcess()
 """Memory that the programs which the process ran before this one took at most: the accounting's mark is never below."""
 
 LONGEST_STATUS = 16384
@@ -67,7 +69,11 @@ def _highest_and_resident_memory() -> tuple[int | None, int | None]:
 
 def _highest_by_usage() -> int | None:
     """High-water mark as the system's accounting has it; a tenth of the cost, and see `Interval` for when it holds."""
-    return None if resource is None else int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) * 1024
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _kilobytes(text: bytes, name: bytes) -> int:

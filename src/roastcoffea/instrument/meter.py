@@ -102,6 +102,8 @@ class Meter:
     handler: Any = None
     _parquet: _ParquetReads | None = None
     _clusters = False
+    _pools = False
+    """Whether executors of the user's take part."""
     _in_line = False
     """Whether a thread that reads a branch of a TTree makes arrays of its baskets itself."""
     _requested_at_end: int | None = None
@@ -202,6 +204,7 @@ class Meter:
         try:
             for name, metered in self._steps_of_executors():
                 ours[name] = executor = _Metered(given.get(name) or made_once(_trivial_executor)(), metered)
+                self._pools |= not executor.trivial
                 self._undo.append(executor.let_go)
         except Exception as problem:
             self._miss("what is read ahead of process()", problem)
@@ -240,13 +243,6 @@ class Meter:
         except Exception as problem:
             self._miss("bytes of branches", problem, *BY_BRANCH)
 
-    def process_ends(self) -> None:
-        """Take in the waiting for what never came, if process() failed by it."""
-        self.in_process = False
-        here = self._place[get_ident()]
-        if here.wall is not None and here.awaited > 0:
-            self.read += max(perf_counter() - here.wall - thread_time() + here.cpu, 0.0)
-
     def close(self) -> None:
         """Take all shadows away, and let go of the file."""
         while self._undo:
@@ -280,11 +276,11 @@ class Meter:
     # TTree
 
     def _watch_trees(self, mapping: Any) -> None:
-        in_line = True
         for name, metered in self._steps_of_executors():
             executor = getattr(mapping, name)
-            in_line &= type(executor) is made_once(_trivial_executor)
-            setattr(mapping, name, _Metered(executor, metered))
+            ours = _Metered(executor, metered)
+            self._pools |= not ours.trivial
+            setattr(mapping, name, ours)
             self._undo.append(partial(setattr, mapping, name, executor))
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
@@ -304,7 +300,7 @@ class Meter:
             self._shadow(ntuple, "read_locator", self._locator)
             if getattr(mapping, "preloaded_arrays", None):
                 self._miss("bytes of branches", "what is preloaded of an RNTuple is read before it can be seen", *SIZES)
-        self._in_line = in_line and not self._clusters
+        self._in_line = not self._pools and not self._clusters
 
     def _read_of(self, name: str) -> BranchRead:
         return self.branches.setdefault(name, BranchRead())
@@ -322,6 +318,14 @@ class Meter:
             read = here.tree_read if branch is here.tree_branch else self._begins(here, branch)
             read.decompress += ended - began
             read.add(basket, chunk.stop - chunk.start)
+            if here.wall is not None:
+                wall = perf_counter()
+                waited = max(wall - here.wall - ended + here.cpu, 0.0)
+                here.awaited -= 1
+                here.wall, here.cpu = (wall if here.awaited > 0 else None), ended
+                read.read = (read.read or 0.0) + waited
+                if here.own:
+                    self.read += waited
             if not here.own:
                 self._came(here)
         except Exception as problem:
@@ -329,12 +333,12 @@ class Meter:
         return gives(result)
 
     def _interpreting(self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """A basket's last step: CPU time since the one before belongs to it, and none since the request is waiting."""
+        """A basket's last step, to which the CPU time since the step before belongs."""
         here = self._place[get_ident()]
-        if here.mark is None or here.wall is None:
+        if here.mark is None or not self._in_line:
             here.mark = thread_time()
         result = task(*args, **kwargs)
-        cpu, wall = thread_time(), perf_counter()
+        cpu = thread_time()
         try:
             (basket,) = args
             branch = basket.parent
@@ -342,12 +346,7 @@ class Meter:
             read.interpret += cpu - here.mark
             here.mark = cpu
             if here.wall is not None:
-                waited = max(wall - here.wall - cpu + here.cpu, 0.0)
-                here.wall, here.cpu = wall, cpu
-                here.awaited -= 1
-                read.read = (read.read or 0.0) + waited
-                if here.own:
-                    self.read += waited
+                here.wall, here.cpu = perf_counter(), cpu
             if basket.is_embedded:
                 # nothing was requested for it
                 read.add(basket.basket_num, 0)
@@ -530,7 +529,12 @@ class Meter:
             return original(*args, **kwargs)
         finally:
             cpu = thread_time() - cpu
-            waited = max(perf_counter() - wall - cpu, 0.0)
+            wall = perf_counter() - wall
+            waited = max(wall - cpu, 0.0)
+            if here.wall is not None:
+                # the baskets that are waited for were not what this was for
+                here.wall += wall
+                here.cpu += cpu
             here.source_cpu += cpu
             here.waited += waited
             if here.own:
@@ -645,9 +649,9 @@ class _Here:
     """What is read of that branch."""
     wall: float | None = None
     cpu = 0.0
-    """Times since which its baskets were waited for, where the thread itself makes arrays of them."""
+    """Times since which baskets are waited for, where the thread itself decompresses them."""
     awaited = 0
-    """So many of the baskets that were requested then are no arrays yet."""
+    """So many baskets have not come yet."""
     mark: float | None = None
     """CPU time at the end of the step before, once there was one."""
 
@@ -670,7 +674,10 @@ class _Metered:
     def __init__(self, inner: Any, metered: Callable[..., Any]) -> None:
         self._inner = inner
         self.submit: Callable[..., Any]
-        if type(inner) is made_once(_trivial_executor):
+        at_once = type(inner) is made_once(_trivial_executor)
+        self.trivial = at_once or getattr(inner, "trivial", False)
+        """Whether tasks run on the thread that submits them; another collector's meter may stand between."""
+        if at_once:
             # what uproot's own executor makes of a result need not be asked each time
             self.submit = partial(metered, made_once(_trivial_future))
         else:

@@ -16,7 +16,7 @@ BRANCH_READ_COLUMNS: Final[tuple[Column, ...]] = (
     Column("basket_first", "integer", None, "number of the first one"),
     Column("basket_last", "integer", None, "number of the last one"),
     Column("basket_bytes", "integers", "B", "sizes from first to last; of many only those of first and last"),
-    Column("read_seconds", "number", "s", "waiting for storage"),
+    Column("read_seconds", "number", "s", "waiting for storage; none where a pool reads baskets"),
     Column("decompress_seconds", "number", "s", "CPU time of the thread in decompression"),
     Column("interpret_seconds", "number", "s", "CPU time of the thread in interpretation"),
 )
