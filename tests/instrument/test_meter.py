@@ -151,6 +151,19 @@ def test_what_is_read_in_a_step_is_waited_for_once(tmp_path: Path, monkeypatch: 
     assert chunk["read_seconds"] == pytest.approx(chunk["process_seconds"], rel=0.1)
 
 
+def test_phases_of_many_short_steps_add_up(folder: Path) -> None:
+    """Clocks are read side by side: what passes between two of them would be waiting, and CPU time as well."""
+
+    def repeated(events: Any) -> list[float]:
+        (tree,) = events.attrs["@events_factory"]._mapping._cache.values()
+        return [float(ak.sum(tree[f"f{number % FLAT}"].array())) for number in range(200)]
+
+    _, measurement = outcome(folder / "tree.root", repeated)
+    (chunk,) = measurement.run.chunks.to_pylist()
+    phases = ("read_seconds", "decompress_seconds", "interpret_seconds", "compute_seconds", "wait_seconds")
+    assert sum(chunk[phase] for phase in phases) == pytest.approx(chunk["process_seconds"], rel=4e-3)
+
+
 def test_waiting_for_what_never_comes_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tmp_path / "tree.root")
     ranges = LocalFileSystem.cat_ranges

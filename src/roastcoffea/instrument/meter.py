@@ -310,7 +310,7 @@ class Meter:
     ) -> Any:
         began = thread_time()
         result = task(*args, **kwargs)
-        ended = thread_time()
+        ended, wall = thread_time(), perf_counter()
         here = self._place[get_ident()]
         here.mark = ended
         try:
@@ -319,7 +319,6 @@ class Meter:
             read.decompress += ended - began
             read.add(basket, chunk.stop - chunk.start)
             if here.wall is not None:
-                wall = perf_counter()
                 waited = max(wall - here.wall - ended + here.cpu, 0.0)
                 here.awaited -= 1
                 here.wall, here.cpu = (wall if here.awaited > 0 else None), ended
@@ -338,7 +337,7 @@ class Meter:
         if here.mark is None or not self._in_line:
             here.mark = thread_time()
         result = task(*args, **kwargs)
-        cpu = thread_time()
+        cpu, wall = thread_time(), perf_counter()
         try:
             (basket,) = args
             branch = basket.parent
@@ -346,7 +345,7 @@ class Meter:
             read.interpret += cpu - here.mark
             here.mark = cpu
             if here.wall is not None:
-                here.wall, here.cpu = perf_counter(), cpu
+                here.wall, here.cpu = wall, cpu
             if basket.is_embedded:
                 # nothing was requested for it
                 read.add(basket.basket_num, 0)
@@ -493,7 +492,7 @@ class Meter:
             if self._in_line:
                 ranges = args[0] if args else None
                 here.awaited = len(ranges) if type(ranges) is list else 0
-                here.wall, here.cpu = perf_counter(), thread_time()
+                here.cpu, here.wall = thread_time(), perf_counter()
                 return original(*args, **kwargs)
             self._watch_queues(*args, *kwargs.values())
             return self._reading(original, *args, **kwargs)
@@ -524,12 +523,11 @@ class Meter:
 
     def _reading(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         here = self._place[get_ident()]
-        wall, cpu = perf_counter(), thread_time()
+        cpu, wall = thread_time(), perf_counter()
         try:
             return original(*args, **kwargs)
         finally:
-            cpu = thread_time() - cpu
-            wall = perf_counter() - wall
+            cpu, wall = thread_time() - cpu, perf_counter() - wall
             waited = max(wall - cpu, 0.0)
             if here.wall is not None:
                 # the baskets that are waited for were not what this was for
