@@ -161,7 +161,7 @@ def test_phases_of_many_short_steps_add_up(folder: Path) -> None:
     _, measurement = outcome(folder / "tree.root", repeated)
     (chunk,) = measurement.run.chunks.to_pylist()
     phases = ("read_seconds", "decompress_seconds", "interpret_seconds", "compute_seconds", "wait_seconds")
-    assert sum(chunk[phase] for phase in phases) == pytest.approx(chunk["process_seconds"], rel=4e-3)
+    assert sum(chunk[phase] for phase in phases) == pytest.approx(chunk["process_seconds"], rel=1.5e-3)
 
 
 def test_waiting_for_what_never_comes_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
