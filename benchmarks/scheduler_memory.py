@@ -112,7 +112,14 @@ def chunk_record() -> bytes:
         "call": "fedcba9876543210" * 2,
         "outcome": "ok",
     }
-    numbers = {"entry_start": 100_000, "entry_stop": 200_000, "events": 100_000, "run_id": 12_345, "overlaps": 0}
+    numbers = {
+        "id": 2**62,
+        "entry_start": 100_000,
+        "entry_stop": 200_000,
+        "events": 100_000,
+        "run_id": 12_345,
+        "overlaps": 0,
+    }
     columns = {f"{name}-data" for name in names}
     return packed_records([texts | numbers | figures | sizes | {"coffea_columns": columns, BRANCHES: branches}])
 
