@@ -112,6 +112,7 @@ class Meter:
     def __init__(self) -> None:
         self.branches: dict[str, BranchRead] = {}
         self._by_others: dict[str, BranchRead] = {}
+        """What other threads read of branches of a TTree, until the end."""
         self.problems: list[str] = []
         self.unknown: set[str] = set()
         """Columns of a chunk's record that could not be metered."""

@@ -38,7 +38,7 @@ class ByThread(dict[int, Value]):
 
 
 def made_once(make: Callable[[], type]) -> type:
-    """A class that derives from one of another library: each that is made is work for the garbage collector."""
+    """A class of another library, or one derived from it: each that is made is work for the garbage collector."""
     name = make.__name__
     if name not in _classes:
         _classes[name] = make()
