@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import threading
 import time
@@ -157,7 +158,7 @@ class Attempt:
         if self._opened is not None:
             self._phases["build_seconds"] = time.perf_counter() - self._opened
         meter = self.meter
-        read, decompress, interpret = meter.read, meter.decompress, meter.interpret
+        before = meter.seconds()
         meter.in_process = True
         wall, cpu = time.perf_counter(), time.thread_time()
         try:
@@ -167,7 +168,7 @@ class Attempt:
             self._ended = time.perf_counter()
             meter.in_process = False
             wall = self._ended - wall
-            read, decompress, interpret = meter.read - read, meter.decompress - decompress, meter.interpret - interpret
+            read, decompress, interpret = map(operator.sub, meter.seconds(), before)
             self._phases |= {
                 "process_seconds": wall,
                 "read_seconds": read,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from types import ModuleType
 
@@ -29,19 +28,28 @@ def _not_known() -> None:
     return None
 
 
-@contextmanager
-def open_chunk(chunk: OpenChunk) -> Iterator[OpenChunk]:
+class open_chunk:  # noqa: N801  (a context, as those of contextlib)
     """Context in which this chunk is the current one; with it end the sections that are still open."""
-    state = joined(_STATE, chunk, current=ContextVar("roastcoffea_chunk", default=None))
-    state.lock.release()
-    token = state.current.set(chunk)
-    try:
-        yield chunk
-    finally:
-        state.current.reset(token)
-        with lock_of(state):
-            leave(state, chunk)
-        chunk.sections.close()
+
+    __slots__ = ("_chunk", "_state", "_token")
+
+    def __init__(self, chunk: OpenChunk) -> None:
+        self._chunk = chunk
+
+    def __enter__(self) -> OpenChunk:
+        chunk = self._chunk
+        self._state = state = joined(_STATE, chunk, current=ContextVar("roastcoffea_chunk", default=None))
+        state.lock.release()
+        self._token = state.current.set(chunk)
+        return chunk
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._state.current.reset(self._token)
+        finally:
+            with lock_of(self._state):
+                leave(self._state, self._chunk)
+            self._chunk.sections.close()
 
 
 def current_chunk() -> OpenChunk | None:

@@ -125,15 +125,13 @@ class Meter:
 
     # what is asked of it
 
-    @property
-    def decompress(self) -> float:
-        """CPU time of the thread in decompression so far."""
-        return sum([read.decompress for read in self._reads()])
-
-    @property
-    def interpret(self) -> float:
-        """CPU time of the thread in interpretation so far."""
-        return sum([read.interpret for read in self._reads()])
+    def seconds(self) -> tuple[float, float, float]:
+        """What the thread did so far: waiting for storage, CPU time in decompression, and in interpretation."""
+        decompress = interpret = 0.0
+        for read in self._reads():
+            decompress += read.decompress
+            interpret += read.interpret
+        return self.read, decompress, interpret
 
     @property
     def payload(self) -> int:
@@ -595,7 +593,7 @@ MOST_COUNTED: Final = 100
 def _leaves_once(tree: Any, file_bytes: int) -> int:
     """Number of leaves of a tree, which is not counted again for each chunk: a wide file has thousands."""
     # what uproot has of the file's identity as text would take longer than all else here
-    key = tree.file.fUUID, tree.object_path, file_bytes
+    key = tree.file.fUUID, getattr(tree.parent, "fSeekKey", None) or tree.object_path, file_bytes
     number = _counted.get(key)
     if number is None:
         if len(_counted) >= MOST_COUNTED:

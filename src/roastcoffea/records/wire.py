@@ -162,6 +162,9 @@ BASKET_BYTES: Final = "basket_bytes"
 BRANCHES_HAVE: Final = ("branch", *BRANCH_INTEGERS, *BRANCH_SECONDS, BASKETS_TOLD, BASKET, BASKET_BYTES)
 """Columns of the branches of a record."""
 
+INTEGER_COLUMNS: Final = operator.itemgetter(*BRANCH_INTEGERS, BASKETS_TOLD, BASKET, BASKET_BYTES)
+SECONDS_COLUMNS: Final = operator.itemgetter(*BRANCH_SECONDS)
+
 SECONDS_PLANES: Final = (1, 2, 3)
 """Seconds travel as 4-byte numbers without their lowest byte: they may come smaller by one part in 32,768."""
 
@@ -216,7 +219,7 @@ def _packed_record(record: dict[str, Any]) -> list[bytes]:
     branches = columns["branch"]
     texts, figures = _packed_texts(record, branches), _packed_figures(record)
     width, integers, numbers = _packed_branches(columns) if branches else (0, 0, [])
-    others = {name: record[name] for name in record.keys() - PACKED}
+    others = {name: value for name, value in record.items() if name not in PACKED}
     for packed, names in ((texts, OF_TEXTS), (figures, FIGURES)):
         if not packed:
             others |= {name: record[name] for name in names if name in record}
@@ -262,16 +265,14 @@ def _planes(data: bytes, places: Iterable[int], width: int) -> list[bytes]:
 
 def _packed_branches(columns: dict[str, Sequence[Any]]) -> tuple[int, int, list[bytes]]:
     """Bytes an integer, how many integers; and integers, sizes of baskets and seconds of the branches."""
-    integers = [
-        *chain.from_iterable([columns[name] for name in (*BRANCH_INTEGERS, BASKETS_TOLD, BASKET, BASKET_BYTES)])
-    ]
+    integers = [*chain.from_iterable(INTEGER_COLUMNS(columns))]
     width = 4
     try:
         data = struct.pack(f"<{len(integers)}I", *integers)
     except struct.error:
         width = 8
         data = struct.pack(f"<{len(integers)}Q", *integers)
-    seconds = [*chain.from_iterable([columns[name] for name in BRANCH_SECONDS])]
+    seconds = [*chain.from_iterable(SECONDS_COLUMNS(columns))]
     if None in seconds:
         seconds = [NO_NUMBER if value is None else value for value in seconds]
     planes = _planes(data, range(width), width)
