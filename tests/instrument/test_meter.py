@@ -33,7 +33,7 @@ from roastcoffea import MetricsCollector, track_time
 from roastcoffea.instrument import meter as meter_module
 from roastcoffea.instrument.attempt import Attempt
 from roastcoffea.instrument.channels import DaskTask
-from roastcoffea.instrument.meter import Meter
+from roastcoffea.instrument.meter import READ, Meter
 from roastcoffea.measurement import Measurement
 
 FLAT = 12
@@ -149,6 +149,38 @@ def test_what_is_read_in_a_step_is_waited_for_once(tmp_path: Path, monkeypatch: 
     (chunk,) = measurement.chunks.to_dict("records")
     assert chunk["process_seconds"] > 0.2
     assert chunk["read_seconds"] == pytest.approx(chunk["process_seconds"], rel=0.1)
+
+
+def test_a_collector_within_a_collector_sees_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path / "tree.root")
+    ranges = LocalFileSystem.cat_ranges
+
+    def slow_ranges(self: Any, *args: Any, **kwargs: Any) -> Any:
+        time.sleep(0.2)
+        return ranges(self, *args, **kwargs)
+
+    def read_and_sleep(events: Any) -> float:
+        total = total_of_f0(events)
+        time.sleep(0.3)
+        return total
+
+    monkeypatch.setattr(LocalFileSystem, "cat_ranges", slow_ranges)
+    with MetricsCollector() as outer:
+        _, inner = outcome(tmp_path / "tree.root", read_and_sleep)
+    (chunk,) = inner.chunks.to_dict("records")
+    assert chunk["read_seconds"] == pytest.approx(0.2, abs=0.05)
+    assert chunk["wait_seconds"] == pytest.approx(0.3, abs=0.05)
+    assert chunk["bytes_payload"] == sum(
+        size for size, _ in baskets_of(tmp_path / "tree.root", "f0", 0, 10**9).values()
+    )
+    for seen in outer.measurement.chunks.to_dict("records"):
+        assert seen["read_seconds"] == pytest.approx(0.2, abs=0.05)
+        assert seen["wait_seconds"] == pytest.approx(0.3, abs=0.05)
+        assert {name for name in READ if seen[name] != chunk[name]} == set()
+    assert len(outer.measurement.chunks) == 2
+    for measurement in (inner, outer.measurement):
+        (of_branch,) = measurement.branches["read_seconds"]
+        assert of_branch == pytest.approx(0.2 * len(measurement.chunks), abs=0.1)
 
 
 def test_phases_of_many_short_steps_add_up(folder: Path) -> None:
