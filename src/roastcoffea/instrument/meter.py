@@ -671,10 +671,9 @@ class _Metered:
     def __init__(self, inner: Any, metered: Callable[..., Any]) -> None:
         self._inner = inner
         self.submit: Callable[..., Any]
-        at_once = type(inner) is made_once(_trivial_executor)
-        self.trivial = at_once or getattr(inner, "trivial", False)
-        """Whether tasks run on the thread that submits them; another collector's meter may stand between."""
-        if at_once:
+        self.trivial = type(inner) is made_once(_trivial_executor)
+        """Whether tasks run on the thread that submits them."""
+        if self.trivial:
             # what uproot's own executor makes of a result need not be asked each time
             self.submit = partial(metered, made_once(_trivial_future))
         else:
