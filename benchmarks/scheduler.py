@@ -342,7 +342,7 @@ def fed(path: Path) -> ClusterLog:
 
 def run_of(log: ClusterLog, load: Load) -> Run:
     stop = BEGINNING + load.seconds + 60
-    lifetimes, samples, tasks = log.lifetimes(0.0, BEGINNING, stop), log.samples(), log.tasks(0.0)
+    lifetimes, samples, tasks = log.lifetimes(0.0, BEGINNING, stop), log.samples(0.0), log.tasks(0.0)
     chunks = log.received.chunks({CALL})
     call = RunnerCall(
         id=CALL,
