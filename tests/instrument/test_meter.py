@@ -78,19 +78,25 @@ def outcome(
     return output[0], collector.measurement
 
 
-def test_waiting_for_what_is_read_beside_the_events_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_tree(tmp_path / "tree.root")
+def slow_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each request of local storage take 0.2 s."""
     ranges = LocalFileSystem.cat_ranges
 
     def slow_ranges(self: Any, *args: Any, **kwargs: Any) -> Any:
         time.sleep(0.2)
         return ranges(self, *args, **kwargs)
 
+    monkeypatch.setattr(LocalFileSystem, "cat_ranges", slow_ranges)
+
+
+def test_waiting_for_what_is_read_beside_the_events_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path / "tree.root")
+
     def beside(events: Any) -> float:
         (tree,) = events.attrs["@events_factory"]._mapping._cache.values()
         return float(ak.sum(tree["f0"].array()))
 
-    monkeypatch.setattr(LocalFileSystem, "cat_ranges", slow_ranges)
+    slow_storage(monkeypatch)
     _, measurement = outcome(tmp_path / "tree.root", beside)
     (chunk,) = measurement.chunks.to_dict("records")
     assert chunk["read_seconds"] == pytest.approx(0.2, abs=0.05)
@@ -153,18 +159,13 @@ def test_what_is_read_in_a_step_is_waited_for_once(tmp_path: Path, monkeypatch: 
 
 def test_a_collector_within_a_collector_sees_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tmp_path / "tree.root")
-    ranges = LocalFileSystem.cat_ranges
-
-    def slow_ranges(self: Any, *args: Any, **kwargs: Any) -> Any:
-        time.sleep(0.2)
-        return ranges(self, *args, **kwargs)
 
     def read_and_sleep(events: Any) -> float:
         total = total_of_f0(events)
         time.sleep(0.3)
         return total
 
-    monkeypatch.setattr(LocalFileSystem, "cat_ranges", slow_ranges)
+    slow_storage(monkeypatch)
     with MetricsCollector() as outer:
         _, inner = outcome(tmp_path / "tree.root", read_and_sleep)
     (chunk,) = inner.chunks.to_dict("records")
