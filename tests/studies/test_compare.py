@@ -35,8 +35,8 @@ from roastcoffea.studies.observations import Observation, observed
 
 EVENTS = 4000
 FLAT = 12
-MOST_SCATTER = 0.05
-"""Of repeats, to which a test of what five of them find is held."""
+WIDEST = 0.15
+"""Range of repeats of one run, as a fraction, to which a test of what five of them find is held."""
 
 
 @pytest.fixture(scope="module")
@@ -364,9 +364,20 @@ def test_planted_differences_are_the_largest_parts(client: Client, files: Path) 
     assert largest(here, halved) == "threads"
 
 
+Repeats = tuple[Sequence[Observation], Sequence[Observation]]
+
+
 @pytest.fixture(scope="module")
-def repeats(files: Path) -> tuple[Sequence[Observation], Sequence[Observation]]:
-    """Real repeats of a run, and of one whose sleep makes it 20 % slower, in random order."""
+def repeats(files: Path) -> Repeats:
+    """Real repeats of a run, and of one whose sleep makes it 20 % slower, of the quietest of three sittings."""
+    sittings: list[Repeats] = []
+    while len(sittings) < 3 and (not sittings or widest(sittings[-1]) > WIDEST):
+        sittings.append(sitting(files))
+    return min(sittings, key=widest)
+
+
+def sitting(files: Path) -> Repeats:
+    """Runs of both kinds in random order."""
     wall = min(run_here(files, sleep=0.25).metrics["elapsed_time_seconds"] for _ in range(3))
     order = ["same"] * 20 + ["slower"] * 10
     random.Random(1).shuffle(order)
@@ -376,11 +387,15 @@ def repeats(files: Path) -> tuple[Sequence[Observation], Sequence[Observation]]:
     return same, slower
 
 
+def widest(repeats: Repeats) -> float:
+    """Largest ratio between repeats of one kind, less one; a single disturbed run is seen in it."""
+    walls = ([run.metrics["elapsed_time_seconds"] for run in side] for side in repeats)
+    return max(max(side) / min(side) for side in walls) - 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
-def test_repeats_of_the_same_run_are_seldom_told_apart(
-    size: int, repeats: tuple[Sequence[Observation], Sequence[Observation]]
-) -> None:
+def test_repeats_of_the_same_run_are_seldom_told_apart(size: int, repeats: Repeats) -> None:
     same, draws, drawn = repeats[0], 2000, np.random.default_rng(size)
     told = 0
     for _ in range(draws):
@@ -391,11 +406,10 @@ def test_repeats_of_the_same_run_are_seldom_told_apart(
 
 
 @pytest.mark.slow
-def test_a_fifth_slower_is_found(repeats: tuple[Sequence[Observation], Sequence[Observation]]) -> None:
+def test_a_fifth_slower_is_found(repeats: Repeats) -> None:
     same, slower = repeats
-    scatter = max(np.std(np.log([run.metrics["elapsed_time_seconds"] for run in side]), ddof=1) for side in repeats)
-    if scatter > MOST_SCATTER:
-        pytest.skip(f"the machine is too busy with other things: repeats scatter by {scatter:.0%}")
+    if widest(repeats) > WIDEST:
+        pytest.skip(f"the machine is too busy with other things: repeats of one run differ by {widest(repeats):.0%}")
     drawn, draws = np.random.default_rng(1), 2000
     words = [
         speed(*([side[place] for place in drawn.permutation(len(side))[:5]] for side in (same, slower))).word
