@@ -346,6 +346,18 @@ def test_what_is_open_at_the_end_is_told_and_not_counted_and_leaves_nothing_behi
     assert list(by_name(chunk)) == ["generator/sized/a"]
 
 
+def test_a_section_that_is_entered_as_its_chunk_ends_leaves_nothing_behind() -> None:
+    """Another thread may have found the chunk while it was open."""
+    chunk = OpenChunk()
+    with open_chunk(chunk):
+        pass
+    entry = chunk.sections.enter("late", sections.MEMORY, lambda: 0)
+    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
+    assert entry is not None
+    entry.leave(failed=False)
+    assert by_name(chunk) == {}
+
+
 def test_a_generator_that_outlives_its_chunk_is_no_part_of_the_next() -> None:
     generator = read_on()
     first, second = OpenChunk(), OpenChunk()

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import awkward as ak
 import fsspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -184,6 +185,10 @@ def test_a_collector_within_a_collector_sees_the_same(tmp_path: Path, monkeypatc
         assert of_branch == pytest.approx(0.2 * len(measurement.chunks), abs=0.1)
 
 
+def total_of_all(events: Any) -> list[float]:
+    return [float(ak.sum(events[f"f{number}"])) for number in range(FLAT)]
+
+
 def test_phases_of_many_short_steps_add_up(folder: Path) -> None:
     """Clocks are read side by side: what passes between two of them would be waiting, and CPU time as well."""
 
@@ -195,6 +200,30 @@ def test_phases_of_many_short_steps_add_up(folder: Path) -> None:
     (chunk,) = measurement.run.chunks.to_pylist()
     phases = ("read_seconds", "decompress_seconds", "interpret_seconds", "compute_seconds", "wait_seconds")
     assert sum(chunk[phase] for phase in phases) == pytest.approx(chunk["process_seconds"], rel=1.5e-3)
+
+
+def test_steps_may_be_added_up_before_the_chunk_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter_module, "MOST_STEPS", 2)
+    _, measurement = outcome(folder / "tree.root", total_of_all)
+    read = {branch.branch: branch for branch in measurement.branches.itertuples()}
+    assert len(read) == FLAT
+    for name, branch in read.items():
+        payload = sum(size for size, _ in baskets_of(str(folder / "tree.root"), name, 0, 10**9).values())
+        assert branch.bytes_payload == payload > 0
+        assert min(branch.decompress_seconds, branch.interpret_seconds) > 0
+
+
+def test_trees_of_one_name_have_their_own_number_of_branches(tmp_path: Path) -> None:
+    with uproot.recreate(tmp_path / "two.root") as file:
+        for folder, branches in (("a", "x"), ("b", "xy")):
+            file.mktree(f"{folder}/Events", dict.fromkeys(branches, "float32"))
+            file[f"{folder}/Events"].extend({branch: np.zeros(5, "float32") for branch in branches})
+    runner = Runner(executor=IterativeExecutor(status=False), schema=BaseSchema, metadata_cache={})
+    with MetricsCollector() as collector:
+        for folder in "ab":
+            files = {str(tmp_path / "two.root"): f"{folder}/Events"}
+            runner({folder: {"files": files}}, processor_instance=Doing(lambda events: float(ak.sum(events.x))))
+    assert dict(collector.measurement.chunks[["dataset", "tree_branches"]].to_numpy()) == {"a": 1, "b": 2}
 
 
 def test_waiting_for_what_never_comes_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.current import OpenChunk, open_chunk
 from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
 from roastcoffea.instrument.meter import Meter
+from roastcoffea.instrument.sections import Sections
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.wire import BRANCHES, SECTIONS, TOLD
 
@@ -65,6 +66,9 @@ class Clocks:
 class Attempt:
     """One attempt of a chunk, from its beginning to `end`."""
 
+    cache_function: Callable[[], Any]
+    """The user's, as coffea hands it on."""
+
     def __init__(self, task: DaskTask) -> None:
         self.problems: list[str] = []
         self.meter = Meter()
@@ -95,8 +99,6 @@ class Attempt:
                 self._memory.close()
             finally:
                 self.meter.close()
-        with noting(self.problems.append, "sections did not enter Dask's metrics"):
-            self._open.sections.meter_in_dask()
         record = measured
         branches = self.meter.branch_columns()
         record.update(self._bytes(branches))
@@ -112,15 +114,22 @@ class Attempt:
             outcome=CHECKPOINT if self._loaded else OK,
         )
         record[BRANCHES] = branches
-        if sections := self._open.sections.rows():
-            record[SECTIONS] = sections
-        if problems := [*self.problems, *self.meter.problems, *self._open.sections.problems]:
+        if self._open.entered is not None:
+            record[SECTIONS] = self._passed(self._open.entered)
+        if problems := [*self.problems, *self.meter.problems]:
             record[TOLD] = problems
         if self.meter.unknown and not self._loaded:
             record.update(dict.fromkeys(self.meter.unknown))
         if error is not None:
             record.update(outcome=ERROR, error=error_text(error))
         return record
+
+    def _passed(self, sections: Sections) -> list[dict[str, Any]]:
+        """Rows of the sections that were passed; Dask's metrics have them as well."""
+        with noting(self.problems.append, "sections did not enter Dask's metrics"):
+            sections.meter_in_dask()
+        self.problems += sections.problems
+        return sections.rows()
 
     def _bytes(self, branches: dict[str, Sequence[Any]]) -> dict[str, Any]:
         meter = self.meter
@@ -146,10 +155,11 @@ class Attempt:
 
     # what happens in coffea's function
 
-    def file_is_open(self) -> None:
-        """Take note that the file has been opened, and the tree comes next."""
+    def cache(self) -> Any:
+        """coffea's cache, for which it asks when the file has been opened, and the tree comes next."""
         self._opened = time.perf_counter()
         self._phases["open_seconds"] = self._opened - self._began - self._checkpoint
+        return self.cache_function()
 
     def process(self, function: Callable[[Any], Any], events: Any) -> Any:
         """Run the user's function on the events."""

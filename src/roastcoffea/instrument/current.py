@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from types import ModuleType
 
 from roastcoffea.instrument.sections import Sections
-from roastcoffea.instrument.shared import joined, joined_by_others, leave, lock_of
+from roastcoffea.instrument.shared import joined, leave, lock_of, name_here
 
 _STATE = "_roastcoffea_open_chunks"
 
@@ -19,9 +19,22 @@ class OpenChunk:
     `requested_bytes` tells how many bytes the attempt has requested from storage so far; None is not known.
     """
 
+    entered: Sections | None = None
+    """Sections, once code has asked for them: most analyses never do."""
+
+    ended = False
+
     def __init__(self) -> None:
-        self.sections = Sections()
         self.requested_bytes: Callable[[], int | None] = _not_known
+
+    @property
+    def sections(self) -> Sections:
+        """Sections of the attempt, which several threads may enter first."""
+        # a dictionary's own method, as it is not interrupted between looking and setting
+        sections: Sections = self.__dict__.setdefault("entered", Sections())
+        if self.ended:
+            sections.close()
+        return sections
 
 
 def _not_known() -> None:
@@ -49,7 +62,9 @@ class open_chunk:  # noqa: N801  (a context, as those of contextlib)
         finally:
             with lock_of(self._state):
                 leave(self._state, self._chunk)
-            self._chunk.sections.close()
+            self._chunk.ended = True
+            if self._chunk.entered is not None:
+                self._chunk.entered.close()
 
 
 def current_chunk() -> OpenChunk | None:
@@ -58,7 +73,7 @@ def current_chunk() -> OpenChunk | None:
     A thread that the processor started knows it if it runs in a copy of the processor's context; else the chunk is
     the one that is open in this process, if it is the only one.
     """
-    state = joined_by_others(_STATE)
+    state = sys.modules.get(name_here(_STATE))
     if state is None:
         return None
     chunk: OpenChunk | None = state.current.get()

@@ -21,7 +21,7 @@ from time import perf_counter, thread_time
 from typing import Any, Final
 
 from roastcoffea.errors import error_text
-from roastcoffea.instrument.shared import ByThread, made_once
+from roastcoffea.instrument.shared import made_once
 from roastcoffea.records.wire import BRANCHES_HAVE
 
 OPTION: Final = "roastcoffea"
@@ -37,19 +37,27 @@ WAITED: Final = ("read_seconds", "wait_seconds")
 READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 """Columns of a chunk's record that are unknown where one of the meter's views is missing."""
 
+ASKED, INTERRUPTED, DECOMPRESSED, INTERPRETED = range(4)
+"""Steps of reading branches of a TTree."""
+
+MOST_STEPS: Final = 5000
+"""Steps that are noted before they are added up."""
+
+SHADOW: Final = object()
+"""Stands for what an attribute was before: the class's own."""
+
 
 class BranchRead:
-    """One branch as this attempt read it, or a part of that."""
+    """One branch as this attempt read it."""
 
-    parts: set[Any] | None = None
-    again = 0
-    uncompressed = 0
-    read: float | None = None
-    decompress = 0.0
-    interpret = 0.0
+    __slots__ = ("again", "decompress", "interpret", "parts", "read", "sizes", "uncompressed")
 
     def __init__(self) -> None:
         self.sizes: dict[int, int] = {}
+        self.parts: set[Any] | None = None
+        self.again = self.uncompressed = 0
+        self.read: float | None = None
+        self.decompress = self.interpret = 0.0
 
     def add(self, basket: int, size: int) -> None:
         """Count a basket that was requested."""
@@ -67,17 +75,6 @@ class BranchRead:
             return
         self.parts.add((cluster, part))
         self.sizes[cluster] = self.sizes.get(cluster, 0) + size
-
-    def join(self, part: BranchRead) -> None:
-        """Add what another part of the branch is."""
-        for basket, size in part.sizes.items():
-            self.add(basket, size)
-        self.again += part.again
-        self.uncompressed += part.uncompressed
-        if part.read is not None:
-            self.read = (self.read or 0.0) + part.read
-        self.decompress += part.decompress
-        self.interpret += part.interpret
 
 
 class Meter:
@@ -109,19 +106,26 @@ class Meter:
     _requested_at_end: int | None = None
     _closed = False
 
+    problems: tuple[str, ...] = ()
+    unknown: frozenset[str] = frozenset()
+    """Columns of a chunk's record that could not be metered."""
+
     def __init__(self) -> None:
+        # of few objects: they bring the next collection of garbage nearer, and one takes a worker some 0.4 s
         self.branches: dict[str, BranchRead] = {}
-        self._by_others: dict[str, BranchRead] = {}
-        """What other threads read of branches of a TTree, until the end."""
-        self.problems: list[str] = []
-        self.unknown: set[str] = set()
-        """Columns of a chunk's record that could not be metered."""
+        self._steps: list[tuple[Any, ...]] = []
+        """What threads did with branches of a TTree and is not added up: step, thread, branch, number and size of the
+        basket, CPU time at the beginning (None is the end of the step before) and at the end, wall time at the end.
+
+        To note a step takes less than to add it up, where the analysis has emptied the processor's caches.
+        """
         self._lock = threading.RLock()
         self._sources: list[Any] = []
         self._kinds: list[str] = []
-        self._undo: list[Callable[[], None]] = []
-        own = get_ident()
-        self._place = ByThread(lambda thread: _Here(own=thread == own))
+        self._undo: list[tuple[Any, str, Any]] = []
+        """Objects, names of their attributes, and what these were before."""
+        self._executors: dict[type[_Metered], _Metered] = {}
+        self._place = _Places()
 
     # what is asked of it
 
@@ -139,8 +143,9 @@ class Meter:
         return sum([sum(read.sizes.values()) + read.again for read in self._reads()])
 
     def _reads(self) -> list[BranchRead]:
-        # other threads may still add to them
-        return [*self.branches.values(), *self._by_others.values()]
+        """All branches so far; other threads may still add to them."""
+        self._add_up()
+        return [*self.branches.values()]
 
     @property
     def source(self) -> str | None:
@@ -201,23 +206,29 @@ class Meter:
         except Exception as problem:
             self._miss("bytes requested from storage", problem, *READ)
         try:
-            for name, metered in self._steps_of_executors():
-                ours[name] = executor = _Metered(given.get(name) or made_once(_trivial_executor)(), metered)
-                self._pools |= not executor.trivial
-                self._undo.append(executor.let_go)
+            for name, step in STEPS_OF_EXECUTORS:
+                ours[name] = self._metered(step, given.get(name))
         except Exception as problem:
             self._miss("what is read ahead of process()", problem)
         return ours
 
-    def _steps_of_executors(self) -> tuple[tuple[str, Callable[..., Any]], ...]:
-        return ("decompression_executor", self._decompressing), ("interpretation_executor", self._interpreting)
+    def _metered(self, step: type[_Metered], given: Any) -> Any:
+        """An executor that notes its steps, and works like the given one; None is uproot's own, which has no state."""
+        trivial = made_once(_trivial_executor)
+        executor = self._executors.get(step)
+        if executor is None:
+            executor = self._executors[step] = step(trivial(), self)
+        if given is None or type(given) is trivial:
+            return executor
+        self._pools = True
+        return _Pool(given, executor)
 
     def watch_source(self, source: Any) -> None:
         """Meter a source that was opened for this attempt."""
         self._sources.append(source)
         try:
-            self._shadow(source, "chunk", self._chunk)
-            self._shadow(source, "chunks", self._chunks)
+            self._shadow(source, "chunk", _ChunkShadow)
+            self._shadow(source, "chunks", _ChunksShadow)
         except Exception as problem:
             self._miss("waiting for storage", problem, *WAITED)
         self._kinds.append(type(source).__name__)
@@ -238,49 +249,50 @@ class Meter:
             else:
                 self._watch_trees(mapping)
             if self._parquet is not None or self._clusters:
-                self._shadow(mapping, "extract_column", self._extract_column)
+                self._shadow(mapping, "extract_column", partial(_ShadowBy, self._extract_column))
         except Exception as problem:
             self._miss("bytes of branches", problem, *BY_BRANCH)
 
     def close(self) -> None:
         """Take all shadows away, and let go of the file."""
         while self._undo:
+            thing, name, before = self._undo.pop()
             try:
-                while self._undo:
-                    self._undo.pop()()
+                if before is SHADOW:
+                    thing.__dict__.pop(name, None)
+                else:
+                    setattr(thing, name, before)
             except Exception as problem:
                 self._miss("a shadow was left", problem)
+        for executor in self._executors.values():
+            executor.meter = None
         self._requested_at_end = self.requested()
         with self._lock:
+            self._add_up()
             self._closed = True
-            for name, part in self._by_others.items():
-                self._read_of(name).join(part)
-            self._by_others.clear()
         self._sources.clear()
         self._place.clear()
 
     def _miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
         """Tell what could not be metered, as the chunk must be processed all the same."""
-        self.unknown.update(unknown)
+        self.unknown |= set(unknown)
         reason = problem if isinstance(problem, str) else error_text(problem)
         told = f"{what} could not be metered: {reason}"
         if told not in self.problems:
-            self.problems.append(told)
+            self.problems += (told,)
 
-    def _shadow(self, thing: Any, method: str, metered: Callable[..., Any]) -> None:
+    def _shadow(self, thing: Any, method: str, shadow: Callable[..., Any]) -> None:
         """Have a method of one object go through the meter."""
-        setattr(thing, method, _Shadow(metered, getattr(thing, method)))
-        self._undo.append(partial(thing.__dict__.pop, method, None))
+        setattr(thing, method, shadow(getattr(thing, method), self))
+        self._undo.append((thing, method, SHADOW))
 
     # TTree
 
     def _watch_trees(self, mapping: Any) -> None:
-        for name, metered in self._steps_of_executors():
+        for name, step in STEPS_OF_EXECUTORS:
             executor = getattr(mapping, name)
-            ours = _Metered(executor, metered)
-            self._pools |= not ours.trivial
-            setattr(mapping, name, ours)
-            self._undo.append(partial(setattr, mapping, name, executor))
+            setattr(mapping, name, self._metered(step, executor))
+            self._undo.append((mapping, name, executor))
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
             try:
@@ -295,8 +307,8 @@ class Meter:
                 continue
             self.tree_branches = len(tree.fields)
             self._clusters = True
-            self._shadow(ntuple, "read_cluster_pages", partial(self._cluster_pages, ntuple))
-            self._shadow(ntuple, "read_locator", self._locator)
+            self._shadow(ntuple, "read_cluster_pages", partial(_ShadowBy, partial(self._cluster_pages, ntuple)))
+            self._shadow(ntuple, "read_locator", partial(_ShadowBy, self._locator))
             if getattr(mapping, "preloaded_arrays", None):
                 self._miss("bytes of branches", "what is preloaded of an RNTuple is read before it can be seen", *SIZES)
         self._in_line = not self._pools and not self._clusters
@@ -304,75 +316,47 @@ class Meter:
     def _read_of(self, name: str) -> BranchRead:
         return self.branches.setdefault(name, BranchRead())
 
-    def _decompressing(
-        self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any
-    ) -> Any:
-        began = thread_time()
-        result = task(*args, **kwargs)
-        ended, wall = thread_time(), perf_counter()
-        here = self._place[get_ident()]
-        here.mark = ended
-        try:
-            chunk, branch, basket = args
-            read = here.tree_read if branch is here.tree_branch else self._begins(here, branch)
-            read.decompress += ended - began
-            read.add(basket, chunk.stop - chunk.start)
-            if here.wall is not None:
-                waited = max(wall - here.wall - ended + here.cpu, 0.0)
-                here.awaited -= 1
-                here.wall, here.cpu = (wall if here.awaited > 0 else None), ended
-                read.read = (read.read or 0.0) + waited
-                if here.own:
-                    self.read += waited
-            if not here.own:
-                self._came(here)
-        except Exception as problem:
-            self._miss("bytes of branches", problem, *BY_BRANCH)
-        return gives(result)
-
-    def _interpreting(self, gives: Callable[[Any], Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """A basket's last step, to which the CPU time since the step before belongs."""
-        here = self._place[get_ident()]
-        if here.mark is None or not self._in_line:
-            here.mark = thread_time()
-        result = task(*args, **kwargs)
-        cpu, wall = thread_time(), perf_counter()
-        try:
-            (basket,) = args
-            branch = basket.parent
-            read = here.tree_read if branch is here.tree_branch else self._begins(here, branch)
-            read.interpret += cpu - here.mark
-            here.mark = cpu
-            if here.wall is not None:
-                here.wall, here.cpu = wall, cpu
-            if basket.is_embedded:
-                # nothing was requested for it
-                read.add(basket.basket_num, 0)
-                read.uncompressed += _held_by(basket)
-            else:
-                read.uncompressed += basket.uncompressed_bytes
-            if not here.own:
-                self._came(here)
-        except Exception as problem:
-            self._miss("bytes of branches", problem, *BY_BRANCH)
-        return gives(result)
-
-    def _begins(self, here: _Here, branch: Any) -> BranchRead:
-        """What is read of a branch of a TTree from now on: by another thread only a part, which may come too late."""
-        here.tree_read = read = self._read_of(_path(branch)) if here.own else BranchRead()
-        here.tree_branch = branch
-        return read
-
-    def _came(self, here: _Here) -> None:
-        """Take in what another thread read of a branch; what comes after the end is in none of it."""
-        part, name = here.tree_read, _path(here.tree_branch)
-        here.tree_branch = here.tree_read = None
+    def _add_up(self) -> None:
+        """Add up what threads have noted."""
         with self._lock:
-            if self._closed:
-                return
-            self.helper_cpu += part.decompress + part.interpret
-            part.decompress = part.interpret = 0.0
-            self._by_others.setdefault(name, BranchRead()).join(part)
+            steps = self._steps[:]
+            del self._steps[: len(steps)]
+            if not self._closed:
+                try:
+                    self._add(steps)
+                except Exception as problem:
+                    self._miss("bytes of branches", problem, *BY_BRANCH)
+
+    def _add(self, steps: list[tuple[Any, ...]]) -> None:
+        before, read = None, BranchRead()
+        for step, thread, branch, basket, size, began, ended, wall in steps:
+            here = self._place[thread]
+            if branch is None:
+                here.turned(step, basket, ended, wall)
+                continue
+            if branch is not before:
+                before, read = branch, self._read_of(_path(branch))
+            cpu = ended - (here.mark if began is None else began)
+            if not here.own:
+                self.helper_cpu += cpu
+                cpu = 0.0
+            if step == DECOMPRESSED:
+                read.add(basket, size)
+                read.decompress += cpu
+                if here.wall is not None:
+                    waited = here.came(ended, wall)
+                    read.read = (read.read or 0.0) + waited
+                    if here.own:
+                        self.read += waited
+            else:
+                if basket is not None:
+                    # it came with the tree, and nothing was requested for it
+                    read.add(basket, 0)
+                read.uncompressed += size
+                read.interpret += cpu
+                if here.wall is not None:
+                    here.wall = wall
+            here.mark = here.cpu = ended
 
     # any branch, field or column
 
@@ -465,39 +449,6 @@ class Meter:
 
     # the source
 
-    def _chunk(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self.in_process:
-            return original(*args, **kwargs)
-        here = self._place[get_ident()]
-        if here.in_chunks:
-            return original(*args, **kwargs)
-        chunk = self._reading(original, *args, **kwargs)
-        try:
-            if here.pages is None:
-                self.late_metadata += chunk.stop - chunk.start
-            if type(chunk.future).__name__ != "TrivialFuture":
-                chunk.wait = partial(self._waited, weakref.ref(chunk))
-        except Exception as problem:
-            self._miss("waiting for storage", problem, *WAITED)
-        return chunk
-
-    def _chunks(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        here = self._place[get_ident()]
-        here.mark = here.wall = None
-        if not self.in_process:
-            return original(*args, **kwargs)
-        here.in_chunks = True
-        try:
-            if self._in_line:
-                ranges = args[0] if args else None
-                here.awaited = len(ranges) if type(ranges) is list else 0
-                here.cpu, here.wall = thread_time(), perf_counter()
-                return original(*args, **kwargs)
-            self._watch_queues(*args, *kwargs.values())
-            return self._reading(original, *args, **kwargs)
-        finally:
-            here.in_chunks = False
-
     def _watch_queues(self, *given: Any) -> None:
         queues = [each for each in given if type(each) is Queue]
         if not queues:
@@ -528,10 +479,8 @@ class Meter:
         finally:
             cpu, wall = thread_time() - cpu, perf_counter() - wall
             waited = max(wall - cpu, 0.0)
-            if here.wall is not None:
-                # the baskets that are waited for were not what this was for
-                here.wall += wall
-                here.cpu += cpu
+            if self._in_line:
+                self._steps.append((INTERRUPTED, get_ident(), None, 0, 0, None, cpu, wall))
             here.source_cpu += cpu
             here.waited += waited
             if here.own:
@@ -544,8 +493,8 @@ class Meter:
             self.transferred = None
             return
         self._kinds[-1] += f"({type(system).__name__})"
-        source._fs = _CountedFileSystem(system, self._receiving, self._received)
-        self._undo.append(partial(setattr, source, "_fs", system))
+        source._fs = _CountedFileSystem(system, self)
+        self._undo.append((source, "_fs", system))
 
     def _receiving(self, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """What a file system reads, which may be in another thread."""
@@ -611,10 +560,6 @@ def _leaves(tree: Any) -> int:
     return number
 
 
-def _itself(result: Any) -> Any:
-    return result
-
-
 def _trivial_executor() -> type:
     from uproot.source.futures import TrivialExecutor
 
@@ -640,54 +585,221 @@ class _Here:
     """CPU time of what was measured by itself, and is not of the field or column that is read."""
     in_chunks = False
 
-    tree_branch: Any = None
-    """Branch of a TTree."""
-    tree_read: Any = None
-    """What is read of that branch."""
     wall: float | None = None
     cpu = 0.0
     """Times since which baskets are waited for, where the thread itself decompresses them."""
     awaited = 0
     """So many baskets have not come yet."""
-    mark: float | None = None
-    """CPU time at the end of the step before, once there was one."""
+    mark = 0.0
+    """CPU time at the end of the step before."""
 
     def __init__(self, *, own: bool) -> None:
         self.own = own
         """Whether it is the thread that made the meter."""
 
+    def turned(self, step: int, baskets: int, cpu: float, wall: float | None) -> None:
+        """Take note that baskets were asked for; or of seconds that were not for those that are waited for."""
+        if step == ASKED:
+            self.awaited, self.mark, self.cpu, self.wall = baskets, cpu, cpu, wall
+        elif self.wall is not None and wall is not None:
+            self.wall += wall
+            self.cpu += cpu
 
-class _Shadow(partial[Any]):
-    """A bound method that goes through the meter; a copy or a pickle of it is the method itself."""
+    def came(self, cpu: float, wall: float) -> float:
+        """Seconds that were waited for a basket, which has come and is decompressed."""
+        waited = 0.0 if self.wall is None else wall - self.wall - cpu + self.cpu
+        self.awaited -= 1
+        self.wall = wall if self.awaited > 0 else None
+        return max(waited, 0.0)
+
+
+class _Places(dict[int, _Here]):
+    """What each thread reads, by its identity; the thread that makes this is the meter's own. See also `ByThread`."""
+
+    __slots__ = ("own",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = get_ident()
+
+    def __missing__(self, thread: int) -> _Here:
+        here = self[thread] = _Here(own=thread == self.own)
+        return here
+
+
+class _Shadow:
+    """A method of one object, that goes through the meter; a copy or a pickle of it is the method itself."""
+
+    __slots__ = ("meter", "original")
+
+    def __init__(self, original: Any, meter: Meter) -> None:
+        self.original = original
+        self.meter = meter
 
     def __reduce__(self) -> tuple[Any, ...]:
-        (original,) = self.args
-        return getattr, (original.__self__, original.__name__)
+        return getattr, (self.original.__self__, self.original.__name__)
+
+
+class _ShadowBy(_Shadow):
+    """It is called by another function, which is given the method first."""
+
+    __slots__ = ("metered",)
+
+    def __init__(self, metered: Callable[..., Any], original: Any, meter: Meter) -> None:
+        super().__init__(original, meter)
+        self.metered = metered
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.metered(self.original, *args, **kwargs)
+
+
+class _ChunkShadow(_Shadow):
+    """`chunk` of a source of uproot's."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        meter = self.meter
+        if not meter.in_process:
+            return self.original(*args, **kwargs)
+        here = meter._place[get_ident()]
+        if here.in_chunks:
+            return self.original(*args, **kwargs)
+        chunk = meter._reading(self.original, *args, **kwargs)
+        try:
+            if here.pages is None:
+                meter.late_metadata += chunk.stop - chunk.start
+            if type(chunk.future).__name__ != "TrivialFuture":
+                chunk.wait = partial(meter._waited, weakref.ref(chunk))
+        except Exception as problem:
+            meter._miss("waiting for storage", problem, *WAITED)
+        return chunk
+
+
+class _ChunksShadow(_Shadow):
+    """`chunks` of a source of uproot's, of which it asks for baskets, or for pages of an RNTuple."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        meter, thread = self.meter, get_ident()
+        if not meter.in_process:
+            meter._steps.append((ASKED, thread, None, 0, 0, None, thread_time(), None))
+            return self.original(*args, **kwargs)
+        here = meter._place[thread]
+        here.in_chunks = True
+        try:
+            if len(meter._steps) > MOST_STEPS:
+                meter._add_up()
+            if meter._in_line:
+                ranges = args[0] if args else None
+                baskets = len(ranges) if type(ranges) is list else 0
+                wall = perf_counter() if baskets else None
+                meter._steps.append((ASKED, thread, None, baskets, 0, None, thread_time(), wall))
+                return self.original(*args, **kwargs)
+            meter._steps.append((ASKED, thread, None, 0, 0, None, thread_time(), None))
+            meter._watch_queues(*args, *kwargs.values())
+            return meter._reading(self.original, *args, **kwargs)
+        finally:
+            here.in_chunks = False
 
 
 class _Metered:
-    """An executor of uproot's whose tasks go through the meter; a copy or a pickle of it is the executor itself."""
+    """uproot's own executor, which runs a task at once, with its tasks noted; a copy or a pickle of it is without that.
 
-    def __init__(self, inner: Any, metered: Callable[..., Any]) -> None:
+    When the attempt has ended it has no meter, which a file that keeps this executor would keep until garbage is
+    collected.
+    """
+
+    __slots__ = ("_future", "_inner", "meter")
+
+    def __init__(self, inner: Any, meter: Meter) -> None:
         self._inner = inner
-        self.submit: Callable[..., Any]
-        self.trivial = type(inner) is made_once(_trivial_executor)
-        """Whether tasks run on the thread that submits them."""
-        if self.trivial:
-            # what uproot's own executor makes of a result need not be asked each time
-            self.submit = partial(metered, made_once(_trivial_future))
-        else:
-            self.submit = partial(inner.submit, partial(metered, _itself))
+        self._future = made_once(_trivial_future)
+        self.meter: Meter | None = meter
 
-    def let_go(self) -> None:
-        """Run tasks without the meter, which a file that keeps this executor would keep until garbage is collected."""
-        self.submit = self._inner.submit
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run the task."""
+        raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getitem, ((self._inner,), 0)
+
+
+class _Decompression(_Metered):
+    __slots__ = ()
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        meter = self.meter
+        if meter is None:
+            return self._inner.submit(task, *args, **kwargs)
+        began = thread_time()
+        result = task(*args, **kwargs)
+        ended, wall = thread_time(), perf_counter()
+        try:
+            chunk, branch, basket = args
+            size = chunk.stop - chunk.start
+            meter._steps.append((DECOMPRESSED, get_ident(), branch, basket, size, began, ended, wall))
+        except Exception as problem:
+            meter._miss("bytes of branches", problem, *BY_BRANCH)
+        return self._future(result)
+
+
+class _Interpretation(_Metered):
+    """A basket's last step, to which the CPU time since the step before belongs, if there was one on this thread."""
+
+    __slots__ = ()
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        meter = self.meter
+        if meter is None:
+            return self._inner.submit(task, *args, **kwargs)
+        try:
+            (basket,) = args
+            came_with_tree = basket.is_embedded
+        except Exception as problem:
+            meter._miss("bytes of branches", problem, *BY_BRANCH)
+            return self._inner.submit(task, *args, **kwargs)
+        began = thread_time() if came_with_tree or not meter._in_line else None
+        result = task(*args, **kwargs)
+        ended, wall = thread_time(), perf_counter()
+        try:
+            size = _held_by(basket) if came_with_tree else basket.uncompressed_bytes
+            number = basket.basket_num if came_with_tree else None
+            meter._steps.append((INTERPRETED, get_ident(), basket.parent, number, size, began, ended, wall))
+        except Exception as problem:
+            meter._miss("bytes of branches", problem, *BY_BRANCH)
+        return self._future(result)
+
+
+STEPS_OF_EXECUTORS: Final[tuple[tuple[str, type[_Metered]], ...]] = (
+    ("decompression_executor", _Decompression),
+    ("interpretation_executor", _Interpretation),
+)
+
+
+class _Pool:
+    """An executor of the user's that runs what another one notes; a copy or a pickle of it is the user's."""
+
+    def __init__(self, inner: Any, noting: _Metered) -> None:
+        self._inner = inner
+        self._noting = noting
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return self._inner.submit(_result, self._noting.submit, task, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getitem, ((self._inner,), 0)
+
+
+def _result(submit: Callable[..., Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return submit(task, *args, **kwargs).result()
 
 
 def _watched_source() -> type:
@@ -710,10 +822,11 @@ def _watched_source() -> type:
 class _CountedFileSystem:
     """A file system of fsspec, for one source of uproot, that tells how many bytes came; a copy of it does not."""
 
-    def __init__(self, system: Any, receiving: Callable[..., Any], received: Callable[[Any], Any]) -> None:
+    __slots__ = ("_meter", "_system")
+
+    def __init__(self, system: Any, meter: Meter) -> None:
         self._system = system
-        self._receiving = receiving
-        self._received = received
+        self._meter = meter
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._system, name)
@@ -722,13 +835,13 @@ class _CountedFileSystem:
         return getitem, ((self._system,), 0)
 
     def cat_file(self, *args: Any, **kwargs: Any) -> Any:
-        return self._receiving(self._system.cat_file, *args, **kwargs)
+        return self._meter._receiving(self._system.cat_file, *args, **kwargs)
 
     def cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
-        return self._receiving(self._system.cat_ranges, *args, **kwargs)
+        return self._meter._receiving(self._system.cat_ranges, *args, **kwargs)
 
     async def _cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
-        return self._received(await self._system._cat_ranges(*args, **kwargs))
+        return self._meter._received(await self._system._cat_ranges(*args, **kwargs))
 
 
 def _size(data: Any) -> int:
@@ -748,7 +861,7 @@ class _ParquetReads:
         self._metadata = metadata = file.metadata
         self.requested: int = metadata.serialized_size + FOOTER_END
         meter.tree_branches = len(file.schema_arrow.names)
-        meter._shadow(file, "read", self._read)
+        meter._shadow(file, "read", partial(_ShadowBy, self._read))
 
     def _read(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         wall, cpu = perf_counter(), thread_time()

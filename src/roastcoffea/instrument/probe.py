@@ -94,7 +94,9 @@ class Probe:
 
 
 class _Watch:
-    """The attempts that coffea makes at one item, in one call of its function."""
+    """The attempts that coffea makes at one item, in one call of its function; it stands in for coffea's closure."""
+
+    closure: Callable[..., Any]
 
     def __init__(self, item: Any, call: str | None, task: DaskTask, complain: Callable[[str], None]) -> None:
         self.complain = complain
@@ -106,7 +108,7 @@ class _Watch:
         """What the records say of the item itself."""
         raise NotImplementedError
 
-    def attempted(self, closure: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call coffea's closure, and record it."""
         raise NotImplementedError
 
@@ -116,10 +118,10 @@ class _Watch:
     def watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same call, with coffea's closure watched inside of its automatic retries."""
         if isinstance(function, partial) and len(function.args) > 2 and callable(function.args[2]):
-            retries, skipped, closure, *rest = function.args
-            watched = partial(self.attempted, closure)
-            return partial(function.func, retries, skipped, watched, *rest, **function.keywords)
-        return partial(self.attempted, function)
+            retries, skipped, self.closure, *rest = function.args
+            return partial(function.func, retries, skipped, self, *rest, **function.keywords)
+        self.closure = function
+        return self
 
 
 class _ChunkWatch(_Watch):
@@ -136,7 +138,8 @@ class _ChunkWatch(_Watch):
             "entry_stop": work.entrystop,
         }
 
-    def attempted(self, closure: Callable[..., Any], item: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
+        closure = self.closure
         attempt: Attempt | None = None
         with noting(self.complain, LOST):
             attempt = Attempt(self.task)
@@ -174,7 +177,8 @@ class _FileWatch(_Watch):
     def identified(self, work: Any) -> dict[str, Any]:
         return {"dataset": str(work.dataset), "file": str(work.filename), "tree": str(work.treename)}
 
-    def attempted(self, closure: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        closure = self.closure
         opening: _Opening | None = None
         with noting(self.complain, LOST):
             opening = _Opening(self.task, closure)
@@ -244,7 +248,8 @@ def _replaced(closure: Callable[..., Any], item: Any, attempt: Attempt) -> tuple
         if isinstance(given.get("uproot_options"), dict):
             replaced["uproot_options"] = attempt.meter.options(given["uproot_options"])
         if callable(given.get("cache_function")):
-            replaced["cache_function"] = _marking(given["cache_function"], attempt)
+            attempt.cache_function = given["cache_function"]
+            replaced["cache_function"] = attempt.cache
     except Exception as problem:  # noqa: BLE001  (coffea tells the user what is wrong with his own arguments)
         attempt.problems.append(f"the inside of a chunk was not seen: {error_text(problem)}")
         return item, {}
@@ -273,16 +278,6 @@ def _unpacked(processor: Any) -> Any:
     import lz4.frame
 
     return cloudpickle.loads(lz4.frame.decompress(processor))
-
-
-def _marking(cache_function: Callable[[], Any], attempt: Attempt) -> Callable[[], Any]:
-    """coffea's function for the cache, which it calls when the file is open."""
-
-    def marked() -> Any:
-        attempt.file_is_open()
-        return cache_function()
-
-    return marked
 
 
 def _watched_processor(processor: Any, attempt: Attempt) -> Any:

@@ -98,18 +98,26 @@ class Pass:
         """Names of the open passes down to this one; those that it began in may have ended since."""
         self.section = section
         self.opener = opener
-        self.count = 0
-        self.errors = 0
+        self.count = self.errors = 0
         self.gauged: tuple[str, ...] = ()
         self.inside = 0.0
         """Seconds in sections directly inside of this one that have ended."""
-        self.thread = threading.get_ident()
+        self.thread = get_ident()
         self.began = self.since = time.perf_counter()
         """From `since` on its time is not yet in `inside` of the pass that it stands in."""
         self.cpu = time.thread_time()
 
-    def end(self, now: float, cpu: float) -> None:
-        """Add the pass to its section; CPU time is unknown where another thread ended it."""
+    def end(self, stack: list[Pass], now: float, cpu: float) -> None:
+        """Take the pass off its thread's open ones, and add it to its section.
+
+        CPU time is unknown where another thread ended it.
+        """
+        if stack[-1] is not self:
+            _unstack(stack, self, now)
+        else:
+            stack.pop()
+            if stack:
+                stack[-1].inside += now - self.since
         section, wall = self.section, now - self.began
         section.count += self.count
         section.errors += self.errors
@@ -117,7 +125,7 @@ class Pass:
         section.self_seconds += wall - self.inside
         section.max_seconds = max(section.max_seconds, wall)
         if section.cpu_seconds is not None:
-            same = self.thread == threading.get_ident()
+            same = self.thread == get_ident()
             section.cpu_seconds = section.cpu_seconds + cpu - self.cpu if same else None
 
 
@@ -164,41 +172,35 @@ class Sections:
         self._open: set[Entry] = set()
         self._closed = False
         self._stacks: ByThread[list[Pass]] = ByThread(lambda _: [])
+        """Open passes of each thread, the innermost last."""
         # the collection of garbage may end a generator, and a section in it, while this thread holds the lock
         self._lock = threading.RLock()
 
     def enter(self, name: str, kind: str, requested_bytes: Callable[[], int | None]) -> Entry | None:
         """Enter a section; None where it cannot be measured, which is told."""
         try:
-            return self._entered(name, kind, requested_bytes)
+            stack = self._stacks[get_ident()]
+            outer = stack[-1] if stack else None
+            if outer is not None and outer.name == name:
+                gauge = None if kind == TIME or kind in outer.gauged else _gauge(kind, requested_bytes)
+                entry = Entry(self, outer, kind, gauge, None)
+            else:
+                path = name if outer is None else f"{outer.path}/{name}"
+                section = self._sections.get(path) or self._new_section(path)
+                if section is None:
+                    return None
+                gauge = None if kind == TIME else _gauge(kind, requested_bytes)
+                entry = Entry(self, Pass(name, path, section, kind), kind, gauge, stack)
+                stack.append(entry.passing)
+            if gauge is not None:
+                entry.passing.gauged += (kind,)
+            self._open.add(entry)
+            if self._closed:
+                self.close()
         except Exception as problem:  # noqa: BLE001  (as above)
             self.note(f"a pass through a section was not counted: {error_text(problem)}")
             return None
-
-    def _entered(self, name: str, kind: str, requested_bytes: Callable[[], int | None]) -> Entry | None:
-        stack = self._stack()
-        outer = stack[-1] if stack else None
-        if outer is not None and outer.name == name:
-            gauge = None if kind == TIME or kind in outer.gauged else _gauge(kind, requested_bytes)
-            entry = Entry(self, outer, kind, gauge, None)
-        else:
-            path = name if outer is None else f"{outer.path}/{name}"
-            section = self._sections.get(path) or self._new_section(path)
-            if section is None:
-                return None
-            gauge = None if kind == TIME else _gauge(kind, requested_bytes)
-            entry = Entry(self, Pass(name, path, section, kind), kind, gauge, stack)
-            stack.append(entry.passing)
-        if entry.gauge is not None:
-            entry.passing.gauged += (kind,)
-        self._open.add(entry)
-        if self._closed:
-            self.close()
         return entry
-
-    def _stack(self) -> list[Pass]:
-        """Open passes of this thread, the innermost last."""
-        return self._stacks[get_ident()]
 
     def _new_section(self, path: str) -> Section | None:
         if len(self._sections) >= MOST_SECTIONS:
@@ -221,8 +223,7 @@ class Sections:
                 passing.count += 1
                 passing.errors += failed
             if entry.stack is not None:
-                _unstack(entry.stack, passing, now)
-                passing.end(now, cpu)
+                passing.end(entry.stack, now, cpu)
 
     def close(self) -> None:
         """End with the attempt: what is still open, as in a generator that was left half way, is not counted."""

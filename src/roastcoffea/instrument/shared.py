@@ -60,7 +60,7 @@ def joined(name: str, member: Any, **beginning: Any) -> ModuleType:
     **beginning : object
         Other attributes of the state, where this member is the first.
     """
-    name = _name_here(name)
+    name = name_here(name)
     while True:
         state = sys.modules.get(name)
         if state is None:
@@ -74,18 +74,14 @@ def joined(name: str, member: Any, **beginning: Any) -> ModuleType:
         state.lock.release()
 
 
-def joined_by_others(name: str) -> ModuleType | None:
-    """State of this name, if there is somebody in it."""
-    return sys.modules.get(_name_here(name))
-
-
 def lock_of(state: ModuleType) -> AbstractContextManager[Any]:
     """Lock of the state; none where a forked child ends what its parent began: nobody here would release it."""
     lock: AbstractContextManager[Any] = state.lock if state.process == os.getpid() else nullcontext()
     return lock
 
 
-def _name_here(name: str) -> str:
+def name_here(name: str) -> str:
+    """Name in `sys.modules` of the state of this name, if there is somebody in it."""
     return f"{name}_{os.getpid()}"
 
 

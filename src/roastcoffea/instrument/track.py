@@ -77,7 +77,7 @@ class Tracked:
     def __enter__(self) -> None:
         chunk = current_chunk()
         if chunk is not None:
-            self._entry = chunk.sections.enter(self._name, self._kind, chunk.requested_bytes)
+            self._entry = (chunk.entered or chunk.sections).enter(self._name, self._kind, chunk.requested_bytes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
