@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -203,7 +204,7 @@ def test_phases_of_many_short_steps_add_up(folder: Path) -> None:
 
 
 def test_steps_may_be_added_up_before_the_chunk_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter_module, "MOST_STEPS", 2)
+    monkeypatch.setattr(meter_module, "MOST_NOTED", 2)
     _, measurement = outcome(folder / "tree.root", total_of_all)
     read = {branch.branch: branch for branch in measurement.branches.itertuples()}
     assert len(read) == FLAT
@@ -211,6 +212,79 @@ def test_steps_may_be_added_up_before_the_chunk_ends(folder: Path, monkeypatch: 
         payload = sum(size for size, _ in baskets_of(str(folder / "tree.root"), name, 0, 10**9).values())
         assert branch.bytes_payload == payload > 0
         assert min(branch.decompress_seconds, branch.interpret_seconds) > 0
+
+
+def burn(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+class Reading:
+    """Steps as uproot makes them of a file with one basket, which take known CPU times."""
+
+    num_requested_bytes = 0
+
+    def __init__(self, *, in_line: bool) -> None:
+        self.meter = Meter()
+        options = self.meter.options({})
+        self.submit = {kind: options[f"{kind}_executor"].submit for kind in ("decompression", "interpretation")}
+        self.meter.watch_source(self)
+        self.meter.in_process = self.meter._in_line = in_line
+
+    def chunk(self) -> None:
+        """Shadowed."""
+
+    def chunks(self, _ranges: list[Any]) -> None:
+        burn(0.05)
+
+    def decompress(self, name: str, step: Callable[[], None]) -> None:
+        piece = SimpleNamespace(start=0, stop=1)
+        self.submit["decompression"](lambda *_: step(), piece, branch_named(name), 0)
+
+    def interpret(self, name: str, step: Callable[[], None], *, came_with_tree: bool = False) -> None:
+        held = SimpleNamespace(nbytes=1)
+        basket = SimpleNamespace(
+            parent=branch_named(name),
+            basket_num=0,
+            is_embedded=came_with_tree,
+            uncompressed_bytes=1,
+            data=held,
+            byte_offsets=None,
+        )
+        self.submit["interpretation"](lambda _: step(), basket)
+
+
+def branch_named(name: str) -> Any:
+    return SimpleNamespace(_bases=[SimpleNamespace(_members={"fName": name})], _parent=None)
+
+
+@pytest.mark.parametrize("came_with_tree", [False, True])
+@pytest.mark.parametrize("in_line", [False, True])
+def test_what_is_read_in_a_step_is_not_counted_twice(in_line: bool, came_with_tree: bool) -> None:
+    reading = Reading(in_line=in_line)
+
+    def nested() -> None:
+        reading.chunks([(0, 1)])
+        reading.decompress("inner", partial(burn, 0.02))
+        reading.interpret("inner", partial(burn, 0.05))
+        burn(0.01)
+
+    reading.chunks([(0, 1)])
+    if not came_with_tree:
+        reading.decompress("outer", partial(burn, 0.03))
+    reading.interpret("outer", nested, came_with_tree=came_with_tree)
+    _, decompress, interpret = reading.meter.seconds()
+    assert decompress == pytest.approx(0.02 if came_with_tree else 0.05, abs=0.005)
+    assert interpret == pytest.approx(0.06, abs=0.005)
+    assert not reading.meter.problems
+
+
+def test_asking_for_baskets_is_not_interpretation_of_others() -> None:
+    reading = Reading(in_line=True)
+    reading.chunks([(0, 1)])
+    reading.interpret("here already", partial(burn, 0.01))
+    assert reading.meter.seconds()[2] == pytest.approx(0.01, abs=0.005)
 
 
 def test_trees_of_one_name_have_their_own_number_of_branches(tmp_path: Path) -> None:

@@ -175,9 +175,8 @@ class Attempt:
             return function(events)
         finally:
             cpu = time.thread_time() - cpu
-            self._ended = time.perf_counter()
+            wall = time.perf_counter() - wall
             meter.in_process = False
-            wall = self._ended - wall
             read, decompress, interpret = map(operator.sub, meter.seconds(), before)
             self._phases |= {
                 "process_seconds": wall,
@@ -187,6 +186,7 @@ class Attempt:
                 "compute_seconds": max(cpu - decompress - interpret, 0.0),
                 "wait_seconds": max(wall - cpu - read, 0.0),
             }
+            self._ended = time.perf_counter()
 
     def load(self, checkpointer: Any, metadata: Any, processor: Any) -> Any:
         """Load a checkpoint; one that is there takes the place of the work."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter, getitem
@@ -38,10 +38,17 @@ READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 """Columns of a chunk's record that are unknown where one of the meter's views is missing."""
 
 ASKED, INTERRUPTED, DECOMPRESSED, INTERPRETED = range(4)
-"""Steps of reading branches of a TTree."""
+"""Steps of reading branches of a TTree.
 
-MOST_STEPS: Final = 5000
-"""Steps that are noted before they are added up."""
+What is noted of the last two: step, thread, branch, number of the basket (None: it was told before), its bytes in the
+file or uncompressed, CPU time of the thread at the beginning (None: at the end of the step before) and at the end, wall
+time at the end. Of the first: how many baskets in place of a number, CPU and wall time; the wall time is None where
+waiting is not told. Of the second: seconds of CPU and of wall time that it took.
+"""
+
+NOTED: Final = 8
+MOST_NOTED: Final = 40_000
+"""Values that are noted before they are added up."""
 
 SHADOW: Final = object()
 """Stands for what an attribute was before: the class's own."""
@@ -105,6 +112,8 @@ class Meter:
     """Whether a thread that reads a branch of a TTree makes arrays of its baskets itself."""
     _requested_at_end: int | None = None
     _closed = False
+    _stepping: int | None = None
+    """Thread of the last step, if baskets were not asked for since."""
 
     problems: tuple[str, ...] = ()
     unknown: frozenset[str] = frozenset()
@@ -113,9 +122,8 @@ class Meter:
     def __init__(self) -> None:
         # of few objects: they bring the next collection of garbage nearer, and one takes a worker some 0.4 s
         self.branches: dict[str, BranchRead] = {}
-        self._steps: list[tuple[Any, ...]] = []
-        """What threads did with branches of a TTree and is not added up: step, thread, branch, number and size of the
-        basket, CPU time at the beginning (None is the end of the step before) and at the end, wall time at the end.
+        self._steps: list[Any] = []
+        """What threads did with branches of a TTree and is not added up yet: `NOTED` values in a row for each step.
 
         To note a step takes less than to add it up, where the analysis has emptied the processor's caches.
         """
@@ -275,11 +283,12 @@ class Meter:
 
     def _miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
         """Tell what could not be metered, as the chunk must be processed all the same."""
-        self.unknown |= set(unknown)
         reason = problem if isinstance(problem, str) else error_text(problem)
         told = f"{what} could not be metered: {reason}"
-        if told not in self.problems:
-            self.problems += (told,)
+        with self._lock:
+            self.unknown |= set(unknown)
+            if told not in self.problems:
+                self.problems += (told,)
 
     def _shadow(self, thing: Any, method: str, shadow: Callable[..., Any]) -> None:
         """Have a method of one object go through the meter."""
@@ -319,24 +328,27 @@ class Meter:
     def _add_up(self) -> None:
         """Add up what threads have noted."""
         with self._lock:
-            steps = self._steps[:]
-            del self._steps[: len(steps)]
+            noted = self._steps[:]
+            del self._steps[: len(noted)]
             if not self._closed:
                 try:
-                    self._add(steps)
+                    self._add(zip(*[iter(noted)] * NOTED, strict=True))
                 except Exception as problem:
                     self._miss("bytes of branches", problem, *BY_BRANCH)
 
-    def _add(self, steps: list[tuple[Any, ...]]) -> None:
+    def _add(self, steps: Iterable[tuple[Any, ...]]) -> None:
         before, read = None, BranchRead()
         for step, thread, branch, basket, size, began, ended, wall in steps:
             here = self._place[thread]
-            if branch is None:
-                here.turned(step, basket, ended, wall)
+            if step == ASKED:
+                here.asked(basket, ended, wall)
+                continue
+            if step == INTERRUPTED:
+                here.interrupted(ended, wall)
                 continue
             if branch is not before:
                 before, read = branch, self._read_of(_path(branch))
-            cpu = ended - (here.mark if began is None else began)
+            cpu = ended - here.begins(began, ended)
             if not here.own:
                 self.helper_cpu += cpu
                 cpu = 0.0
@@ -480,11 +492,12 @@ class Meter:
             cpu, wall = thread_time() - cpu, perf_counter() - wall
             waited = max(wall - cpu, 0.0)
             if self._in_line:
-                self._steps.append((INTERRUPTED, get_ident(), None, 0, 0, None, cpu, wall))
+                self._steps.extend((INTERRUPTED, get_ident(), None, 0, 0, None, cpu, wall))
             here.source_cpu += cpu
             here.waited += waited
             if here.own:
-                self.read += waited
+                with self._lock:
+                    self.read += waited
 
     def _watch_file_system(self, source: Any) -> None:
         system = getattr(source, "_fs", None)
@@ -597,13 +610,22 @@ class _Here:
         self.own = own
         """Whether it is the thread that made the meter."""
 
-    def turned(self, step: int, baskets: int, cpu: float, wall: float | None) -> None:
-        """Take note that baskets were asked for; or of seconds that were not for those that are waited for."""
-        if step == ASKED:
-            self.awaited, self.mark, self.cpu, self.wall = baskets, cpu, cpu, wall
-        elif self.wall is not None and wall is not None:
+    def asked(self, baskets: int, cpu: float, wall: float | None) -> None:
+        """So many baskets were asked for; without a wall time waiting for them is not told."""
+        self.awaited, self.mark, self.cpu, self.wall = baskets, cpu, cpu, wall
+
+    def interrupted(self, cpu: float, wall: float) -> None:
+        """So many seconds were not for the baskets that are waited for."""
+        if self.wall is not None:
             self.wall += wall
             self.cpu += cpu
+
+    def begins(self, began: float | None, ended: float) -> float:
+        """CPU time from which on a step is counted: not before the end of one that was a part of it."""
+        if began is None:
+            return self.mark
+        # after the end only where this was another thread, which had the same identity
+        return max(began, self.mark) if self.mark <= ended else began
 
     def came(self, cpu: float, wall: float) -> float:
         """Seconds that were waited for a basket, which has come and is decompressed."""
@@ -623,8 +645,7 @@ class _Places(dict[int, _Here]):
         self.own = get_ident()
 
     def __missing__(self, thread: int) -> _Here:
-        here = self[thread] = _Here(own=thread == self.own)
-        return here
+        return self.setdefault(thread, _Here(own=thread == self.own))
 
 
 class _Shadow:
@@ -641,7 +662,7 @@ class _Shadow:
 
 
 class _ShadowBy(_Shadow):
-    """It is called by another function, which is given the method first."""
+    """It hands the method to another function, and then what it is called with."""
 
     __slots__ = ("metered",)
 
@@ -683,21 +704,22 @@ class _ChunksShadow(_Shadow):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         meter, thread = self.meter, get_ident()
+        meter._stepping = None
         if not meter.in_process:
-            meter._steps.append((ASKED, thread, None, 0, 0, None, thread_time(), None))
+            meter._steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
             return self.original(*args, **kwargs)
         here = meter._place[thread]
         here.in_chunks = True
         try:
-            if len(meter._steps) > MOST_STEPS:
+            if len(meter._steps) > MOST_NOTED:
                 meter._add_up()
             if meter._in_line:
                 ranges = args[0] if args else None
                 baskets = len(ranges) if type(ranges) is list else 0
                 wall = perf_counter() if baskets else None
-                meter._steps.append((ASKED, thread, None, baskets, 0, None, thread_time(), wall))
+                meter._steps.extend((ASKED, thread, None, baskets, 0, None, thread_time(), wall))
                 return self.original(*args, **kwargs)
-            meter._steps.append((ASKED, thread, None, 0, 0, None, thread_time(), None))
+            meter._steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
             meter._watch_queues(*args, *kwargs.values())
             return meter._reading(self.original, *args, **kwargs)
         finally:
@@ -742,7 +764,8 @@ class _Decompression(_Metered):
         try:
             chunk, branch, basket = args
             size = chunk.stop - chunk.start
-            meter._steps.append((DECOMPRESSED, get_ident(), branch, basket, size, began, ended, wall))
+            meter._stepping = thread = get_ident()
+            meter._steps.extend((DECOMPRESSED, thread, branch, basket, size, began, ended, wall))
         except Exception as problem:
             meter._miss("bytes of branches", problem, *BY_BRANCH)
         return self._future(result)
@@ -757,19 +780,17 @@ class _Interpretation(_Metered):
         meter = self.meter
         if meter is None:
             return self._inner.submit(task, *args, **kwargs)
-        try:
-            (basket,) = args
-            came_with_tree = basket.is_embedded
-        except Exception as problem:
-            meter._miss("bytes of branches", problem, *BY_BRANCH)
-            return self._inner.submit(task, *args, **kwargs)
-        began = thread_time() if came_with_tree or not meter._in_line else None
+        thread = get_ident()
+        began = None if meter._in_line and meter._stepping == thread else thread_time()
         result = task(*args, **kwargs)
         ended, wall = thread_time(), perf_counter()
         try:
-            size = _held_by(basket) if came_with_tree else basket.uncompressed_bytes
-            number = basket.basket_num if came_with_tree else None
-            meter._steps.append((INTERPRETED, get_ident(), basket.parent, number, size, began, ended, wall))
+            (basket,) = args
+            number, size = None, basket.uncompressed_bytes
+            if basket.is_embedded:
+                number, size = basket.basket_num, _held_by(basket)
+            meter._stepping = thread
+            meter._steps.extend((INTERPRETED, thread, basket.parent, number, size, began, ended, wall))
         except Exception as problem:
             meter._miss("bytes of branches", problem, *BY_BRANCH)
         return self._future(result)

@@ -112,12 +112,14 @@ class Pass:
 
         CPU time is unknown where another thread ended it.
         """
-        if stack[-1] is not self:
+        last = len(stack) - 1
+        if stack[last] is not self:
             _unstack(stack, self, now)
         else:
-            stack.pop()
-            if stack:
-                stack[-1].inside += now - self.since
+            # by its place, as the thread may have entered another section by now
+            del stack[last]
+            if last > 0:
+                stack[last - 1].inside += now - self.since
         section, wall = self.section, now - self.began
         section.count += self.count
         section.errors += self.errors
