@@ -726,14 +726,27 @@ class _ChunksShadow(_Shadow):
             here.in_chunks = False
 
 
-class _Metered:
-    """uproot's own executor, which runs a task at once, with its tasks noted; a copy or a pickle of it is without that.
+class _StandIn:
+    """Has all other attributes of an object that it stands in for; a copy or a pickle of it is that object."""
+
+    __slots__ = ("_inner",)
+    _inner: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getitem, ((self._inner,), 0)
+
+
+class _Metered(_StandIn):
+    """uproot's own executor, which runs a task at once, with its tasks noted.
 
     When the attempt has ended it has no meter, which a file that keeps this executor would keep until garbage is
     collected.
     """
 
-    __slots__ = ("_future", "_inner", "meter")
+    __slots__ = ("_future", "meter")
 
     def __init__(self, inner: Any, meter: Meter) -> None:
         self._inner = inner
@@ -743,12 +756,6 @@ class _Metered:
     def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run the task."""
         raise NotImplementedError
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getitem, ((self._inner,), 0)
 
 
 class _Decompression(_Metered):
@@ -802,8 +809,10 @@ STEPS_OF_EXECUTORS: Final[tuple[tuple[str, type[_Metered]], ...]] = (
 )
 
 
-class _Pool:
-    """An executor of the user's that runs what another one notes; a copy or a pickle of it is the user's."""
+class _Pool(_StandIn):
+    """An executor of the user's that runs what another one notes."""
+
+    __slots__ = ("_noting",)
 
     def __init__(self, inner: Any, noting: _Metered) -> None:
         self._inner = inner
@@ -811,12 +820,6 @@ class _Pool:
 
     def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         return self._inner.submit(_result, self._noting.submit, task, *args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getitem, ((self._inner,), 0)
 
 
 def _result(submit: Callable[..., Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -840,29 +843,23 @@ def _watched_source() -> type:
     return Watched
 
 
-class _CountedFileSystem:
-    """A file system of fsspec, for one source of uproot, that tells how many bytes came; a copy of it does not."""
+class _CountedFileSystem(_StandIn):
+    """A file system of fsspec, for one source of uproot, that tells how many bytes came."""
 
-    __slots__ = ("_meter", "_system")
+    __slots__ = ("_meter",)
 
     def __init__(self, system: Any, meter: Meter) -> None:
-        self._system = system
+        self._inner = system
         self._meter = meter
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._system, name)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getitem, ((self._system,), 0)
-
     def cat_file(self, *args: Any, **kwargs: Any) -> Any:
-        return self._meter._receiving(self._system.cat_file, *args, **kwargs)
+        return self._meter._receiving(self._inner.cat_file, *args, **kwargs)
 
     def cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
-        return self._meter._receiving(self._system.cat_ranges, *args, **kwargs)
+        return self._meter._receiving(self._inner.cat_ranges, *args, **kwargs)
 
     async def _cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
-        return self._meter._received(await self._system._cat_ranges(*args, **kwargs))
+        return self._meter._received(await self._inner._cat_ranges(*args, **kwargs))
 
 
 def _size(data: Any) -> int:
