@@ -13,6 +13,12 @@ from roastcoffea.records.tasks import CANCELLED, ERROR, LOST, OK
 NAME = "roastcoffea-stand-in"
 """Name of the plugin."""
 
+TOKEN = "token-1"
+"""What messages of the plugin's own carry."""
+
+CLIENT = "client-1"
+"""Identity of the client whose run it is."""
+
 SPAN = "span-1"
 """Identity of the span of the run."""
 
@@ -79,6 +85,11 @@ class Task:
     error: str | None = None
     typename: str = "dict"
     span: str = SPAN
+    client: str | None = None
+
+    @property
+    def who_wants(self) -> list[SimpleNamespace] | None:
+        return None if self.client is None else [SimpleNamespace(client_key=self.client)]
 
     @property
     def prefix(self) -> SimpleNamespace:
@@ -130,7 +141,7 @@ class Scheduler:
 
 def started_plugin(scheduler: Scheduler, cap: int = LOG_CAP) -> CollectorPlugin:
     """A plugin on this scheduler that samples when it is told to, and whose log may hold so many bytes."""
-    plugin = CollectorPlugin(NAME, "client-1", None, SPAN)
+    plugin = CollectorPlugin(NAME, CLIENT, None, SPAN, TOKEN)
 
     async def start() -> None:
         await plugin.start(scheduler)

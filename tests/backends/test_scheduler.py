@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from distributed import wait
-from stand_ins import NAME, SPAN, Scheduler, Task, Worker, started_plugin
+from stand_ins import CLIENT, NAME, SPAN, TOKEN, Scheduler, Task, Worker, started_plugin
 
 from roastcoffea.backends import scheduler as scheduler_module
 from roastcoffea.backends.log import ClusterLog
@@ -34,11 +34,14 @@ WORKERS, SAMPLES, TASKS = 50, 100, 2000
 T = 1_700_000_000.0
 SMALL_CAP = 100_000
 CALL = "call-1"
-TOKEN = "0123456789abcdef" * 2
+HASH = "0123456789abcdef" * 2
 
 PREFIXES = {PROCESSOR: "DijetProcessor", MERGE: "reduce", PREPROCESSING: "automatic_retries", OTHER: "inc"}
 STEPS = {PROCESSOR: "processing", MERGE: "processing", PREPROCESSING: "preprocessing"}
 GONE = Worker("tcp://10.9.9.9:9999", "gone")
+
+OF_USER = ("key", "run_id", "prefix", "type", "nbytes", "span", "error")
+"""What is kept of tasks of the run's own user only."""
 
 Row = dict[str, Any]
 
@@ -70,7 +73,7 @@ def tasks_of(scheduler: Scheduler, number: int) -> Iterator[tuple[str, Task]]:
     workers, kinds = cycle(scheduler.workers.values()), cycle(PREFIXES)
     outcomes = cycle((OK, ERROR, CANCELLED, OK, LOST))
     for row, worker, kind, outcome in zip(range(number), workers, kinds, outcomes, strict=False):
-        key = f"{PREFIXES[kind]}-{row:04d}{TOKEN[4:]}"
+        key = f"{PREFIXES[kind]}-{row:04d}{HASH[4:]}"
         yield (
             kind,
             Task(
@@ -139,7 +142,7 @@ def row_of(kind: str, task: Task, seen: float) -> Row:
         "stolen": 0,
         "span": task.span,
         "error": task.error,
-    }
+    } | (dict.fromkeys(OF_USER) if task.annotations is None and task.client != CLIENT else {})
 
 
 def take_samples(scheduler: Scheduler, plugin: CollectorPlugin, number: int, clock: Clock | None = None) -> list[Row]:
@@ -253,7 +256,7 @@ def test_a_task_takes_less_than_200_bytes() -> None:
     before = plugin.log.size
     longest_name = "P" * 50
     for number, worker in zip(range(TASKS), cycle(scheduler.workers.values()), strict=False):
-        scheduler.run(plugin, Task(f"{longest_name}-{number:04d}{TOKEN[4:]}", worker, longest_name))
+        scheduler.run(plugin, Task(f"{longest_name}-{number:04d}{HASH[4:]}", worker, longest_name))
     assert (plugin.log.size - before) / TASKS < 200
 
 
@@ -288,7 +291,7 @@ def test_a_log_that_nobody_drains_is_bounded_and_counts_what_it_drops(clock: Clo
     assert len(kept_samples) + dropped["samples"] == len(samples)
     chunks = sum(has_record(row["kind"], row["outcome"]) for row in tasks)
     assert len(log.received.chunks({CALL})) + dropped["chunks"] == chunks
-    outcomes = Counter(row["outcome"] for row in kept_tasks)
+    outcomes = Counter(row["outcome"] for row in kept_tasks if row["kind"] != OTHER)
     errors = sum(row["error"] is not None for row in kept_tasks)
     assert errors + dropped.get("errors of tasks", 0) == outcomes[ERROR]
 
@@ -299,8 +302,8 @@ def test_what_others_build_upon_is_never_dropped(clock: Clock) -> None:
     late = scheduler.workers["tcp://late:1"] = Worker("tcp://late:1", "late")
     plugin.add_worker(scheduler, late.address)
     arrived = clock.now
-    scheduler.run(plugin, Task("new-1", late, "new", span="span-2", typename="tuple"))
-    plugin.log_event(NAME, {"worker": late.address, "cpu_seconds": 1.5, "problem": "a record was lost"})
+    scheduler.run(plugin, Task("new-1", late, "new", span="span-2", typename="tuple", client=CLIENT))
+    plugin.log_event(NAME, {"token": TOKEN, "worker": late.address, "cpu_seconds": 1.5, "problem": "a record was lost"})
     del scheduler.workers[late.address]
     plugin.remove_worker(scheduler, late.address)
     left = clock.now
@@ -312,7 +315,7 @@ def test_what_others_build_upon_is_never_dropped(clock: Clock) -> None:
     assert plugin.log.dropped == {"tasks": 1}
 
     plugin.log.cap = SMALL_CAP
-    again = Task("new-2", late, "new", span="span-2", typename="tuple", start=T, stop=T + 1)
+    again = Task("new-2", late, "new", span="span-2", typename="tuple", start=T, stop=T + 1, client=CLIENT)
     scheduler.run(plugin, again)
     seen = clock.now
     (row,) = drained(plugin, log=log).tasks(0.0).to_pylist()

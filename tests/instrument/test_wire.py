@@ -188,12 +188,12 @@ def test_numbers_of_numpy_stay_numbers() -> None:
 
 
 def test_numbers_of_numpy_in_records() -> None:
-    numbers = {"id": np.uint64(7), "cpu_seconds": np.float32(0.5), "wall_seconds": np.float64(0.25)}
+    numbers = {"id": np.uint64(7), "cpu_seconds": np.float32(0.25), "wall_seconds": np.float64(0.5)}
     row = branch("Jet_pt", [np.int64(5), np.int32(7)], np.float32(0.5))  # type: ignore[list-item,arg-type]
     home = taken(numbers | {"branch_reads": as_columns([row])})
     chunks = home.chunks({"ours"})
     assert chunks.select(["id", "cpu_seconds", "wall_seconds"]).to_pylist() == [
-        {"id": 7, "cpu_seconds": 0.5, "wall_seconds": 0.25}
+        {"id": 7, "cpu_seconds": 0.25, "wall_seconds": 0.5}
     ]
     (read,) = home.branch_reads(chunks).to_pylist()
     assert (read["basket_bytes"], read["bytes_payload"], read["read_seconds"]) == ([5, 7], 12, 0.5)

@@ -28,6 +28,7 @@ class AbstractMetricsBackend(ABC):
         self.name = f"roastcoffea-{uuid.uuid4().hex[:12]}"
         self.problems: list[str] = []
         self.dropped: dict[str, int] = {}
+        self.refused = 0
         self.absent: dict[str, str] = {}
         self.hosts: tuple[Host, ...] = ()
         self.attempts: dict[str, int] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import secrets
 import socket
 import threading
 import time
@@ -79,6 +80,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         super().__init__()
         self.client = client
         self._carried = carried
+        self.token = secrets.token_hex(16)
         self.log = ClusterLog()
         self._round_trip = math.inf
         self._received = 0
@@ -226,10 +228,10 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         return dict(answer)
 
     def _scheduler_half(self, interval: float | None, span: str | None) -> CollectorPlugin:
-        return CollectorPlugin(self.name, self.client.id, interval, span)
+        return CollectorPlugin(self.name, self.client.id, interval, span, self.token)
 
     def _worker_half(self, carried: bytes | None) -> WorkerHalf:
-        return WorkerHalf(self.name, carried)
+        return WorkerHalf(self.name, self.token, carried)
 
     def _worker_plugin(self, answer: Mapping[str, Any]) -> bytes:
         """The workers' plugin: by value, as workers without the package may come later.
@@ -274,6 +276,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self._heard = time.time()
         self.dropped = dict(answer["dropped"])
         self._failures = answer["failures"]
+        self.refused = answer["refused"]
         return bool(answer["more"])
 
     def _keep_draining(self) -> None:
@@ -323,7 +326,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             self.absent["span_metrics"] = "no Dask task ran in the span of the run"
         else:
             self.span_metrics = dict(answer["span"])
-            self.span_metrics_per_worker = {address: dict(counted) for address, counted in answer["counted"]}
+            self.span_metrics_per_worker = self.log.counted_per_worker(answer["counted"], answer["spans"])
         if answer["silent"]:
             self.problems.append(
                 f"{len(answer['silent'])} worker(s) did not answer within {WORKERS_TIMEOUT:g} s at the end "
@@ -354,6 +357,8 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         notes = [*self.problems, *self.log.problems, *self.received.problems]
         if self._failures:
             notes.append(f"the scheduler plugin failed {self._failures} time(s): records are missing")
+        if self.refused:
+            notes.append(f"{self.refused} message(s) that others sent to the collector's topic were refused")
         notes += [f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in self.dropped.items()]
         return notes
 

@@ -16,13 +16,14 @@ from distributed.protocol.pickle import dumps
 
 from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.backends.dask import WORKERS_TIMEOUT, DaskMetricsBackend
-from roastcoffea.backends.log import ClusterLog
+from roastcoffea.backends.log import ClusterLog, Layout
 from roastcoffea.backends.task_events import TaskEventsPlugin, WorkerView, send_views
 from roastcoffea.backends.worker import WorkerHalf
-from roastcoffea.records.wire import NO_SIZE, NO_STRING, STATE, STATE_FIELDS, STATES, VIEWS
+from roastcoffea.records.wire import NO_SIZE, NO_STRING, STATE, STATE_FIELDS, STATES, STATES_HEADER, VIEWS
 
-STATE_ROW: Final = np.dtype([(name, "<" + code) for name, code in STATE_FIELDS])
+STATE_ROWS: Final = Layout(STATE_FIELDS)
 FORGOTTEN: Final = STATES.index("forgotten")
+STATES_HEADER_SIZE: Final = struct.calcsize(STATES_HEADER)
 
 NO_TIMES: Final = {"start": None, "stop": None, "transfer": None, "disk": None, "deserialize": None, "compute": None}
 ACTIONS: Final = {
@@ -82,36 +83,50 @@ class StateLog(ClusterLog):
     def __init__(self) -> None:
         super().__init__()
         self._states = bytearray()
-        self._names: list[str] = []
+        self._names: list[str | None] = []
         self._views: dict[tuple[str, int], dict[str, Any]] = {}
+        self._readers |= {STATE: self._take_states, VIEWS: self._take_views}
 
-    def _take(self, kind: bytes, payload: bytes) -> None:
-        if kind == STATE:
-            end = 4 + struct.unpack_from("<I", payload)[0]
-            self._states += payload[4:end]
-            self._names += json.loads(payload[end:])
-        elif kind == VIEWS:
-            self._take_views(*json.loads(zlib.decompress(payload)))
-        else:
-            super()._take(kind, payload)
+    def _take_states(self, payload: bytes) -> None:
+        first, size = struct.unpack_from(STATES_HEADER, payload)
+        rows = payload[STATES_HEADER_SIZE : STATES_HEADER_SIZE + size]
+        names = json.loads(payload[STATES_HEADER_SIZE + size :])
+        if len(rows) < size or size % STATE_ROWS.size or not all(isinstance(name, str) for name in names):
+            raise ValueError("states of tasks are cut off")
+        found = np.frombuffer(rows, STATE_ROWS.dtype)
+        if len(found) and found["state"].max() >= len(STATES):
+            raise LookupError(f"there is no state {found['state'].max()}")
+        for name in ("worker", "type"):
+            numbers = found[name][found[name] != NO_STRING]
+            if len(numbers) and numbers.max() >= len(self._places):
+                raise LookupError(f"there is no text {numbers.max()}")
+        self._names += [None] * (first - len(self._names))  # of an entry that could not be read
+        self._names += names
+        self._states += rows
 
-    def _take_views(self, worker: str, rows: list[dict[str, Any]]) -> None:
-        for row in rows:
-            view = self._views.setdefault((worker, row["number"]), {"worker": worker, "transitions": []})
-            view["transitions"] += row.pop("transitions")
-            view |= row
+    def _take_views(self, payload: bytes) -> None:
+        worker, rows = json.loads(zlib.decompress(payload))
+        views = [
+            (int(row["number"]), [(str(state), float(time)) for state, time in row["transitions"]], row) for row in rows
+        ]
+        for number, transitions, row in views:
+            view = self._views.setdefault((worker, number), {"worker": worker, "transitions": []})
+            view |= row | {"transitions": view["transitions"] + transitions}
 
     def history(self, offset: float) -> History:
         """States of tasks so far."""
-        rows = np.frombuffer(bytes(self._states), STATE_ROW).copy()
+        rows = self._rows(STATE_ROWS, self._states).copy()
         rows["time"] -= offset
-        return History(rows[np.argsort(rows["time"], kind="stable")], list(self._names), list(self._strings))
+        named = np.array([*(name is not None for name in self._names), False])
+        rows = rows[named[np.minimum(rows["task"], len(self._names))]]
+        names = [name or "" for name in self._names]
+        return History(rows[np.argsort(rows["time"], kind="stable")], names, list(self._texts))
 
     def views(self, offset: float) -> list[dict[str, Any]]:
         """Tasks as workers held them, with times on the client's clock; a task that came anew is there anew."""
-        clocks = dict(zip(self._strings, np.nan_to_num(self._clocks(self._task_rows())).tolist(), strict=False))
+        clocks = self._clock_of_workers()
         return [
-            timed_view(view, clocks.get(worker, 0.0) + offset)
+            timed_view(view, float(np.nan_to_num(clocks.get(worker, 0.0))) + offset)
             for (worker, _), view in self._views.items()
             if "key" in view
         ]
@@ -178,10 +193,10 @@ class MonitorBackend(DaskMetricsBackend):
 
     def _scheduler_half(self, interval: float | None, span: str | None) -> TaskEventsPlugin:
         views = bytes(dumps(ByValue(send_views))) if self._worker_view else None
-        return TaskEventsPlugin(self.name, self.client.id, views)
+        return TaskEventsPlugin(self.name, self.client.id, views, self.token)
 
     def _worker_half(self, carried: bytes | None) -> WorkerHalf:
-        return (WorkerView if self._worker_view else WorkerHalf)(self.name, carried)
+        return (WorkerView if self._worker_view else WorkerHalf)(self.name, self.token, carried)
 
     def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:
         self._learn_environment(answer)

@@ -17,6 +17,7 @@ from roastcoffea.errors import error_text, noting
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
+from roastcoffea.records.plausible import impossible_times, impossible_values
 from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.wire import (
@@ -142,6 +143,7 @@ class ReceivedRecords:
         self._branches = Growing("records of branches", table_of_branches, BATCH_OF_BRANCHES)
         self._sections = Growing("records of sections", partial(table_of_rows, SECTION_COLUMNS))
         self._preprocessing = Growing("records of preprocessing", partial(table_of_rows, PREPROCESSING_COLUMNS))
+        self._set_aside: dict[str, list[str]] = {}
         self._known: set[int] = set()
         self._taking = threading.Lock()
         self.tally = Tally()
@@ -150,7 +152,10 @@ class ReceivedRecords:
     def problems(self) -> list[str]:
         """What workers told, and what of their records could not be read."""
         tables: tuple[Growing[Any], ...] = (self._chunks, self._branches, self._sections, self._preprocessing)
-        return [*self._told, *(problem for table in tables for problem in table.problems())]
+        set_aside = [
+            f"{len(found)} {what} and were set aside; the first: {found[0]}" for what, found in self._set_aside.items()
+        ]
+        return [*self._told, *set_aside, *(problem for table in tables for problem in table.problems())]
 
     def take(self, blob: bytes) -> None:
         """Take packed records."""
@@ -163,6 +168,8 @@ class ReceivedRecords:
                     self._take(record)
 
     def _take(self, record: dict[str, Any]) -> None:
+        if not self._is_possible(record):
+            return
         branches = record.pop(BRANCHES, None)
         preprocessing = bool(record.pop(PREPROCESSING, False))
         self.tally.add(record, preprocessing=preprocessing)
@@ -174,6 +181,18 @@ class ReceivedRecords:
         for row in record.pop(SECTIONS, ()):
             self._sections.add(row | {"chunk": record["id"]})
         self._chunks.add(record)
+
+    def _is_possible(self, record: dict[str, Any]) -> bool:
+        """Whether the times of a record can be; single values that cannot are taken out of it as not measured."""
+        where = f"in {record.get('file')}, entries {record.get('entry_start')} to {record.get('entry_stop')}"
+        wrong = impossible_times(record)
+        if wrong is not None:
+            self._set_aside.setdefault("record(s) hold impossible times", []).append(f"{wrong} {where}")
+            return False
+        for name, found in impossible_values(record).items():
+            self._set_aside.setdefault("value(s) in records are impossible", []).append(f"{found} {where}")
+            record[name] = None
+        return True
 
     def _note(self, problem: str) -> None:
         if problem not in self._told:

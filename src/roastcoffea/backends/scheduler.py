@@ -7,12 +7,15 @@ its name.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
 import logging
 import math
 import struct
 import time
+import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -37,10 +40,11 @@ from roastcoffea.records.wire import (
     ARRIVAL,
     ARRIVAL_FIELDS,
     CHUNK,
+    COUNTED,
+    COUNTED_FIELDS,
     DEPARTURE,
     DEPARTURE_FIELDS,
     HEADER,
-    HEADER_SIZE,
     METADATA_KEY,
     NO_SIZE,
     NO_STRING,
@@ -74,6 +78,9 @@ LONGEST_SILENCE = 120.0
 LAST_WORD = 2.0
 """Seconds that leaving waits for what a worker that was retired has still to tell."""
 
+LOST_AFTER = 30.0
+"""Seconds after its departure in which a worker that was retired may still send its last message."""
+
 LATEST_EVENT = 2.0
 """Seconds after which no event of a worker comes whose plugin has gone."""
 
@@ -82,7 +89,16 @@ MOST_STOLEN = 255
 MOST_EXECUTING = 65_535
 UNKNOWN_TIMES = (math.nan,) * 4
 MOST_PROBLEMS = 20
-"""Different problems that are told; the rest is counted among the failures."""
+"""Different problems that are listed; the rest is counted."""
+
+MOST_TEXTS = 10_000
+"""Texts whose number is kept; beyond that numbering begins afresh, and a text may get a second number."""
+
+MOST_FAILURES = 1000
+"""Failures of attempts that wait for the end of their task, which follows at once."""
+
+SWEEP = 1000
+"""Tasks that are cleared of our marks in one go: that holds the scheduler for less than a millisecond."""
 
 # what else the log has is small, and rows need it
 TABLE_OF = {
@@ -92,6 +108,7 @@ TABLE_OF = {
     SAMPLE: "samples",
     STATE: "states of tasks",
     VIEWS: "batches of workers' views of tasks",
+    COUNTED: "counts of workers that left",
 }
 
 
@@ -126,6 +143,7 @@ class Log:
         self._blocks: deque[bytes] = deque()
         self._block = bytearray()
         self._numbers: dict[str, int] = {}
+        self._next_number = 0
 
     def has_room(self, kind: bytes) -> bool:
         """Whether a row can be written now; where it cannot, it is counted as dropped."""
@@ -144,9 +162,9 @@ class Log:
 
     def append(self, kind: bytes, payload: bytes) -> None:
         """Append an entry for which there was room."""
-        self._block += self._header(kind, len(payload))
-        self._block += payload
-        self.size += HEADER_SIZE + len(payload)
+        entry = self._header(kind, len(payload)) + payload  # what is no bytes fails here, before it is in the log
+        self._block += entry
+        self.size += len(entry)
         if len(self._block) >= BLOCK:
             self._blocks.append(bytes(self._block))
             self._block = bytearray()
@@ -157,8 +175,15 @@ class Log:
             return NO_STRING
         number = self._numbers.get(text)
         if number is None:
-            number = self._numbers[text] = len(self._numbers)
-            self.write(STRING, text.encode("utf-8", "surrogatepass"))
+            number = self._new_number(text)
+        return number
+
+    def _new_number(self, text: str) -> int:
+        if len(self._numbers) >= MOST_TEXTS:
+            self._numbers.clear()
+        self.write(STRING, text.encode("utf-8", "surrogatepass"))
+        number = self._numbers[text] = self._next_number
+        self._next_number += 1
         return number
 
     def take(self, limit: int) -> bytes:
@@ -189,20 +214,24 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         Seconds between samples of the workers; None for no samples.
     span : str or None
         Identity of the span of the run.
+    token : str
+        What the collector's own messages carry: others may write to its topic, by accident or not.
     """
 
     idempotent = True
 
-    def __init__(self, name: str, client: str, interval: float | None, span: str | None) -> None:
+    def __init__(self, name: str, client: str, interval: float | None, span: str | None, token: str) -> None:
         self.name = name
         self.span = span
         self.client = client
         self.interval = interval
+        self.token = token
 
     async def start(self, scheduler: Any) -> None:
         self.scheduler = scheduler
         self.log = Log()
         self.failures = 0
+        self.refused = 0
         self.strangers = 0
         self._elsewhere: dict[str, dict[Any, float]] = {}
         self.alive = True
@@ -215,14 +244,15 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._unfinished: set[Any] = set()
         self._attempts: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._counted: dict[str, dict[Any, float]] = {}
-        self._left: set[str] = set()
+        self._departed: dict[str, float] = {}
         self._retired: set[str] = set()
-        self._gone: set[str] = set()
+        self._finished: set[str] = set()
         self._paused: set[str] = set()
-        self._failures_told: dict[tuple[Any, int], Mapping[str, Any]] = {}
+        self._failed_attempts: dict[tuple[Any, int], Mapping[str, Any]] = {}
         self._workers: dict[str, Any] = {}
         self._sampled: dict[str, float] = {}
         self._problems: set[str] = set()
+        self._more_problems = 0
         self._drained = time.time()
         self._given = b""
         self._given_from = 0
@@ -267,13 +297,13 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
     def log_event(self, topic: str, msg: Any) -> None:
         try:
             if topic == self.name:
-                self._worker_told(msg)
+                self._take_message(msg)
             elif topic == "stealing":
                 self._stolen(msg)
             elif topic in self._workers:
                 self._worker_changed(topic, msg)
-            elif topic == "all" and isinstance(msg, dict) and msg.get("action") == "remove-worker" and msg["expected"]:
-                self._retired.add(msg["worker"])
+            elif topic == "all":
+                self._worker_removed(msg)
         except Exception as problem:  # noqa: BLE001  (as above)
             self._failed(problem)
 
@@ -300,7 +330,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         -------
         dict
             `data` (bytes of whole entries) and `at` (bytes given before them), `more` (whether entries are left),
-            `dropped` (rows lost so far, by table), `failures` (errors inside this plugin so far), `time` (this clock).
+            `dropped` (rows lost so far, by table), `failures` (errors inside this plugin so far), `refused` (messages
+            of others so far), `time` (this clock).
         """
         self._drained = time.time()
         if received == self.given:
@@ -311,6 +342,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             "more": self.log.size > 0,
             "dropped": dict(self.log.dropped),
             "failures": self.failures,
+            "refused": self.refused,
             "time": time.time(),
         }
 
@@ -326,17 +358,19 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         -------
         dict
             What `metrics_of_span` and `drain` give, `strangers`: attempts of tasks of others that Dask counted in
-            the same spans; `attempts`: how many there were of each kind; and `counted`: for each worker, also those
-            that left, the key and amount of all that it counted in these spans, and outside of tasks.
+            the same spans; `attempts`: how many there were of each kind; `spans`: identities of the spans that have
+            tasks of the run; and `counted`: for each worker that is here, the key and amount of all that it counted
+            (that of the others is in the log).
         """
         answer = await metrics_of_span(flush, self.span, timeout, self.scheduler, self._elsewhere, self.name)
         self._write_unfinished(answer.pop("running"))
         self._counted |= answer.pop("counted")
         await self._last_words(min(timeout, LAST_WORD))
-        for address in sorted(self._left):
+        for address in sorted(self._departed):
             self._note_lost(address)
-        spans = answer.pop("spans")
-        answer["counted"] = [(address, list(of_spans(told, spans).items())) for address, told in self._counted.items()]
+        if self._more_problems:
+            self._write_problem(f"{self._more_problems} further problem(s) on the scheduler are not listed")
+        answer["counted"] = [(address, list(counts.items())) for address, counts in self._counted.items()]
         self.sample()
         return answer | self.drain(limit, received) | {"strangers": self.strangers, "attempts": self._told()}
 
@@ -359,11 +393,10 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._end()
         self.scheduler.plugins.pop(self.name, None)
         self._forget_topic()
+        removals = [self._in_background(self._clear_tasks())]
         if self.name in self.scheduler.worker_plugins:
-            removal = asyncio.ensure_future(self._leave_workers())
-            self._closing.add(removal)
-            removal.add_done_callback(self._closing.discard)
-            await asyncio.wait([removal], timeout=wait)
+            removals.append(self._in_background(self._leave_workers()))
+        await asyncio.wait(removals, timeout=wait)
 
     # how it does that
 
@@ -373,7 +406,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
     async def _last_words(self, timeout: float) -> None:
         """Wait for workers that were retired: the scheduler removes them before they say what they have counted."""
         deadline = time.monotonic() + timeout
-        while self._left & self._retired and time.monotonic() < deadline:
+        while self._departed.keys() & self._retired and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
 
     async def _leave_workers(self) -> None:
@@ -383,7 +416,23 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             logging.getLogger(__name__).info("a worker left while %s was removed: %s", self.name, problem)
         finally:
             # a chunk that ended as the plugin went may have sent its record: it comes by another way, and later
-            asyncio.get_running_loop().call_later(LATEST_EVENT, self._forget_topic)
+            asyncio.get_running_loop().call_later(LATEST_EVENT, self._forget_late)
+
+    def _forget_late(self) -> None:
+        """Forget what came after the plugin had gone."""
+        self._forget_topic()
+        for key in self._open:
+            task = self.scheduler.tasks.get(key)
+            if task is not None:
+                clear_metadata(task, self.name)
+
+    async def _clear_tasks(self) -> None:
+        """Take our mark off the tasks that the user keeps, some at a time."""
+        tasks = iter(list(self.scheduler.tasks.values()))
+        while some := list(itertools.islice(tasks, SWEEP)):
+            for task in some:
+                unmark(task, self.name)
+            await asyncio.sleep(0)
 
     def _forget_topic(self) -> None:
         """Forget the events of this name, which the scheduler would keep for good."""
@@ -401,15 +450,21 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             self._stop_soon()
 
     def _stop_soon(self) -> None:
-        stopping = asyncio.ensure_future(self.stop())
-        self._closing.add(stopping)
-        stopping.add_done_callback(self._closing.discard)
+        self._in_background(self.stop())
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        """Have something done, and keep it from being collected as garbage before it is."""
+        future = asyncio.ensure_future(work)
+        self._closing.add(future)
+        future.add_done_callback(self._closing.discard)
+        return future
 
     async def _tick(self) -> None:
         while self.alive:
             await asyncio.sleep(self.interval or 1.0)
             if self.interval:
                 self.sample()
+            self._give_up_departed()
             if time.time() - self._drained > LONGEST_SILENCE:
                 self._stop_soon()
                 return
@@ -422,9 +477,12 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         if text in self._problems:
             return
         if len(self._problems) == MOST_PROBLEMS:
-            self.failures += 1
+            self._more_problems += 1
             return
         self._problems.add(text)
+        self._write_problem(text)
+
+    def _write_problem(self, text: str) -> None:
         self.log.write(PROBLEM, text[:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
 
     def _arrival(self, address: str) -> None:
@@ -445,15 +503,44 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._sample_worker(address, self._workers.pop(address), now)
         self._sampled.pop(address, None)
         self._paused.discard(address)
-        if address not in self._gone:
-            self._left.add(address)
         self._pack(DEPARTURE, DEPARTURE_FIELDS, (self.log.number(address), now))
+        counts = self._counted.pop(address, None)
+        if counts:
+            self._write_counted(address, counts)
+        if address in self._finished:
+            self._settle(address)
+        else:
+            self._departed[address] = now
+
+    def _settle(self, address: str) -> None:
+        """Forget a worker that left and of which nothing more will come."""
+        self._departed.pop(address, None)
+        self._finished.discard(address)
+        self._retired.discard(address)
+
+    def _give_up_departed(self) -> None:
+        """Forget workers that sent no last message for so long that none will come."""
+        latest = time.time() - LOST_AFTER
+        for address in [address for address, left in self._departed.items() if left < latest]:
+            self._settle(address)
+            self._note_lost(address)
+
+    def _write_counted(self, address: str, counts: Mapping[Any, float]) -> None:
+        """Write what Dask counted on a worker that left; a later entry of the same worker takes its place."""
+        fixed = struct.pack(packing(COUNTED_FIELDS), self.log.number(address))
+        self.log.write(COUNTED, fixed + zlib.compress(json.dumps(list(counts.items()), default=str).encode(), 1))
+
+    def _worker_removed(self, message: Any) -> None:
+        if isinstance(message, dict) and message.get("action") == "remove-worker" and message.get("expected"):
+            address = message.get("worker")
+            if address in self._workers or address in self._departed:
+                self._retired.add(address)
 
     def _worker_changed(self, address: str, message: Any) -> None:
         if isinstance(message, dict) and message.get("action") == "worker-status-change":
-            self._note_pause(address, message["status"])
+            self._note_pause(address, message.get("status"))
 
-    def _note_pause(self, address: str, status: str) -> None:
+    def _note_pause(self, address: str, status: str | None) -> None:
         paused = status == PAUSED
         if paused != (address in self._paused):
             (self._paused.add if paused else self._paused.discard)(address)
@@ -462,32 +549,54 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
     def _pack(self, kind: bytes, fields: tuple[tuple[str, str], ...], values: tuple[Any, ...]) -> None:
         self.log.write(kind, struct.pack(packing(fields), *values))
 
-    def _worker_told(self, message: Mapping[str, Any]) -> None:
+    def _take_message(self, message: Any) -> None:
+        """Take a message of our own worker plugins; what others send to this topic is refused."""
+        token = message.get("token") if isinstance(message, dict) else None
+        if type(token) is str and token == self.token:
+            self._worker_reported(message)
+        else:
+            self.refused += 1
+
+    def _worker_reported(self, message: Mapping[str, Any]) -> None:
         if "chunk" in message:
             self.log.write(CHUNK, message["chunk"])
         if "cpu_seconds" in message:
             values = (self.log.number(message["worker"]), message["cpu_seconds"])
             self._pack(PROCESS_CPU, PROCESS_CPU_FIELDS, values)
         if "digests" in message:
-            self._counted[message["worker"]] = {tuple(key): value for key, value in message["digests"]}
+            self._take_counts(message["worker"], {tuple(key): value for key, value in message["digests"]})
         if "last" in message:
-            self._left.discard(message["worker"])
-            self._gone.add(message["worker"])
+            self._take_last_message(message["worker"])
         if "failed" in message:
-            self._failures_told[message["failed"], message["run_id"]] = message
+            self._failed_attempts[message["failed"], message["run_id"]] = message
+            if len(self._failed_attempts) > MOST_FAILURES:
+                del self._failed_attempts[next(iter(self._failed_attempts))]
         if "problem" in message:
             self._problem(message["problem"])
 
+    def _take_counts(self, address: str, counts: dict[Any, float]) -> None:
+        if address in self._workers:
+            self._counted[address] = counts
+        else:
+            self._write_counted(address, counts)
+
+    def _take_last_message(self, address: str) -> None:
+        if address in self._workers:
+            self._finished.add(address)
+        else:
+            self._settle(address)
+
     def _stolen(self, message: Any) -> None:
-        if message[0] == "confirm" and message[1] in self._open:
-            before = self._open[message[1]]
-            stolen = min(before.stolen + 1, MOST_STOLEN)
-            self._open[message[1]] = before._replace(worker=message[4], time=time.time(), stolen=stolen)
+        match message:
+            case ("confirm", str() | tuple() as key, _, _, str() as thief, *_) if key in self._open:
+                before = self._open[key]
+                stolen = min(before.stolen + 1, MOST_STOLEN)
+                self._open[key] = before._replace(worker=thief, time=time.time(), stolen=stolen)
 
     def _attempt_ended(self, key: Any, finish: str, told: Mapping[str, Any]) -> None:
         task = self.scheduler.tasks[key]
         assignment = self._open.pop(key, None) or self._late(task)
-        failed = self._failures_told.pop((key, task.run_id), None)
+        failed = self._failed_attempts.pop((key, task.run_id), None)
         outcome = ERROR if failed else self._outcome(finish, told, assignment.worker)
         metadata = told.get("metadata") or {}
         record, times = metadata.get(METADATA_KEY), metadata.get(self.name)
@@ -498,10 +607,11 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             self.strangers += 1
         written = self.log.has_room(TASK)
         if written:
-            self._write_task(task, told, assignment, outcome, _attempt_times(told, times, failed))
-        if written and told.get("exception_text"):
-            self.log.write(TASK_ERROR, told["exception_text"][:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
-        if record is not None and mark is not None:
+            of_user = self._is_of_user(task, mark)
+            self._write_task(task, told, assignment, outcome, _attempt_times(told, times, failed), of_user)
+            if of_user and told.get("exception_text"):
+                self.log.write(TASK_ERROR, told["exception_text"][:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
+        if isinstance(record, bytes) and mark is not None:
             self.log.write(CHUNK, record)
             task.metadata.pop(METADATA_KEY, None)
 
@@ -531,6 +641,10 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         """
         return self.span in ((task.annotations or {}).get("span") or {}).get("ids", ())
 
+    def _is_of_user(self, task: Any, mark: Mapping[str, Any] | None) -> bool:
+        """Whether the client of the run submitted the task; of the others only worker, thread and times are kept."""
+        return mark is not None or any(client.client_key == self.client for client in task.who_wants or ())
+
     def _outcome(self, finish: str, told: Mapping[str, Any], assigned: str | None) -> str:
         if finish == "memory":
             return OK
@@ -539,30 +653,37 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             return ERROR
         return LOST if assigned not in self.scheduler.workers else CANCELLED
 
-    def _write_task(
-        self, task: Any, told: Mapping[str, Any], assignment: Assignment, outcome: str, times: tuple[float, ...]
+    def _write_task(  # noqa: PLR0917
+        self,
+        task: Any,
+        told: Mapping[str, Any],
+        assignment: Assignment,
+        outcome: str,
+        times: tuple[float, ...],
+        of_user: bool,
     ) -> None:
         number = self.log.number
         start, stop, *others, thread = times
         fixed = self._task(
             number(told.get("worker") or assignment.worker),
-            number(task.prefix.name),
-            number(told.get("typename")),
-            number(task.group.span_id),
+            number(task.prefix.name if of_user else None),
+            number(told.get("typename") if of_user else None),
+            number(task.group.span_id if of_user else None),
             self._kinds[assignment.kind],
             self._outcomes[outcome],
             assignment.stolen,
             start,
             stop,
             time.time(),
-            told.get("nbytes", NO_SIZE),
-            task.run_id,
+            told.get("nbytes", NO_SIZE) if of_user else NO_SIZE,
+            task.run_id if of_user else NO_SIZE,
             int(thread),
             assignment.runnable,
             assignment.time,
             *others,
         )
-        self.log.write(TASK, fixed + str(task.key).encode("utf-8", "surrogatepass"))
+        key = str(task.key) if of_user else ""
+        self.log.write(TASK, fixed + key.encode("utf-8", "surrogatepass"))
 
     def _write_unfinished(self, running: Mapping[str, Iterable[tuple[Any, list[float]]]]) -> None:
         """Write rows of attempts that go on: they have a start and no stop."""
@@ -578,13 +699,14 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
                     begun, shift = times[2:BEGUN]
                     seen = (begun + shift, NO_TIME, *_from_start(times, begun), 0)
                     task = self.scheduler.tasks[key]
-                    self._write_task(task, {}, assignment, UNFINISHED, seen)
+                    of_user = self._is_of_user(task, self._mark(task))
+                    self._write_task(task, {}, assignment, UNFINISHED, seen, of_user)
                     self._unfinished.add(key)
 
     def _mark(self, task: Any) -> Mapping[str, Any] | None:
         """Our annotation, where the task belongs to this collector."""
         mark = (task.annotations or {}).get(ANNOTATION)
-        return mark if mark and self.name in mark["collectors"] else None
+        return mark if isinstance(mark, dict) and self.name in mark.get("collectors", ()) else None
 
     def _kind(self, task: Any, mark: Mapping[str, Any] | None) -> str:
         if mark is None or mark["step"] is None:
@@ -636,6 +758,23 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
                 disk.get("write_bps", math.nan),
             ),
         )
+
+
+def unmark(task: Any, name: str) -> None:
+    """Take the mark of a collector off a task; that of another collector stays."""
+    mark = (task.annotations or {}).get(ANNOTATION)
+    if isinstance(mark, dict) and name in mark.get("collectors", ()):
+        others = [collector for collector in mark["collectors"] if collector != name]
+        if others:
+            task.annotations[ANNOTATION] = mark | {"collectors": others}
+        else:
+            del task.annotations[ANNOTATION]
+
+
+def clear_metadata(task: Any, name: str) -> None:
+    """Take what the collector's worker plugin and its probe left in the metadata of a task."""
+    if task.metadata and task.metadata.pop(name, None) is not None:
+        task.metadata.pop(METADATA_KEY, None)
 
 
 def _attempt_times(

@@ -24,6 +24,7 @@ from roastcoffea.records.wire import (
     STATE,
     STATE_FIELDS,
     STATES,
+    STATES_HEADER,
     VIEWS,
     packing,
 )
@@ -64,10 +65,12 @@ class TaskEventsPlugin(CollectorPlugin):
         As for `CollectorPlugin`.
     views : bytes or None
         Pickled function that has a worker give its views of tasks; None where workers do not tell them.
+    token : str
+        As for `CollectorPlugin`.
     """
 
-    def __init__(self, name: str, client: str, views: bytes | None) -> None:
-        super().__init__(name, client, None, None)
+    def __init__(self, name: str, client: str, views: bytes | None, token: str) -> None:
+        super().__init__(name, client, None, None, token)
         self.views = views
 
     async def start(self, scheduler: Any) -> None:
@@ -76,7 +79,7 @@ class TaskEventsPlugin(CollectorPlugin):
         self._state = struct.Struct(packing(STATE_FIELDS)).pack
         self._states = {state: code for code, state in enumerate(STATES)}
         self._numbers: dict[Any, int] = {}
-        self._known = 0
+        self._known = self._written = 0
         self._names: list[str] = []
         self._rows = bytearray()
         self._batches: dict[str, int] = {}
@@ -144,17 +147,24 @@ class TaskEventsPlugin(CollectorPlugin):
     def _write_entry(self) -> None:
         """Put states and names into the log; what they mean by numbers is there already."""
         names, rows = json.dumps(self._names).encode(), bytes(self._rows)
+        header = struct.pack(STATES_HEADER, self._written, len(rows))
+        self._written = self._known
         self._names.clear()
         self._rows.clear()
         if rows:
-            self.log.append(STATE, struct.pack("<I", len(rows)) + rows + names)
+            self.log.append(STATE, header + rows + names)
 
-    def _worker_told(self, message: Mapping[str, Any]) -> None:
-        super()._worker_told(message)
+    def _departure(self, address: str) -> None:
+        super()._departure(address)
+        self._batches.pop(address, None)
+
+    def _worker_reported(self, message: Mapping[str, Any]) -> None:
+        super()._worker_reported(message)
         if "views" not in message:
             return
         self.log.write(VIEWS, message["views"])
-        self._batches[message["worker"]] = message["batch"]
+        if message["worker"] in self._workers:
+            self._batches[message["worker"]] = message["batch"]
         topic = getattr(getattr(self.scheduler, "_broker", None), "_topics", {}).get(self.name)
         if topic is not None:
             topic.events.clear()  # else Dask keeps the last thousand batches
@@ -172,6 +182,10 @@ class TaskEventsPlugin(CollectorPlugin):
 
     def _mark(self, task: Any) -> None:
         """No task is a monitor's own: the records of chunks are for their collectors."""
+
+    def _is_of_user(self, task: Any, mark: Mapping[str, Any] | None) -> bool:
+        """A monitor is asked for every task, whoever submitted it; it saves nothing."""
+        return True
 
     def _note_lost(self, address: str) -> None:
         if self.views is not None:
@@ -224,8 +238,7 @@ class WorkerView(WorkerHalf):
         if rows:
             self._batch += 1
             packed = zlib.compress(json.dumps([self.worker.address, rows], default=str).encode(), 1)
-            message = {"worker": self.worker.address, "batch": self._batch, "views": packed}
-            self.worker.log_event(self.name, message)
+            self.report({"worker": self.worker.address, "batch": self._batch, "views": packed})
 
     def send_all(self) -> int:
         """Send also the views of tasks that go on; give how many batches were sent so far."""
@@ -268,7 +281,7 @@ class WorkerView(WorkerHalf):
         if not self._failed:
             self._failed = True
             text = f"{self.worker.address} failed to tell its view of a task: {type(problem).__name__}: {problem}"
-            self.worker.log_event(self.name, {"problem": text})
+            self.report({"problem": text})
 
 
 def described(worker: Any, task: Any, name: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The worker's half of a collector: CPU time of the process, and when tasks came, were ready and began.
 
-This module may be pickled by value. It uses the standard library and distributed only.
+This module may be pickled by value. It uses the standard library, `records` and distributed only.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ import pickle
 import platform
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
+
+from roastcoffea.records.wire import METADATA_KEY
 
 PUSH_SECONDS = 5.0
 """Between two messages of what a worker has counted: so much is missing at most of one that is killed."""
@@ -36,14 +38,17 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
     ----------
     name : str
         Name of the collector's plugins.
+    token : str
+        What messages carry, so that the scheduler's plugin knows them from those of others.
     carried : bytes, optional
         Pickle of what tasks take from here, on a cluster without the package.
     """
 
     idempotent = True
 
-    def __init__(self, name: str, carried: bytes | None = None) -> None:
+    def __init__(self, name: str, token: str, carried: bytes | None = None) -> None:
         self.name = name
+        self.token = token
         self._carried = carried
         self._unpacked: Any = None
 
@@ -52,6 +57,10 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         if self._unpacked is None and self._carried is not None:
             self._unpacked = pickle.loads(self._carried)
         return self._unpacked
+
+    def report(self, message: Mapping[str, Any]) -> None:
+        """Send a message to the scheduler's plugin."""
+        self.worker.log_event(self.name, {**message, "token": self.token})
 
     def setup(self, worker: Any) -> None:
         from tornado.ioloop import PeriodicCallback
@@ -87,7 +96,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
             task = self.worker.state.tasks[key]
             seen = {"startstops": task.startstops, "thread": self.worker.state.threads.get(key)}
             message = {"failed": key, "run_id": task.run_id, "times": times}
-            self.worker.log_event(self.name, message | seen)
+            self.report(message | seen)
 
     def counted(self) -> dict[Any, float]:
         """What Dask has counted here since `setup`: seconds and bytes by activity."""
@@ -103,7 +112,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         counted = self.counted()
         if counted != self._pushed:
             self._pushed = counted
-            self.worker.log_event(self.name, {"worker": self.worker.address, "digests": list(counted.items())})
+            self.report({"worker": self.worker.address, "digests": list(counted.items())})
 
     def running(self) -> dict[Any, list[float]]:
         """Times of the tasks that are executing now."""
@@ -117,9 +126,16 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         worker.metrics.pop(self.name, None)
         self._pusher.stop()
         self.times.clear()
+        self._clear_tasks()
         if worker.status.name in LEAVING:
             message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
-            worker.log_event(self.name, message | {"digests": list(self.counted().items()), "last": True})
+            self.report(message | {"digests": list(self.counted().items()), "last": True})
+
+    def _clear_tasks(self) -> None:
+        """Take what is ours out of the metadata of tasks that stay here, as their futures are kept."""
+        for task in list(self.worker.state.tasks.values()):
+            if task.metadata.pop(self.name, None) is not None:
+                task.metadata.pop(METADATA_KEY, None)
 
 
 def description() -> dict[str, Any]:

@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -44,7 +44,7 @@ class WaysHome:
 
         A Runner with an executor without Dask may itself run in a Dask task, which is then none of its own.
         """
-        return DaskTask(on_dask=bool(self.topics))
+        return DaskTask(self.topics, on_dask=bool(self.topics))
 
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
         """Send packed records home; give the output, with them in it where they travel so."""
@@ -70,7 +70,7 @@ class WaysHome:
             for topic in self.topics:
                 # the scheduler would keep the event for good once its plugin has gone
                 if topic in worker.plugins:
-                    worker.log_event(topic, message)
+                    worker.plugins[topic].report(message)
 
 
 def _warn_once(folder: str, problem: str) -> None:
@@ -124,24 +124,32 @@ def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
 class DaskTask:
     """The Dask task that runs on this thread, if there is one, and it is to be known (`on_dask`).
 
-    `known` is what records tell of it.
+    `topics` are the names of the collectors' plugins, `known` is what records have of the task.
     """
 
-    def __init__(self, *, on_dask: bool = True) -> None:
+    def __init__(self, topics: tuple[str, ...] = (), *, on_dask: bool = True) -> None:
         self._state = None
+        self._plugins: Mapping[str, Any] = {}
+        self._had: set[str] = set()
         self.known: dict[str, Any] = {}
         worker = _dask_worker() if on_dask else None
         if worker is not None:
             key = worker.get_current_task()
             self._state = worker.state.tasks[key]
+            self._plugins = worker.plugins
+            self._had = self._plugins.keys() & topics
             self.known = {"worker": worker.address, "key": str(key), "run_id": self._state.run_id}
 
     def send(self, records: bytes, topics: tuple[str, ...], *, failed: bool) -> None:
         """Send packed records with the end of the task; those of one that failed as an event."""
         if failed:
             WaysHome(topics).tell({"chunk": records})
-        elif self._state is not None:
+        elif self._state is not None and not self._was_left(topics):
             self._state.metadata[METADATA_KEY] = records
+
+    def _was_left(self, topics: tuple[str, ...]) -> bool:
+        """Whether the collectors took their plugins away while the task ran: nobody would take the record out again."""
+        return bool(self._had) and not any(topic in self._plugins for topic in topics)
 
 
 def _dask_worker() -> Any | None:

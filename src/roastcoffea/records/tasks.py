@@ -23,7 +23,9 @@ UNFINISHED: Final = "unfinished"
 OUTCOMES: Final = (OK, ERROR, LOST, CANCELLED, UNFINISHED)
 
 TASK_COLUMNS: Final[tuple[Column, ...]] = (
-    Column("key", "text", None, "key of the task"),
+    Column(
+        "key", "text", None, "key of the task; none for tasks of other users, of which only place and times are kept"
+    ),
     Column("run_id", "integer", None, "number that the scheduler gave to this attempt"),
     Column("prefix", "text", None, "task prefix: the key without its token"),
     Column("kind", "text", None, 'what it did for this run: "processor", "merge", "preprocessing" or "other"'),

@@ -1,6 +1,6 @@
 """How records travel: the log that the scheduler's plugin keeps and the client drains, and the records of workers.
 
-The log has packed entries, read in the order of writing. An entry is a kind (one letter), the length of its payload,
+The log has packed entries, read in the order of writing. An entry is a kind (one byte), the length of its payload,
 and the payload. Strings that recur are written once and then meant by their number. Formats are text rather than
 `struct.Struct`: this module must survive pickling by value.
 """
@@ -33,18 +33,22 @@ METADATA_KEY: Final = "roastcoffea"
 HEADER: Final = "<cI"
 HEADER_SIZE: Final = 5
 
-STRING: Final = b"S"
-TASK: Final = b"T"
-TASK_ERROR: Final = b"E"
-CHUNK: Final = b"C"
-SAMPLE: Final = b"W"
-ARRIVAL: Final = b"+"
-DEPARTURE: Final = b"-"
-PAUSE: Final = b"Z"
-PROCESS_CPU: Final = b"F"
-PROBLEM: Final = b"P"
-STATE: Final = b"Z"
-VIEWS: Final = b"V"
+(
+    STRING,
+    TASK,
+    TASK_ERROR,
+    CHUNK,
+    SAMPLE,
+    ARRIVAL,
+    DEPARTURE,
+    PAUSE,
+    PROCESS_CPU,
+    COUNTED,
+    PROBLEM,
+    STATE,
+    VIEWS,
+) = ENTRY_KINDS = tuple(bytes([number]) for number in range(13))
+"""Kinds of entries; each is numbered by its place, so that no two can be the same."""
 
 NO_STRING: Final = 0xFFFFFFFF
 NO_SIZE: Final = -1
@@ -71,7 +75,7 @@ TASK_FIELDS: Final = (
     ("ready", "f"),
     ("seceded", "f"),
 )
-"""Fixed part of a task's entry; the key follows as text.
+"""Fixed part of a task's entry; the key follows as text, and is empty for a task of another user.
 
 Start and stop are on the worker's clock with Dask's shift, the last three are seconds from the start; NaN is not known.
 """
@@ -88,9 +92,12 @@ STATE_FIELDS: Final = (
     ("nbytes", "q"),
     ("time", "d"),
 )
-"""A state that a task came to; tasks are numbered from 0, in the order of appearance.
+"""A state that a task came to; tasks are numbered from 0, in the order of appearance."""
 
-An entry has the length of its rows, the rows, and as JSON the keys of the tasks that appear in it first.
+STATES_HEADER: Final = "<QI"
+"""An entry of states begins with the number of the first task that is new in it, and the length of its rows.
+
+The rows follow, then as JSON the keys of the new tasks.
 """
 
 ARRIVAL_FIELDS: Final = (
@@ -107,6 +114,12 @@ PAUSE_FIELDS: Final = (("worker", "I"), ("time", "d"), ("paused", "B"))
 """A worker that is paused from that time on, or (0) no longer."""
 
 PROCESS_CPU_FIELDS: Final = (("worker", "I"), ("cpu_seconds", "d"))
+
+COUNTED_FIELDS: Final = (("worker", "I"),)
+"""Fixed part of what Dask counted on a worker that left; [key, amount] of each count follow as compressed JSON."""
+
+TEXT_FIELDS: Final = ("worker", "prefix", "type", "span", "name", "host")
+"""Fields that hold the number of a text."""
 
 SAMPLE_FIELDS: Final = (
     ("worker", "I"),
