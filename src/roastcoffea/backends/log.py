@@ -195,7 +195,9 @@ class ClusterLog:
         self._errors[len(self._keys) - 1] = _text(payload)
 
     def _take_sample(self, payload: bytes) -> None:
-        SAMPLES.values(payload, len(self._places))
+        worker, *_ = SAMPLES.values(payload, len(self._places))
+        if worker == NO_STRING:
+            raise LookupError("it is of no worker")
         self._samples += payload[: SAMPLES.size]
 
     def _take_problem(self, payload: bytes) -> None:
@@ -204,6 +206,8 @@ class ClusterLog:
     def _row(self, layout: Layout, payload: bytes) -> dict[str, Any]:
         """Values of an entry by name, with texts in place of their numbers."""
         row = dict(zip(layout.names, layout.values(payload, len(self._places)), strict=True))
+        if row["worker"] == NO_STRING:
+            raise LookupError("it is of no worker")
         return row | {
             name: None if row[name] == NO_STRING else self._texts[self._places[row[name]]]
             for name in TEXT_FIELDS

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from roastcoffea.backends.worker import BEGUN, PUSH_SECONDS, importable_package
+from roastcoffea.backends.worker import BEGUN, PUSH_SECONDS, clear_metadata, importable_package, unmark
 from roastcoffea.records.tasks import (
     CANCELLED,
     ERROR,
@@ -758,23 +758,6 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
                 disk.get("write_bps", math.nan),
             ),
         )
-
-
-def unmark(task: Any, name: str) -> None:
-    """Take the mark of a collector off a task; that of another collector stays."""
-    mark = (task.annotations or {}).get(ANNOTATION)
-    if isinstance(mark, dict) and name in mark.get("collectors", ()):
-        others = [collector for collector in mark["collectors"] if collector != name]
-        if others:
-            task.annotations[ANNOTATION] = mark | {"collectors": others}
-        else:
-            del task.annotations[ANNOTATION]
-
-
-def clear_metadata(task: Any, name: str) -> None:
-    """Take what the collector's worker plugin and its probe left in the metadata of a task."""
-    if task.metadata and task.metadata.pop(name, None) is not None:
-        task.metadata.pop(METADATA_KEY, None)
 
 
 def _attempt_times(

@@ -15,7 +15,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from roastcoffea.records.wire import METADATA_KEY
+from roastcoffea.records.wire import ANNOTATION, METADATA_KEY
 
 PUSH_SECONDS = 5.0
 """Between two messages of what a worker has counted: so much is missing at most of one that is killed."""
@@ -132,10 +132,27 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
             self.report(message | {"digests": list(self.counted().items()), "last": True})
 
     def _clear_tasks(self) -> None:
-        """Take what is ours out of the metadata of tasks that stay here, as their futures are kept."""
+        """Take what is ours off the tasks that stay here, as their futures are kept."""
         for task in list(self.worker.state.tasks.values()):
-            if task.metadata.pop(self.name, None) is not None:
-                task.metadata.pop(METADATA_KEY, None)
+            clear_metadata(task, self.name)
+            unmark(task, self.name)
+
+
+def unmark(task: Any, name: str) -> None:
+    """Take the mark of a collector off a task; that of another collector stays."""
+    mark = (task.annotations or {}).get(ANNOTATION)
+    if isinstance(mark, dict) and name in mark.get("collectors", ()):
+        others = [collector for collector in mark["collectors"] if collector != name]
+        if others:
+            task.annotations[ANNOTATION] = mark | {"collectors": others}
+        else:
+            del task.annotations[ANNOTATION]
+
+
+def clear_metadata(task: Any, name: str) -> None:
+    """Take what the collector's worker plugin and its probe left in the metadata of a task."""
+    if task.metadata and task.metadata.pop(name, None) is not None:
+        task.metadata.pop(METADATA_KEY, None)
 
 
 def description() -> dict[str, Any]:
