@@ -9,7 +9,7 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -129,15 +129,15 @@ class DaskTask:
 
     def __init__(self, topics: tuple[str, ...] = (), *, on_dask: bool = True) -> None:
         self._state = None
-        self._plugins: Mapping[str, Any] = {}
-        self._had: set[str] = set()
+        self._plugins: Any = None
+        self._had = False
         self.known: dict[str, Any] = {}
         worker = _dask_worker() if on_dask else None
         if worker is not None:
             key = worker.get_current_task()
             self._state = worker.state.tasks[key]
             self._plugins = worker.plugins
-            self._had = self._plugins.keys() & topics
+            self._had = not self._plugins.keys().isdisjoint(topics)
             self.known = {"worker": worker.address, "key": str(key), "run_id": self._state.run_id}
 
     def send(self, records: bytes, topics: tuple[str, ...], *, failed: bool) -> None:
@@ -149,7 +149,7 @@ class DaskTask:
 
     def _was_left(self, topics: tuple[str, ...]) -> bool:
         """Whether the collectors took their plugins away while the task ran: nobody would take the record out again."""
-        return bool(self._had) and not any(topic in self._plugins for topic in topics)
+        return self._had and bool(self._plugins.keys().isdisjoint(topics))
 
 
 def _dask_worker() -> Any | None:
