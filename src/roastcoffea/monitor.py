@@ -22,6 +22,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.columns import Column
 from roastcoffea.records.tasks import ERROR, PROCESSOR, TASK_COLUMNS
+from roastcoffea.redaction import redacted, redacted_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,6 +168,10 @@ EMPTY: Final[Mapping[str, type]] = {
     "metadata": dict,
 }
 """What a worker knew to be empty: it does not send that."""
+
+
+OF_USERS: Final = ("exception", "traceback", "annotations", "metadata")
+"""What of a view others than Dask have written."""
 
 
 class ReportComparison(NamedTuple):
@@ -373,7 +378,9 @@ class TaskMonitor:
     def problems(self) -> list[str]:
         """What could not be seen."""
         return list(
-            dict.fromkeys([*self._problems, *(note for watch in self._watches() for note in watch.backend.notes())])
+            dict.fromkeys(
+                map(redacted, [*self._problems, *(note for watch in self._watches() for note in watch.backend.notes())])
+            )
         )
 
     @property
@@ -572,6 +579,7 @@ def complete_view(view: Mapping[str, Any], suspicious: int | None) -> dict[str, 
     known = {**empty, **view}
     known |= {"state": held[-1] if held else None, "suspicious": suspicious}
     known["duration"] = distance(known["start"], known["stop"])
+    known |= {name: redacted_values(known.get(name)) for name in OF_USERS}
     return {name: known.get(name) for name in VIEW_NAMES}
 
 

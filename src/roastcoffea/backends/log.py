@@ -40,6 +40,7 @@ from roastcoffea.records.wire import (
     packing,
 )
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.redaction import redacted
 
 _TASK_SIZE = struct.calcsize(packing(TASK_FIELDS))
 
@@ -89,7 +90,7 @@ class ClusterLog:
         elif kind == STRING:
             self._strings.append(_text(payload))
         elif kind == TASK_ERROR:
-            self._errors[len(self._keys) - 1] = _text(payload)
+            self._errors[len(self._keys) - 1] = redacted(_text(payload))
         elif kind == ARRIVAL:
             self._arrival(_unpacked(ARRIVAL_FIELDS, payload))
         elif kind == DEPARTURE:

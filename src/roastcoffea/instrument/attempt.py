@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from roastcoffea.errors import error_text, noting
+from roastcoffea.errors import noting
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.current import OpenChunk, open_chunk
 from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
@@ -89,8 +89,8 @@ class Attempt:
         """Context in which sections belong to this attempt."""
         return open_chunk(self._open)
 
-    def end(self, error: BaseException | None = None) -> dict[str, Any]:
-        """Close everything; give the record."""
+    def end(self, error: str | None = None) -> dict[str, Any]:
+        """Close everything; give the record, with the text of the error that ended the attempt."""
         result = None if self._ended is None else time.perf_counter() - self._ended - self._saving
         try:
             measured = self._clocks.measured()
@@ -121,7 +121,7 @@ class Attempt:
         if self.meter.unknown and not self._loaded:
             record.update(dict.fromkeys(self.meter.unknown))
         if error is not None:
-            record.update(outcome=ERROR, error=error_text(error))
+            record.update(outcome=ERROR, error=error)
         return record
 
     def _passed(self, sections: Sections) -> list[dict[str, Any]]:

@@ -17,7 +17,8 @@ from roastcoffea.instrument.channels import DaskTask, WaysHome
 from roastcoffea.instrument.meter import Meter
 from roastcoffea.instrument.shared import made_once
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
-from roastcoffea.records.wire import TOLD, packed_records
+from roastcoffea.records.wire import SECTIONS, TOLD, packed_records
+from roastcoffea.redaction import Added, added_patterns, redacted
 
 LOST = "a record was lost on a worker"
 
@@ -37,20 +38,24 @@ class Probe:
         Topics, spool and whether in the output: the ways home of the records, see `WaysHome`.
     of_files : bool
         The function fetches metadata of a file, and does not process a chunk.
+    added : tuple, optional
+        Patterns of secrets that the user has added; by default those of this process.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  (what travels is given by place)
         self,
         function: Callable[..., Any],
         name: str,
         call: str | None,
         ways: tuple[tuple[str, ...], str | None, bool] = ((), None, False),
         of_files: bool = False,
+        added: Added | None = None,
     ) -> None:
         self.function = function
         self.call = call
         self.home = WaysHome(*ways)
         self.of_files = of_files
+        self.added = added_patterns() if added is None else added
         self.__name__ = name
 
     def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
@@ -67,17 +72,21 @@ class Probe:
 
     def _watch(self, item: Any) -> _Watch | None:
         with noting(self._complain, LOST):
-            return (_FileWatch if self.of_files else _ChunkWatch)(item, self.call, self.home.task(), self._complain)
+            watch = _FileWatch if self.of_files else _ChunkWatch
+            return watch(item, self.call, self.home.task(), self._complain, self.added)
         return None
 
     def _deliver(self, watch: _Watch | None, output: Any, *, failed: bool) -> Any:
         if watch is not None:
             with noting(self._complain, LOST):
+                for record in watch.records:
+                    _redact(record, self.added)
                 records = packed_records(watch.records)
                 return self.home.deliver(watch.task, records, output, failed=failed)
         return output
 
     def _complain(self, problem: str) -> None:
+        problem = redacted(problem, self.added)
         logging.getLogger(__name__).warning(problem)
         self.home.tell({"problem": problem})
 
@@ -90,7 +99,15 @@ class Probe:
     def __reduce__(self) -> tuple[Any, ...]:
         home = self.home
         ways = (home.topics, home.spool, home.in_output)
-        return Probe, (self.function, self.__name__, self.call, ways, self.of_files)
+        return Probe, (self.function, self.__name__, self.call, ways, self.of_files, self.added)
+
+
+def _redact(record: dict[str, Any], added: Added) -> None:
+    """Take secrets out of what a record tells in words; its error and its identity have none."""
+    if TOLD in record:
+        record[TOLD] = [redacted(problem, added) for problem in record[TOLD]]
+    for section in record.get(SECTIONS, ()):
+        section["name"] = redacted(section["name"], added)
 
 
 class _Watch:
@@ -98,8 +115,11 @@ class _Watch:
 
     closure: Callable[..., Any]
 
-    def __init__(self, item: Any, call: str | None, task: DaskTask, complain: Callable[[str], None]) -> None:
+    def __init__(
+        self, item: Any, call: str | None, task: DaskTask, complain: Callable[[str], None], added: Added
+    ) -> None:
         self.complain = complain
+        self.added = added
         self.task = task
         self.records: list[dict[str, Any]] = []
         self.identity = self.identified(item[0] if isinstance(item, tuple) else item) | {"call": call}
@@ -130,9 +150,9 @@ class _ChunkWatch(_Watch):
     def identified(self, work: Any) -> dict[str, Any]:
         self.events = work.entrystop - work.entrystart
         return {
-            "dataset": str(work.dataset),
-            "file": str(work.filename),
-            "tree": str(work.treename),
+            "dataset": redacted(str(work.dataset), self.added),
+            "file": redacted(str(work.filename), self.added),
+            "tree": redacted(str(work.treename), self.added),
             "uuid": work.fileuuid.hex(),
             "entry_start": work.entrystart,
             "entry_stop": work.entrystop,
@@ -157,7 +177,7 @@ class _ChunkWatch(_Watch):
 
     def _record(self, attempt: Attempt, output: Any, error: BaseException | None = None) -> None:
         with noting(self.complain, LOST):
-            record = attempt.end(error)
+            record = attempt.end(None if error is None else error_text(error, self.added))
             record.update(self.identity)
             if record["outcome"] != ERROR:
                 record["events"] = self.events
@@ -188,7 +208,7 @@ class _FileWatch(_Watch):
         try:
             return opening.watched(*args, **kwargs)
         except BaseException as raised:
-            error = error_text(raised)
+            error = error_text(raised, self.added)
             raise
         finally:
             with noting(self.complain, LOST):

@@ -12,6 +12,7 @@ from typing import Any, Final
 from roastcoffea.errors import error_text, noting
 from roastcoffea.instrument.gauges import Interval
 from roastcoffea.instrument.shared import ByThread
+from roastcoffea.redaction import redacted
 
 TIME: Final = "time"
 MEMORY: Final = "memory"
@@ -208,7 +209,7 @@ class Sections:
         if len(self._sections) >= MOST_SECTIONS:
             self.note(f"a chunk has more than {MOST_SECTIONS} different sections: the rest is not counted")
             return None
-        return self._sections.setdefault(path, Section(path))
+        return self._sections.setdefault(path, Section(redacted(path)))
 
     def left(self, entry: Entry, now: float, cpu: float, *, failed: bool) -> None:
         """Take what a `with` has measured, unless the end of the attempt cut it off."""
