@@ -41,7 +41,8 @@ _QUOTED_NAME = (
     rf"(?P<quote>{_QUOTE}){_ANY_NAME}(?P=quote)\s*(?::|=>|=)|\((?P<of_pair>{_QUOTE}){_ANY_NAME}(?P=of_pair)\s*,"
 )
 _SCHEME = r"(?:(?:basic|bearer|digest|negotiate|token)(?:[ \t]|%20)+)?"
-_BRACKETS = r"[(\[{](?:\"[^\"]*\"|'[^']*'|[^)\]}\"'])*"
+_BRACKETS = r"[(\[{](?:\"[^\"]*\"|'[^']*'|,\s*|[^)\]}\"'\s,])*"
+_WORD = r"(?:[^\s\"']|[\"'](?=\w))*"
 _OTHERWISE = rf"(?:none|null|true|false)\b|\*\*\*|[bru]?{_QUOTE}"
 """What may stand where a value is expected, and is no secret, or was replaced already."""
 
@@ -90,7 +91,7 @@ PATTERNS: Final = (
         "option or header",
         ("=", "%3", ": ", " :", "':", '":', "oken:", "assword:", "ecret:", "ization:"),
         rf"(?ia)(?:{_QUOTED_NAME}|{_BEGINNING}(?:{_SECRET_NAME}[ \t]*(?:=|:|%3D)|(?:{_SIGNATURE}|auth)=))"
-        rf"[ \t]*(?!{_OTHERWISE})(?P<secret>{_BRACKETS}|{_SCHEME}[^\s&\"'<>(\[{{][^\s&\"'<>]*)",
+        rf"[ \t]*(?!{_OTHERWISE})(?=\S)(?P<secret>(?:{_BRACKETS}|{_SCHEME}){_WORD})",
     ),
     Pattern(
         "XML element",

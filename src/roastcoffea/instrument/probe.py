@@ -128,6 +128,11 @@ class _Watch:
         """What the records say of the item itself."""
         raise NotImplementedError
 
+    def place(self, work: Any) -> dict[str, Any]:
+        """Dataset, file and tree of the item, without secrets."""
+        names = {"dataset": work.dataset, "file": work.filename, "tree": work.treename}
+        return {column: redacted(str(name), self.added) for column, name in names.items()}
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call coffea's closure, and record it."""
         raise NotImplementedError
@@ -149,10 +154,7 @@ class _ChunkWatch(_Watch):
 
     def identified(self, work: Any) -> dict[str, Any]:
         self.events = work.entrystop - work.entrystart
-        return {
-            "dataset": redacted(str(work.dataset), self.added),
-            "file": redacted(str(work.filename), self.added),
-            "tree": redacted(str(work.treename), self.added),
+        return self.place(work) | {
             "uuid": work.fileuuid.hex(),
             "entry_start": work.entrystart,
             "entry_stop": work.entrystop,
@@ -195,7 +197,7 @@ class _FileWatch(_Watch):
     """Watches attempts to fetch the metadata of a file."""
 
     def identified(self, work: Any) -> dict[str, Any]:
-        return {"dataset": str(work.dataset), "file": str(work.filename), "tree": str(work.treename)}
+        return self.place(work)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         closure = self.closure
