@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
+import pickle
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import dask
@@ -22,13 +24,21 @@ from analyses import Indiscreet, runner_for
 from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
 from distributed import Client
+from stand_ins import NAME as PLUGIN
+from stand_ins import Scheduler, Task, started_plugin
 from storage import REFUSED, CountingServer, served, write_tree
 
 import roastcoffea
 from roastcoffea import MetricsCollector, TaskMonitor, redaction
 from roastcoffea.auto import record
+from roastcoffea.backends import task_events
+from roastcoffea.backends.log import ClusterLog
+from roastcoffea.backends.scheduler import LONGEST_TEXT
 from roastcoffea.cli import main
+from roastcoffea.instrument import hook
+from roastcoffea.instrument.probe import Probe
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.tasks import ERROR
 from roastcoffea.redaction import MASK, add_pattern
 from roastcoffea.report.exports.formats import FORMATS
 
@@ -39,11 +49,15 @@ USERS_ERROR = "Plant4OfUser"
 SERVERS_ERROR = "Plant5OfServer"
 SECTION = "Plant6OfSection"
 REPORT = "Plant7OfReport"
-SECRETS = (ROOT_URL, HTTP_QUERY, OPTIONS, USERS_ERROR, SERVERS_ERROR, SECTION, REPORT)
-TICKET = "TGT-Plant8"
+DATASET = "Plant8OfDataset"
+SECRETS = (ROOT_URL, HTTP_QUERY, OPTIONS, USERS_ERROR, SERVERS_ERROR, SECTION, REPORT, DATASET)
+TICKET = "TGT-Plant9"
 """What only a pattern of the user's finds."""
 
 pytestmark = pytest.mark.filterwarnings("ignore:Skipping bad file")
+
+NAME = f"qcd?token={DATASET}"
+"""Of the dataset."""
 
 BASE64 = re.compile(rb"[A-Za-z0-9+/]{40,}={0,2}")
 
@@ -82,9 +96,9 @@ def planted(server: CountingServer) -> Planted:
     ]
     options = {"headers": {"Authorization": f"Bearer {OPTIONS}"}}
     return Planted(
-        fileset={"qcd": {"files": dict.fromkeys(files, "Events"), "metadata": {"year": 2026}}},
+        fileset={NAME: {"files": dict.fromkeys(files, "Events"), "metadata": {"year": 2026}}},
         options=options,
-        section=f"http://weights.example.org/w.json?sig={SECTION}",
+        section=f"http://weights.example.org/w.json?sig={SECTION}&t={TICKET}",
         error=f"login failed: password={USERS_ERROR}, {options}, {TICKET}",
     )
 
@@ -95,10 +109,10 @@ def run(runner_with: Callable[..., Runner], planted: Planted) -> dict[str, Any]:
     output, _ = skipping(
         planted.fileset, processor_instance=Indiscreet(planted.section), uproot_options=planted.options
     )
-    good = dict(list(planted.fileset["qcd"]["files"].items())[:1])
+    good = dict(list(planted.fileset[NAME]["files"].items())[:1])
     with pytest.raises(Exception, match=USERS_ERROR) as raised:
         runner_with()(
-            {"qcd": {"files": good}},
+            {NAME: {"files": good}},
             processor_instance=Indiscreet(planted.section, planted.error),
             uproot_options=planted.options,
         )
@@ -108,7 +122,7 @@ def run(runner_with: Callable[..., Runner], planted: Planted) -> dict[str, Any]:
 
 def local_runner(executor: Any, **options: Any) -> Runner:
     settings: dict[str, Any] = {"chunksize": 1000, "schema": BaseSchema, "metadata_cache": {}, "savemetrics": True}
-    return Runner(executor=executor(status=False, retries=0), **settings | options)
+    return Runner(executor=executor(status=False, retries=0, desc=f"token={OPTIONS}"), **settings | options)
 
 
 def write_everything(measurement: Measurement, folder: Path) -> Path:
@@ -168,8 +182,10 @@ def check_what_is_left(measurement: Measurement, server: CountingServer) -> None
     unknown = f"root://{MASK}@{server.server_name}:1//store/g.root"
     assert set(measurement.run.asked["file"].to_pylist()) == {good, refused, unknown}
     assert set(measurement.chunks["file"]) == {good}
+    assert set(measurement.chunks["dataset"]) == {f"qcd?token={MASK}"}
+    assert any("left open: http://weights.example.org" in problem for problem in measurement.problems)
     assert set(measurement.preprocessing["file"]) == {good, refused, unknown}
-    assert f"weights of http://weights.example.org/w.json?sig={MASK}" in set(measurement.sections["name"])
+    assert f"weights of http://weights.example.org/w.json?sig={MASK}&t={MASK}" in set(measurement.sections["name"])
     errors = " ".join(measurement.failed["error"].dropna())
     assert f"login failed: password={MASK}" in errors
     assert f"{{'headers': {{'Authorization': '{MASK}'}}}}" in errors
@@ -193,20 +209,26 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_dask(
             failing = client.submit(int, f"password={USERS_ERROR} {TICKET}", pure=False)
         assert USERS_ERROR in str(failing.exception())
         del failing
-    collector.set_coffea_report({"url": f"root://u:{REPORT}@h//f", "token": REPORT, "of": Indiscreet(REPORT)})
+    collector.set_coffea_report(
+        {"url": f"root://u:{REPORT}@h//f", "token": REPORT, "of": OSError(f"password={REPORT}")}
+    )
     measurement = collector.measurement
-    check_what_is_left(measurement, server)
     folder = tmp_path / "written"
     saved = write_everything(measurement, folder)
     print_everything(roastcoffea.load(saved), saved)
-    print(collector.problems, collector._repr_html_(), collector.coffea_report)
+    print(collector.problems, collector._repr_html_())
+    assert collector.coffea_report["token"] == MASK
     print(monitor.to_dataframe().to_csv(), monitor.attempts.to_csv(), monitor.get_all_tasks(), monitor.worker_tasks)
+    told = str([watch.backend.views() for watch in monitor._past])
+    assert f"password={MASK}" in told
+    print(told.replace(TICKET, "replaced on the client"))
     print(monitor.problems, monitor.joined(measurement).to_csv(), monitor.snapshots)
     printed = "".join(capsys.readouterr())
     assert f"password={MASK}" in printed
     texts = [*contents(folder), ("what is printed", printed.encode())]
     assert len(texts) > 50
     assert found_in(texts, [*SECRETS, TICKET]) == []
+    check_what_is_left(measurement, server)
 
 
 @pytest.mark.parametrize("executor", [IterativeExecutor, pytest.param(FuturesExecutor, marks=pytest.mark.slow)])
@@ -222,7 +244,6 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
     with MetricsCollector() as collector:
         assert run(partial(local_runner, executor), planted) == {"events": 2000}
     capsys.readouterr()  # coffea prints the user's exception itself
-    check_what_is_left(collector.measurement, server)
     print_everything(collector.measurement, write_everything(collector.measurement, folder))
     printed = "".join(capsys.readouterr())
     with record(folder) as recorder:
@@ -231,9 +252,9 @@ def test_no_planted_secret_is_written_or_printed_of_a_run_on_this_machine(
     printed += "".join(line for line in capsys.readouterr().err.splitlines() if line.startswith("roastcoffea:"))
     texts = [*contents(folder), ("what is printed", printed.encode())]
     assert found_in(texts, [*SECRETS, TICKET]) == []
+    check_what_is_left(collector.measurement, server)
     for path in recorder.saved:
-        measurement = roastcoffea.load(path)
-        assert MASK in repr(measurement.run)
+        assert MASK in repr(roastcoffea.load(path).run)
 
 
 def test_planted_secrets_would_be_found(tmp_path: Path) -> None:
@@ -246,21 +267,18 @@ def test_planted_secrets_would_be_found(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_comes_back_with_the_users_own_names(server: CountingServer, planted: Planted) -> None:
-    fileset = {"qcd": planted.fileset["qcd"], "other": list(planted.fileset["qcd"]["files"])[2:]}
-    good, refused, unknown = planted.fileset["qcd"]["files"]
+    good, refused, unknown = planted.fileset[NAME]["files"]
+    fileset = planted.fileset | {"listed": [unknown], "as lists": {"files": [unknown], "metadata": {}}}
     with MetricsCollector() as collector, pytest.raises(Exception, match="login"):
         local_runner(IterativeExecutor, skipbadfiles=(ClientError, ImportError))(
-            {"qcd": fileset["qcd"]}, processor_instance=Indiscreet("", "login"), uproot_options=planted.options
+            fileset, processor_instance=Indiscreet("", "login"), uproot_options=planted.options, treename="Events"
         )
     measurement = collector.measurement
-    assert measurement.missing_fileset(fileset) == {
-        "qcd": {"files": {good: "Events", refused: "Events", unknown: "Events"}, "metadata": {"year": 2026}}
-    }
-    assert set(measurement.missing_fileset()["qcd"]["files"]) == {
-        redaction.redacted(f) for f in (good, refused, unknown)
-    }
+    assert measurement.missing_fileset(fileset) == fileset
+    recorded = measurement.missing_fileset()[f"qcd?token={MASK}"]
+    assert set(recorded["files"]) == {redaction.redacted(file) for file in (good, refused, unknown)}
     items = measurement.missing_items(fileset)
-    assert [(item.filename, item.usermeta) for item in items] == [(good, {"year": 2026})] * 2
+    assert [(item.dataset, item.filename, item.usermeta) for item in items] == [(NAME, good, {"year": 2026})] * 2
     again = local_runner(IterativeExecutor, skipbadfiles=(Exception,))
     output, _ = again(items, processor_instance=Indiscreet(""), uproot_options=planted.options, treename="Events")
     assert output == {"events": 2000}
@@ -275,3 +293,71 @@ def test_the_fingerprint_of_a_fileset_is_that_of_its_files(server: CountingServe
             local_runner(IterativeExecutor)(fileset, processor_instance=Indiscreet(""))
         found.append(collector.measurement.run.calls[0].fileset)
     assert found[0] == found[1] is not None
+
+
+def test_what_the_cluster_tells_is_without_secrets_before_it_is_cut() -> None:
+    plugin = started_plugin(Scheduler(1))
+    (worker,) = plugin.scheduler.workers.values()
+    for before in range(LONGEST_TEXT - 40, LONGEST_TEXT):
+        text = f"{'x' * before} root://jane:{USERS_ERROR}@host//f"
+        plugin.scheduler.run(plugin, Task(f"key-{before}", worker, outcome=ERROR, error=text))
+        plugin.log_event(PLUGIN, {"problem": text})
+    entries = plugin.drain(10**9, 0)["data"]
+    assert entries.count(b"xxx root://***@host") > 40
+    assert USERS_ERROR[:4].encode() not in entries
+
+
+def test_what_the_client_is_told_knows_the_users_patterns(own_patterns: None) -> None:
+    plugin = started_plugin(Scheduler(1))
+    (worker,) = plugin.scheduler.workers.values()
+    plugin.scheduler.run(plugin, Task("key-1", worker, outcome=ERROR, error=TICKET))
+    log = ClusterLog()
+    log.feed(plugin.drain(10**9, 0)["data"])
+    assert log.tasks(0.0)["error"].to_pylist() == [MASK]
+
+
+def test_notes_and_reasons_are_without_secrets(own_patterns: None) -> None:
+    with MetricsCollector() as collector:
+        collector.chunks_unseen(f"no way to root://u:{ROOT_URL}@h with {TICKET}")
+        collector._backend._note(f"token={OPTIONS} {TICKET}")
+        item = SimpleNamespace(dataset=NAME, filename=f"{NAME}/f.root", treename=f"Events?token={OPTIONS}")
+        collector.items_asked("call", [item])
+    run = collector.measurement.run
+    assert f"no way to root://{MASK}@h with {MASK}" in run.problems
+    assert run.absent["chunks"] == f"no way to root://{MASK}@h with {MASK}"
+    assert run.asked is not None
+    assert (
+        found_in([("run", f"{run!r} {run.asked.to_pydict()} {collector.problems}".encode())], [*SECRETS, TICKET]) == []
+    )
+
+
+def test_a_monitor_has_no_secrets_in_its_problems(client: Client, own_patterns: None) -> None:
+    monitor = TaskMonitor(client)
+    monitor._note(f"cannot reach {TICKET}")
+    assert monitor.problems == [f"cannot reach {MASK}"]
+
+
+def test_a_view_of_a_task_has_no_secrets_in_its_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_events, "READERS", {})
+    metadata = {"token": OPTIONS, "url": f"root://u:{ROOT_URL}@h//f"}
+    task = SimpleNamespace(key="a", metadata=metadata, startstops=[])
+    worker = SimpleNamespace(state=SimpleNamespace(threads={}), scheduler_delay=0.0)
+    found = task_events.described(worker, task, "monitor")
+    assert found["metadata"] == {"token": MASK, "url": f"root://{MASK}@h//f"}
+
+
+def test_a_probe_takes_the_patterns_of_where_it_is_made(
+    own_patterns: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")  # a local cluster of Dask silences the handlers
+    packed = pickle.dumps(Probe(len, "Jets", "call"))
+    monkeypatch.setattr(redaction, "_added", {})
+    probe = pickle.loads(packed)
+    probe._complain(f"no {TICKET} of password={OPTIONS}")
+    assert caplog.messages == [f"no {MASK} of password={MASK}"]
+
+
+def test_coffeas_own_report_is_without_secrets() -> None:
+    metrics = {"bytesread": 3, "files": {f"root://u:{ROOT_URL}@h//f": 1}}
+    assert hook._report({"metrics": metrics}) == {"bytesread": 3, "files": {f"root://{MASK}@h//f": 1}}
+    assert ROOT_URL in str(metrics)

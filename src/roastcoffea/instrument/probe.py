@@ -17,7 +17,7 @@ from roastcoffea.instrument.channels import DaskTask, WaysHome
 from roastcoffea.instrument.meter import Meter
 from roastcoffea.instrument.shared import made_once
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
-from roastcoffea.records.wire import SECTIONS, TOLD, packed_records
+from roastcoffea.records.wire import TOLD, packed_records
 from roastcoffea.redaction import Added, added_patterns, redacted
 
 LOST = "a record was lost on a worker"
@@ -79,8 +79,6 @@ class Probe:
     def _deliver(self, watch: _Watch | None, output: Any, *, failed: bool) -> Any:
         if watch is not None:
             with noting(self._complain, LOST):
-                for record in watch.records:
-                    _redact(record, self.added)
                 records = packed_records(watch.records)
                 return self.home.deliver(watch.task, records, output, failed=failed)
         return output
@@ -100,14 +98,6 @@ class Probe:
         home = self.home
         ways = (home.topics, home.spool, home.in_output)
         return Probe, (self.function, self.__name__, self.call, ways, self.of_files, self.added)
-
-
-def _redact(record: dict[str, Any], added: Added) -> None:
-    """Take secrets out of what a record tells in words; its error and its identity have none."""
-    if TOLD in record:
-        record[TOLD] = [redacted(problem, added) for problem in record[TOLD]]
-    for section in record.get(SECTIONS, ()):
-        section["name"] = redacted(section["name"], added)
 
 
 class _Watch:
@@ -164,7 +154,7 @@ class _ChunkWatch(_Watch):
         closure = self.closure
         attempt: Attempt | None = None
         with noting(self.complain, LOST):
-            attempt = Attempt(self.task)
+            attempt = Attempt(self.task, self.added)
         if attempt is None:
             return closure(item, *args, **kwargs)
         item, replaced = _replaced(closure, item, attempt)
@@ -179,7 +169,7 @@ class _ChunkWatch(_Watch):
 
     def _record(self, attempt: Attempt, output: Any, error: BaseException | None = None) -> None:
         with noting(self.complain, LOST):
-            record = attempt.end(None if error is None else error_text(error, self.added))
+            record = attempt.end(error)
             record.update(self.identity)
             if record["outcome"] != ERROR:
                 record["events"] = self.events
@@ -203,7 +193,7 @@ class _FileWatch(_Watch):
         closure = self.closure
         opening: _Opening | None = None
         with noting(self.complain, LOST):
-            opening = _Opening(self.task, closure)
+            opening = _Opening(self.task, closure, self.added)
         if opening is None:
             return closure(*args, **kwargs)
         error = None
@@ -220,7 +210,8 @@ class _FileWatch(_Watch):
 class _Opening:
     """One attempt to fetch the metadata of a file."""
 
-    def __init__(self, task: DaskTask, closure: Callable[..., Any]) -> None:
+    def __init__(self, task: DaskTask, closure: Callable[..., Any], added: Added) -> None:
+        self.added = added
         self.meter = Meter()
         self.watched = _through_meter(closure, self.meter)
         self.clocks = Clocks(task)
@@ -238,7 +229,7 @@ class _Opening:
             "source": meter.source,
             "outcome": OK if error is None else ERROR,
             "error": error,
-            TOLD: meter.problems,
+            TOLD: [redacted(problem, self.added) for problem in meter.problems],
         }
 
 
