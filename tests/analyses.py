@@ -248,6 +248,11 @@ def count_events(events: Any) -> dict[str, int]:
     return {"events": len(events)}
 
 
+def careless(text: str) -> None:
+    """Raise an error with a secret in its text and in its source."""
+    raise ValueError(f"password=Plant4OfUser {text}")
+
+
 class OwnCopy(DaskExecutor):
     """An executor with a `copy` of its own."""
 

@@ -22,7 +22,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.columns import Column
 from roastcoffea.records.tasks import ERROR, PROCESSOR, TASK_COLUMNS
-from roastcoffea.redaction import redacted, redacted_values
+from roastcoffea.redaction import redacted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -168,10 +168,6 @@ EMPTY: Final[Mapping[str, type]] = {
     "metadata": dict,
 }
 """What a worker knew to be empty: it does not send that."""
-
-
-OF_USERS: Final = ("exception", "traceback", "annotations", "metadata")
-"""What of a view others than Dask have written."""
 
 
 class ReportComparison(NamedTuple):
@@ -579,7 +575,6 @@ def complete_view(view: Mapping[str, Any], suspicious: int | None) -> dict[str, 
     known = {**empty, **view}
     known |= {"state": held[-1] if held else None, "suspicious": suspicious}
     known["duration"] = distance(known["start"], known["stop"])
-    known |= {name: redacted_values(known.get(name)) for name in OF_USERS}
     return {name: known.get(name) for name in VIEW_NAMES}
 
 
