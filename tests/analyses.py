@@ -15,6 +15,8 @@ import hist
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, ProcessorABC, Runner
 
+from roastcoffea import track_time
+
 
 class Jets(ProcessorABC):
     """Counts events and jets; works on every NanoAOD-like file."""
@@ -246,6 +248,11 @@ def count_events(events: Any) -> dict[str, int]:
     return {"events": len(events)}
 
 
+def careless(text: str) -> None:
+    """Raise an error with a secret in its text and in its source."""
+    raise ValueError(f"password=Plant4OfUser {text}")
+
+
 class OwnCopy(DaskExecutor):
     """An executor with a `copy` of its own."""
 
@@ -265,3 +272,21 @@ def runner_for(client: Any, chunksize: int, executor: Any = DaskExecutor, **opti
         chunksize=chunksize,
         **{"schema": NanoAODSchema, "savemetrics": True, "metadata_cache": {}, **options},
     )
+
+
+class Indiscreet(ProcessorABC):
+    """Names sections after a URL, one of which it never leaves, and raises a text; without one it counts events."""
+
+    def __init__(self, url: str, text: str | None = None) -> None:
+        self.url = url
+        self.text = text
+
+    def process(self, events: Any) -> dict[str, int]:
+        with track_time(f"weights of {self.url}"):
+            track_time(f"left open: {self.url}").__enter__()
+            if self.text is not None:
+                raise RuntimeError(self.text)
+        return {"events": len(events)}
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator

@@ -16,9 +16,15 @@ import awkward as ak
 import numpy as np
 import uproot
 
+REFUSED = "refused.root"
+"""A file that the server gives to nobody."""
+
 
 class CountingServer(ThreadingHTTPServer):
-    """Serves ranges of the files in a folder, each answer after a latency, and counts the bytes that it sends."""
+    """Serves ranges of the files in a folder, each answer after a latency, and counts the bytes that it sends.
+
+    The query of a URL makes no difference, but that it is repeated in the answer to who asks for `REFUSED`.
+    """
 
     daemon_threads = True
 
@@ -42,7 +48,10 @@ class _Ranges(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         time.sleep(self.server.latency)
-        data = (self.server.folder / self.path.lstrip("/")).read_bytes()
+        if self._file().name == REFUSED:
+            self.send_error(403, f"Forbidden: {self.path}")
+            return
+        data = self._file().read_bytes()
         found = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         if found:
             start, stop = int(found[1]), min(int(found[2]) + 1, len(data))
@@ -59,9 +68,15 @@ class _Ranges(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
+    def _file(self) -> Path:
+        return self.server.folder / self.path.partition("?")[0].lstrip("/")
+
     def do_HEAD(self) -> None:
+        if self._file().name == REFUSED:
+            self.send_error(403, f"Forbidden: {self.path}")
+            return
         self.send_response(200)
-        self.send_header("Content-Length", str((self.server.folder / self.path.lstrip("/")).stat().st_size))
+        self.send_header("Content-Length", str(self._file().stat().st_size))
         self.send_header("Accept-Ranges", "bytes")
         self.end_headers()
 

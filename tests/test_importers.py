@@ -75,6 +75,13 @@ def test_a_partition_that_failed_is_a_failed_attempt() -> None:
     }
 
 
+def test_secrets_are_replaced() -> None:
+    failure = FAILURE | {"message": "403 for url 'http://h/f.root?token=abc'"}
+    row = only_row(measured(partition("'root://u:p@h//f.root'", "'Events'", "0", "6", "True", **failure)))
+    assert row["file"] == "root://***@h//f.root"
+    assert row["error"] == "FileNotFoundError: 403 for url 'http://h/f.root?token=***' (on node7)"
+
+
 def test_a_part_of_a_file_has_no_known_entries() -> None:
     measurement = measured(partition("'a.root'", "'Events'", "0", "2", "False"))
     assert only_row(measurement).keys() == {"file", "tree", "wall_seconds", "bytes_requested", "outcome"}

@@ -18,12 +18,13 @@ MODULES = {
 
 BELOW: dict[str, tuple[str, ...]] = {
     "units": (),
-    "errors": (),
+    "redaction": (),
+    "errors": ("redaction",),
     "markup": (),
     "records": ("units", "errors"),
     "instrument": ("records",),
     "backends": ("records",),
-    "tagged_json": (),
+    "tagged_json": ("redaction",),
     "folders": ("errors",),
     "legacy": ("records", "folders"),
     "store": ("legacy", "tagged_json"),
@@ -137,4 +138,4 @@ def test_what_travels_needs_only_records_and_the_standard_library(module: str) -
     outer = {name for name in imported(module, deep=False) if name.split(".")[0] not in STANDARD | {"roastcoffea"}}
     assert outer <= (FOR_PLUGINS if part(module) == "backends" else set())
     assert module != "roastcoffea.records.arrow"
-    assert part(module) in {"records", "instrument", "backends", "errors"}
+    assert part(module) in {"records", "instrument", "backends", "errors", "redaction"}

@@ -30,6 +30,7 @@ from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.records.tasks import PROCESSOR
+from roastcoffea.redaction import redacted, redacted_each, redacted_values
 from roastcoffea.report.live import LiveLine, Progress
 
 VERSIONS_OF = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
@@ -215,9 +216,9 @@ class MetricsCollector:
         self._files_asked += len(items) - chunks
         columns = {
             "call": [call] * len(items),
-            "dataset": [str(item.dataset) for item in items],
-            "file": [str(item.filename) for item in items],
-            "tree": [None if item.treename is None else str(item.treename) for item in items],
+            "dataset": redacted_each(str(item.dataset) for item in items),
+            "file": redacted_each(str(item.filename) for item in items),
+            "tree": redacted_each(None if item.treename is None else str(item.treename) for item in items),
             "uuid": [None if uuid is None else uuid.hex() for uuid in uuids],
             "entry_start": [getattr(item, "entrystart", None) for item in items],
             "entry_stop": [getattr(item, "entrystop", None) for item in items],
@@ -238,6 +239,7 @@ class MetricsCollector:
 
     def note(self, problem: str) -> None:
         """Take note of what could not be delivered."""
+        problem = redacted(problem)
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -341,8 +343,8 @@ class MetricsCollector:
             attempts=backend.attempts,
             scheduler_clock_offset=backend.clock_offset,
             dropped=backend.dropped,
-            absent=absent,
-            problems=(*self.problems, *backend.notes()),
+            absent=redacted_values(absent),
+            problems=(*self.problems, *map(redacted, backend.notes())),
         )
 
     @property
@@ -377,7 +379,7 @@ class MetricsCollector:
             if value is not None and not isinstance(value, Mapping):
                 text = f"set_coffea_report: {name} must be a mapping, not {type(value).__name__}"
                 raise TypeError(text)
-        report, custom_metrics = copy.deepcopy((report, custom_metrics))
+        report, custom_metrics = redacted_values(copy.deepcopy((report, custom_metrics)))
         self._report, self._custom = report, custom_metrics
         if self._measurement is not None:
             run = dataclasses.replace(self._measurement.run, coffea_report=report, custom_metrics=custom_metrics)

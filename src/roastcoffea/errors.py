@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from roastcoffea.redaction import Added, redacted_beginning
+
 LONGEST_ERROR: Final = 2000
 
 
@@ -31,13 +33,16 @@ CAUSED_BY: Final = "; caused by "
 MOST_CAUSES: Final = 3
 
 
-def error_text(error: BaseException) -> str:
-    """Type and text of an error, and of those that caused it, cut where it is very long."""
+def error_text(error: BaseException, added: Added | None = None) -> str:
+    """Type and text of an error, and of those that caused it, without secrets and cut where it is very long.
+
+    `added` are patterns of secrets, as for `redacted`.
+    """
     told = [_own_text(error)]
     while error.__cause__ is not None and len(told) <= MOST_CAUSES:
         error = error.__cause__
         told.append(_own_text(error))
-    return CAUSED_BY.join(told)[:LONGEST_ERROR]
+    return redacted_beginning(CAUSED_BY.join(told), LONGEST_ERROR, added)
 
 
 def root_cause(text: str) -> str:

@@ -12,6 +12,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.run import FINISHED, Environment, Run
+from roastcoffea.redaction import redacted_values
 
 NANOSECONDS: Final = 1e-9
 FIELDS: Final = ("args", "duration", "performance_counters", "exception", "message", "call_time")
@@ -86,7 +87,7 @@ def measurement_from_report(report: Any, *, start: float, stop: float, name: str
             error=None,
             backend="dask-awkward",
             environment=Environment(versions={}, client_host=None),
-            chunks=table_of_rows(CHUNK_COLUMNS, rows),
+            chunks=table_of_rows(CHUNK_COLUMNS, redacted_values(rows)),
             absent=dict.fromkeys(ABSENT, NOT_IN_REPORT),
             problems=tuple(_problems(rows)),
         )

@@ -39,6 +39,7 @@ from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.redaction import redacted
 from roastcoffea.store import load_run, save_run
 from roastcoffea.units import BYTE, SECOND, Unit
 
@@ -185,7 +186,8 @@ class Measurement:
         """Fileset of the files of which nothing came, ready to be run again.
 
         A Runner call that raised gave no output, so that all its files are in it. Files that came in parts are not,
-        as they would count twice: see `missing_items`.
+        as they would count twice: see `missing_items`. Passwords and tokens in URLs were not recorded: only with the
+        fileset of the run, whose own names come back, can files that need them be opened.
 
         Parameters
         ----------
@@ -200,7 +202,8 @@ class Measurement:
         lacking = files_to_repeat(self.run)
         if fileset is None:
             return {dataset: {"files": _listed(files)} for dataset, files in lacking.items()}
-        return {dataset: _only(fileset[dataset], lacking[dataset]) for dataset in fileset if dataset in lacking}
+        clean = {dataset: redacted(dataset) for dataset in fileset}
+        return {name: _only(fileset[name], lacking[known]) for name, known in clean.items() if known in lacking}
 
     def missing_items(self, fileset: Mapping[str, Any] | None = None) -> list[Any]:
         """Chunks that gave nothing, as work items that a Runner takes in place of a fileset.
@@ -210,7 +213,8 @@ class Measurement:
         Parameters
         ----------
         fileset : mapping, optional
-            The fileset of the run, whose metadata the items carry. Without it they carry none.
+            The fileset of the run, whose metadata the items carry, and whose names of files, with passwords and tokens
+            in URLs. Without it they carry no metadata, and the names are as they were recorded: without secrets.
 
         Raises
         ------
@@ -219,19 +223,15 @@ class Measurement:
         """
         from coffea.processor.executor import WorkItem
 
+        given = _given(fileset or {})
         chunks = [row for row in missing(self.run).to_pylist() if row["entry_start"] is not None]
-        return [
-            WorkItem(
-                row["dataset"],
-                row["file"],
-                row["tree"],
-                row["entry_start"],
-                row["entry_stop"],
-                bytes.fromhex(row["uuid"]),
-                _metadata_of(fileset, row["dataset"]),
-            )
-            for row in chunks
-        ]
+        items = []
+        for row in chunks:
+            dataset, metadata, files = given.get(row["dataset"], (row["dataset"], None, {}))
+            file, uuid = files.get(row["file"], row["file"]), bytes.fromhex(row["uuid"])
+            entries = row["entry_start"], row["entry_stop"]
+            items.append(WorkItem(dataset, file, row["tree"], *entries, uuid, metadata))
+        return items
 
     @cached_property
     def stragglers(self) -> pd.DataFrame:
@@ -477,18 +477,24 @@ def _listed(files: Mapping[str, str | None]) -> Any:
 
 
 def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
-    """A dataset of a fileset with none but these files, in its own form."""
+    """A dataset of a fileset with none but these files, which are recorded without secrets, in its own form."""
     if not isinstance(dataset, Mapping):
-        return [file for file in dataset if str(file) in files]
+        return [file for file in dataset if redacted(str(file)) in files]
     listed = dataset["files"]
     if isinstance(listed, Mapping):
-        return {**dataset, "files": {file: tree for file, tree in listed.items() if str(file) in files}}
-    return {**dataset, "files": [file for file in listed if str(file) in files]}
+        return {**dataset, "files": {file: tree for file, tree in listed.items() if redacted(str(file)) in files}}
+    return {**dataset, "files": [file for file in listed if redacted(str(file)) in files]}
 
 
-def _metadata_of(fileset: Mapping[str, Any] | None, dataset: str) -> Any:
-    given = (fileset or {}).get(dataset)
-    return given.get("metadata") if isinstance(given, Mapping) else None
+def _given(fileset: Mapping[str, Any]) -> dict[str, tuple[str, Any, dict[str, str]]]:
+    """Datasets of a fileset by their recorded names: own name, metadata, and own names of files by recorded ones."""
+    found = {}
+    for name, dataset in fileset.items():
+        described = isinstance(dataset, Mapping)
+        files = dataset["files"] if described else dataset
+        own = {redacted(str(file)): str(file) for file in files}
+        found[redacted(name)] = name, dataset.get("metadata") if described else None, own
+    return found
 
 
 def _breakdown(ledger: ByteLedger | TimeLedger, what: Any, meanings: Mapping[str, str], unit: Unit) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.columns import Column
 from roastcoffea.records.tasks import ERROR, PROCESSOR, TASK_COLUMNS
+from roastcoffea.redaction import redacted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -373,7 +374,9 @@ class TaskMonitor:
     def problems(self) -> list[str]:
         """What could not be seen."""
         return list(
-            dict.fromkeys([*self._problems, *(note for watch in self._watches() for note in watch.backend.notes())])
+            dict.fromkeys(
+                map(redacted, [*self._problems, *(note for watch in self._watches() for note in watch.backend.notes())])
+            )
         )
 
     @property

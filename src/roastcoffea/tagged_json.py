@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from roastcoffea.redaction import redacted
+
 TAG: Final = "$"
 CONTENT: Final = "of"
 DEEPEST: Final = 64
@@ -224,7 +226,7 @@ class _Tagging:
 
     def _text(self, value: Any, path: tuple[Any, ...], why: str) -> Any:
         self._note(value, path, f"{why}; it was kept as text")
-        return f"<kept as text: {_type_name(value)}> {_printable(value, LONGEST_TEXT)}"
+        return f"<kept as text: {_type_name(value)}> {redacted(_printable(value, LONGEST_TEXT))}"
 
     def _note(self, value: Any, path: tuple[Any, ...], what: str) -> None:
         self.changed.setdefault(f"{_type_name(value)}{what}", []).append(_place(path))

@@ -49,6 +49,7 @@ from roastcoffea.records.wire import (
     packing,
 )
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.redaction import redacted
 
 UNREADABLE: Final = (LookupError, TypeError, ValueError, struct.error, zlib.error)
 """What reading an entry raises that is damaged, or not of this version."""
@@ -192,7 +193,7 @@ class ClusterLog:
         """The text of an error stands behind the task that it is of."""
         if not self._has_task:
             raise LookupError("it is of a task that could not be read")
-        self._errors[len(self._keys) - 1] = _text(payload)
+        self._errors[len(self._keys) - 1] = redacted(_text(payload))
 
     def _take_sample(self, payload: bytes) -> None:
         worker, *_ = SAMPLES.values(payload, len(self._places))

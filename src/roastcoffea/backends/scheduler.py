@@ -64,6 +64,7 @@ from roastcoffea.records.wire import (
     VIEWS,
     packing,
 )
+from roastcoffea.redaction import redacted_beginning
 
 LOG_CAP = 64_000_000
 """Bytes that the log may hold on the scheduler; beyond it rows are dropped and counted."""
@@ -474,6 +475,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._problem(f"the scheduler plugin failed: {type(problem).__name__}: {problem}")
 
     def _problem(self, text: str) -> None:
+        text = redacted_beginning(text, LONGEST_TEXT)
         if text in self._problems:
             return
         if len(self._problems) == MOST_PROBLEMS:
@@ -483,7 +485,7 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         self._write_problem(text)
 
     def _write_problem(self, text: str) -> None:
-        self.log.write(PROBLEM, text[:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
+        self.log.write(PROBLEM, text.encode("utf-8", "surrogatepass"))
 
     def _arrival(self, address: str) -> None:
         state = self._workers[address] = self.scheduler.workers[address]
@@ -610,7 +612,8 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
             of_user = self._is_of_user(task, mark)
             self._write_task(task, told, assignment, outcome, _attempt_times(told, times, failed), of_user)
             if of_user and told.get("exception_text"):
-                self.log.write(TASK_ERROR, told["exception_text"][:LONGEST_TEXT].encode("utf-8", "surrogatepass"))
+                error = redacted_beginning(told["exception_text"], LONGEST_TEXT)
+                self.log.write(TASK_ERROR, error.encode("utf-8", "surrogatepass"))
         if isinstance(record, bytes) and mark is not None:
             self.log.write(CHUNK, record)
             task.metadata.pop(METADATA_KEY, None)

@@ -28,6 +28,7 @@ from roastcoffea.records.wire import (
     VIEWS,
     packing,
 )
+from roastcoffea.redaction import redacted_beginning, redacted_values
 
 CENSUS_SLICE = 1000
 """Tasks that are written in one go when a monitor begins: they hold the scheduler for a few milliseconds."""
@@ -291,7 +292,7 @@ def described(worker: Any, task: Any, name: str) -> dict[str, Any]:
     times = task.metadata.get(name)
     values["startstops"] = freed_of_shift(task.startstops, times[3] if times else None, worker.scheduler_delay)
     metadata = {of: value for of, value in task.metadata.items() if of not in (name, METADATA_KEY)}
-    values["metadata"] = plain(metadata)
+    values["metadata"] = redacted_values(plain(metadata))
     return {"told": True, **{of: value for of, value in values.items() if value not in UNKNOWN}}
 
 
@@ -321,11 +322,11 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "who_has": lambda task: list(itertools.islice(task.who_has, LONGEST_LIST)),
     "coming_from": lambda task: task.coming_from,
     "resource_restrictions": lambda task: dict(task.resource_restrictions or {}),
-    "exception": lambda task: task.exception_text[:LONGEST_TEXT],
-    "traceback": lambda task: task.traceback_text[:LONGEST_TEXT],
+    "exception": lambda task: redacted_beginning(task.exception_text, LONGEST_TEXT),
+    "traceback": lambda task: redacted_beginning(task.traceback_text, LONGEST_TEXT),
     "type": lambda task: type_name(task.type),
     "nbytes": lambda task: task.nbytes,
-    "annotations": lambda task: plain(task.annotations or {}),
+    "annotations": lambda task: redacted_values(plain(task.annotations or {})),
     "span": lambda task: task.span_id,
 }
 """What is read of a worker's state of a task."""

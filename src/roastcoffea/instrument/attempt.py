@@ -17,6 +17,7 @@ from roastcoffea.instrument.meter import Meter
 from roastcoffea.instrument.sections import Sections
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.records.wire import BRANCHES, SECTIONS, TOLD
+from roastcoffea.redaction import Added, redacted
 
 READ_NOTHING: Final = (
     "bytes_requested",
@@ -64,13 +65,14 @@ class Clocks:
 
 
 class Attempt:
-    """One attempt of a chunk, from its beginning to `end`."""
+    """One attempt of a chunk, from its beginning to `end`; `added` are patterns of secrets, as for `redacted`."""
 
     cache_function: Callable[[], Any]
     """The user's, as coffea hands it on."""
 
-    def __init__(self, task: DaskTask) -> None:
+    def __init__(self, task: DaskTask, added: Added | None = None) -> None:
         self.problems: list[str] = []
+        self._added = added
         self.meter = Meter()
         self._open = OpenChunk()
         self._open.requested_bytes = self.meter.requested
@@ -117,19 +119,19 @@ class Attempt:
         if self._open.entered is not None:
             record[SECTIONS] = self._passed(self._open.entered)
         if problems := [*self.problems, *self.meter.problems]:
-            record[TOLD] = problems
+            record[TOLD] = [redacted(problem, self._added) for problem in problems]
         if self.meter.unknown and not self._loaded:
             record.update(dict.fromkeys(self.meter.unknown))
         if error is not None:
-            record.update(outcome=ERROR, error=error_text(error))
+            record.update(outcome=ERROR, error=error_text(error, self._added))
         return record
 
     def _passed(self, sections: Sections) -> list[dict[str, Any]]:
         """Rows of the sections that were passed; Dask's metrics have them as well."""
         with noting(self.problems.append, "sections did not enter Dask's metrics"):
-            sections.meter_in_dask()
+            sections.meter_in_dask(self._added)
         self.problems += sections.problems
-        return sections.rows()
+        return sections.rows(self._added)
 
     def _bytes(self, branches: dict[str, Sequence[Any]]) -> dict[str, Any]:
         meter = self.meter

@@ -36,6 +36,7 @@ from roastcoffea.instrument.probe import Probe
 from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
 from roastcoffea.records.tasks import PREPROCESSING
 from roastcoffea.records.wire import ANNOTATION
+from roastcoffea.redaction import added_patterns, redacted_each, redacted_values
 
 PROCESSING = "processing"
 _FUNCNAME_LENGTH = 50
@@ -291,7 +292,7 @@ class _Probed:
         topics = tuple(watcher.topic for watcher in self._reached) if self._on_dask else ()
         in_output = not self._on_dask and self._name is not None
         name = self._name or funcname(function)
-        state = (self._call, (topics, self._spool, in_output), self._name is None)
+        state = (self._call, (topics, self._spool, in_output), self._name is None, added_patterns())
         if packed is None:
             return Probe(function, name, *state)
         return CarriedProbe(packed, name, topics[-1], function, state)
@@ -438,10 +439,11 @@ class _OpenCall:
 
 
 def fingerprint(items: Iterable[Any]) -> str | None:
-    """SHA-256 over dataset, file, tree and file uuid of chunks: equal for equal input, whatever the chunk size."""
+    """SHA-256 over dataset, file, tree and file uuid of chunks: equal for equal input, whatever chunks and tokens."""
     with contextlib.suppress(AttributeError):
         files = {(*map(str, (item.dataset, item.filename, item.treename)), item.fileuuid.hex()) for item in items}
-        return hashlib.sha256(json.dumps(sorted(files)).encode()).hexdigest()
+        clean = {(*redacted_each(texts), identity) for *texts, identity in files}
+        return hashlib.sha256(json.dumps(sorted(clean)).encode()).hexdigest()
     return None
 
 
@@ -453,7 +455,7 @@ def _options(runner: Any) -> dict[str, Any]:
             value = getattr(thing, setting.name, None)
             if isinstance(value, (str, int, float, bool)):
                 options[owner + setting.name] = value
-    return options
+    return dict(redacted_values(options))
 
 
 def _unwrapped(result: Any) -> Any:
@@ -465,7 +467,7 @@ def _unwrapped(result: Any) -> Any:
 def _report(result: Any) -> dict[str, Any] | None:
     output = _unwrapped(result)
     metrics = output.get("metrics") if isinstance(output, Mapping) else None
-    return copy.deepcopy(dict(metrics)) if isinstance(metrics, Mapping) else None
+    return redacted_values(copy.deepcopy(dict(metrics))) if isinstance(metrics, Mapping) else None
 
 
 def _captured_error(result: Any) -> BaseException | None:

@@ -18,6 +18,7 @@ from roastcoffea.instrument.meter import Meter
 from roastcoffea.instrument.shared import made_once
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.records.wire import TOLD, packed_records
+from roastcoffea.redaction import Added, added_patterns, redacted
 
 LOST = "a record was lost on a worker"
 
@@ -37,20 +38,24 @@ class Probe:
         Topics, spool and whether in the output: the ways home of the records, see `WaysHome`.
     of_files : bool
         The function fetches metadata of a file, and does not process a chunk.
+    added : tuple, optional
+        Patterns of secrets that the user has added; by default those of this process.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  (what travels is given by place)
         self,
         function: Callable[..., Any],
         name: str,
         call: str | None,
         ways: tuple[tuple[str, ...], str | None, bool] = ((), None, False),
         of_files: bool = False,
+        added: Added | None = None,
     ) -> None:
         self.function = function
         self.call = call
         self.home = WaysHome(*ways)
         self.of_files = of_files
+        self.added = added_patterns() if added is None else added
         self.__name__ = name
 
     def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
@@ -67,7 +72,8 @@ class Probe:
 
     def _watch(self, item: Any) -> _Watch | None:
         with noting(self._complain, LOST):
-            return (_FileWatch if self.of_files else _ChunkWatch)(item, self.call, self.home.task(), self._complain)
+            watch = _FileWatch if self.of_files else _ChunkWatch
+            return watch(item, self.call, self.home.task(), self._complain, self.added)
         return None
 
     def _deliver(self, watch: _Watch | None, output: Any, *, failed: bool) -> Any:
@@ -78,6 +84,7 @@ class Probe:
         return output
 
     def _complain(self, problem: str) -> None:
+        problem = redacted(problem, self.added)
         logging.getLogger(__name__).warning(problem)
         self.home.tell({"problem": problem})
 
@@ -90,7 +97,7 @@ class Probe:
     def __reduce__(self) -> tuple[Any, ...]:
         home = self.home
         ways = (home.topics, home.spool, home.in_output)
-        return Probe, (self.function, self.__name__, self.call, ways, self.of_files)
+        return Probe, (self.function, self.__name__, self.call, ways, self.of_files, self.added)
 
 
 class _Watch:
@@ -98,8 +105,11 @@ class _Watch:
 
     closure: Callable[..., Any]
 
-    def __init__(self, item: Any, call: str | None, task: DaskTask, complain: Callable[[str], None]) -> None:
+    def __init__(
+        self, item: Any, call: str | None, task: DaskTask, complain: Callable[[str], None], added: Added
+    ) -> None:
         self.complain = complain
+        self.added = added
         self.task = task
         self.records: list[dict[str, Any]] = []
         self.identity = self.identified(item[0] if isinstance(item, tuple) else item) | {"call": call}
@@ -107,6 +117,11 @@ class _Watch:
     def identified(self, work: Any) -> dict[str, Any]:
         """What the records say of the item itself."""
         raise NotImplementedError
+
+    def place(self, work: Any) -> dict[str, Any]:
+        """Dataset, file and tree of the item, without secrets."""
+        names = {"dataset": work.dataset, "file": work.filename, "tree": work.treename}
+        return {column: redacted(str(name), self.added) for column, name in names.items()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call coffea's closure, and record it."""
@@ -129,10 +144,7 @@ class _ChunkWatch(_Watch):
 
     def identified(self, work: Any) -> dict[str, Any]:
         self.events = work.entrystop - work.entrystart
-        return {
-            "dataset": str(work.dataset),
-            "file": str(work.filename),
-            "tree": str(work.treename),
+        return self.place(work) | {
             "uuid": work.fileuuid.hex(),
             "entry_start": work.entrystart,
             "entry_stop": work.entrystop,
@@ -142,7 +154,7 @@ class _ChunkWatch(_Watch):
         closure = self.closure
         attempt: Attempt | None = None
         with noting(self.complain, LOST):
-            attempt = Attempt(self.task)
+            attempt = Attempt(self.task, self.added)
         if attempt is None:
             return closure(item, *args, **kwargs)
         item, replaced = _replaced(closure, item, attempt)
@@ -175,20 +187,20 @@ class _FileWatch(_Watch):
     """Watches attempts to fetch the metadata of a file."""
 
     def identified(self, work: Any) -> dict[str, Any]:
-        return {"dataset": str(work.dataset), "file": str(work.filename), "tree": str(work.treename)}
+        return self.place(work)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         closure = self.closure
         opening: _Opening | None = None
         with noting(self.complain, LOST):
-            opening = _Opening(self.task, closure)
+            opening = _Opening(self.task, closure, self.added)
         if opening is None:
             return closure(*args, **kwargs)
         error = None
         try:
             return opening.watched(*args, **kwargs)
         except BaseException as raised:
-            error = error_text(raised)
+            error = error_text(raised, self.added)
             raise
         finally:
             with noting(self.complain, LOST):
@@ -198,7 +210,8 @@ class _FileWatch(_Watch):
 class _Opening:
     """One attempt to fetch the metadata of a file."""
 
-    def __init__(self, task: DaskTask, closure: Callable[..., Any]) -> None:
+    def __init__(self, task: DaskTask, closure: Callable[..., Any], added: Added) -> None:
+        self.added = added
         self.meter = Meter()
         self.watched = _through_meter(closure, self.meter)
         self.clocks = Clocks(task)
@@ -216,7 +229,7 @@ class _Opening:
             "source": meter.source,
             "outcome": OK if error is None else ERROR,
             "error": error,
-            TOLD: meter.problems,
+            TOLD: [redacted(problem, self.added) for problem in meter.problems],
         }
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from roastcoffea.errors import error_text, noting
 from roastcoffea.instrument.gauges import Interval
 from roastcoffea.instrument.shared import ByThread
+from roastcoffea.redaction import Added, redacted
 
 TIME: Final = "time"
 MEMORY: Final = "memory"
@@ -243,15 +244,21 @@ class Sections:
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Row of each section that was passed, without the chunk; to be called when the attempt is closed."""
-        with self._lock:
-            return [section.row() for section in self._sections.values() if section.count]
+    def rows(self, added: Added | None = None) -> list[dict[str, Any]]:
+        """Row of each section that was passed, without the chunk; to be called when the attempt is closed.
 
-    def meter_in_dask(self) -> None:
+        Names are without secrets; `added` are patterns of these, as for `redacted`.
+        """
+        with self._lock:
+            rows = [section.row() for section in self._sections.values() if section.count]
+        for row in rows:
+            row["name"] = redacted(row["name"], added)
+        return rows
+
+    def meter_in_dask(self, added: Added | None = None) -> None:
         """Enter each section's wall time into the metrics of the Dask task on this thread, if there is one."""
         distributed = sys.modules.get("distributed.worker")
-        rows = self.rows()
+        rows = self.rows(added)
         if distributed is None or not rows:
             return
         try:

@@ -48,7 +48,7 @@ def _heading(run: Run) -> Iterator[Html]:
 def _verdict(run: Run, metrics: Metrics) -> Iterator[Html]:
     if "verdict" not in metrics:
         return
-    yield heading(f"Bound by {metrics['bound']}")
+    yield heading(f"Bound by {metrics['bound']}" if "bound" in metrics else "Incomplete")
     yield listing(verdict_lines(run, metrics["verdict"]))
 
 

@@ -1,0 +1,265 @@
+"""Secrets in texts: passwords, tokens and signatures are replaced before a text is kept, and the rest stays.
+
+`PATTERNS` are the kinds of secrets that are known; `add_pattern` adds one. This module may be pickled by value: the
+expressions are plain text, and `re` keeps what it has compiled of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+MASK: Final = "***"
+"""What stands in the place of a secret."""
+
+SECRET: Final = "secret"
+"""Group of an expression that is replaced; without such a group it is the whole match."""
+
+LOOK: Final = 10
+"""A text that is to be cut is searched in so many times the length that is kept."""
+
+DEEPEST: Final = 64
+"""Levels of nested values that are searched."""
+
+_KEYS = r"(?:access|account|api|auth|private|secret|session|shared)[-_]?key(?:[-_]?id)?"
+_SECRET_NAME = rf"[\w.-]*(?:password|passwd|passphrase|secret|token|authz|authorization|macaroon|cookie|{_KEYS})"
+"""Names that are of a secret wherever a value follows."""
+
+_SIGNATURE = r"[\w.-]*(?:signature|credentials?)"
+"""Names that are of a secret before an equals sign, in quotes and in the query of a URL: "signature: " is not."""
+
+_SHORT_NAME = r"(?:auth|GoogleAccessId|jwt|key|pass|pwd|sig)"
+"""Names that are of a secret in quotes and in the query of a URL: elsewhere they are too common."""
+
+_ANY_NAME = rf"(?:{_SECRET_NAME}|{_SIGNATURE}|{_SHORT_NAME})"
+_BEGINNING = r"(?<![\w./-])"
+"""Of a name that is no part of a path."""
+
+_QUOTE = r"\\{0,8}[\"']"
+_QUOTED_NAME = (
+    rf"(?P<quote>{_QUOTE}){_ANY_NAME}(?P=quote)\s*(?::|=>|=)|\((?P<of_pair>{_QUOTE}){_ANY_NAME}(?P=of_pair)\s*,"
+)
+_SCHEME = r"(?:(?:basic|bearer|digest|negotiate|token)(?:[ \t]|%20)+)?"
+_BRACKETS = r"[(\[{](?:\"[^\"]*\"|'[^']*'|,\s*|[^)\]}\"'\s,])*"
+_WORD = r"(?:[^\s\"']|[\"'](?=\w))*"
+_OTHERWISE = rf"(?:none|null|true|false)\b|\*\*\*|[bru]?{_QUOTE}"
+"""What may stand where a value is expected, and is no secret, or was replaced already."""
+
+
+class Pattern(NamedTuple):
+    """A kind of secret. Texts without any of the signs are not searched for it."""
+
+    name: str
+    signs: tuple[str, ...]
+    expression: str
+
+
+PATTERNS: Final = (
+    Pattern(
+        "PEM block",
+        ("-----BEGIN ",),
+        r"(?s)-----BEGIN [^-]+-----(?P<secret>.+?)(?:-----END|\Z)",
+    ),
+    Pattern(
+        "user and password in a URL",
+        ("@",),
+        r"://(?P<secret>[^/?#\s\"<>]+)@",
+    ),
+    Pattern(
+        "user and password in an encoded URL",
+        ("%40",),
+        r"(?i)%3A%2F%2F(?P<secret>(?:(?!%2F)[^/?#\s\"<>])+?)%40",
+    ),
+    Pattern(
+        "password before a host",
+        ("@",),
+        r"(?a)(?<![\w/.+-])[\w.+-]+:(?P<secret>[^\s/@\"']{1,256})@(?=\w)",
+    ),
+    Pattern(
+        "parameter of a URL",
+        ("=", "%3"),
+        rf"(?ia)(?:[?&]|%3F|%26){_ANY_NAME}(?:=|%3D)(?P<secret>[^&\s\"'<>#]+)",
+    ),
+    Pattern(
+        "option in quotes",
+        ("'", '"'),
+        rf"(?ias)(?:{_QUOTED_NAME}|{_BEGINNING}(?:{_SECRET_NAME}|{_SIGNATURE}|auth)[ \t]*[=:])"
+        rf"[ \t]*[bru]?(?P<open>{_QUOTE})(?P<secret>(?:(?!(?P=open))(?:\\.|[^\\]))+)",
+    ),
+    Pattern(
+        "option or header",
+        ("=", "%3", ": ", " :", "':", '":', "oken:", "assword:", "ecret:", "ization:"),
+        rf"(?ia)(?:{_QUOTED_NAME}|{_BEGINNING}(?:{_SECRET_NAME}[ \t]*(?:=|:|%3D)|(?:{_SIGNATURE}|auth)=))"
+        rf"[ \t]*(?!{_OTHERWISE})(?=\S)(?P<secret>(?:{_BRACKETS}|{_SCHEME}){_WORD})",
+    ),
+    Pattern(
+        "XML element",
+        ("</",),
+        rf"(?ia)<(?:{_SECRET_NAME}|{_SIGNATURE})\w*>(?P<secret>[^<]+)",
+    ),
+    Pattern(
+        "bearer token",
+        ("earer ", "earer%20", "EARER "),
+        r"(?ia)\bbearer(?:\s|%20)+(?!(?:auth\w*|realm|scheme|token)\b)(?P<secret>[\w.~+/=%-]{8,})",
+    ),
+    Pattern(
+        "JSON Web Token",
+        ("eyJ",),
+        r"(?a)(?<![\w-])eyJ[\w-]{8,}(?:\.[\w-]*)*",
+    ),
+    Pattern(
+        "macaroon",
+        ("xvY2F0aW9u",),
+        r"(?a)MDA\w{3}xvY2F0aW9u[\w+/=-]*",
+    ),
+)
+"""Kinds of secrets, in the order in which they are replaced."""
+
+_CHARACTERS = "@%='\"< "
+_HINTS = tuple(
+    dict.fromkeys(
+        next((character for character in _CHARACTERS if character in sign), sign)
+        for pattern in PATTERNS
+        for sign in pattern.signs
+    )
+)
+"""A text without any of these has no sign: single characters are found faster than words."""
+
+_added: dict[str, str] = {}
+
+Added = tuple[tuple[str, str], ...]
+"""Names and expressions of patterns that the user has added."""
+
+
+def add_pattern(name: str, expression: str) -> None:
+    """Replace what a regular expression finds, in all that is recorded from now on.
+
+    Workers learn of it with their tasks. A pattern that was added under the same name before is replaced.
+
+    Parameters
+    ----------
+    name : str
+        Name of the kind of secret.
+    expression : str
+        Regular expression. Its group `secret` is replaced, as in `r"sid:(?P<secret>[0-9a-f]+)"`; without such a group
+        the whole match is.
+
+    Raises
+    ------
+    re.error
+        The expression cannot be compiled.
+
+    Examples
+    --------
+    >>> add_pattern("ticket", r"TGT-\\w+")
+    >>> redacted("door refused TGT-4711abc")
+    'door refused ***'
+    """
+    re.compile(expression)
+    _added[name] = expression
+
+
+def added_patterns() -> Added:
+    """Patterns that were added in this process, for `redacted` in another one."""
+    return tuple(_added.items())
+
+
+def redacted(text: str, added: Added | None = None) -> str:
+    """Text without secrets, which is what it is where there are none.
+
+    Parameters
+    ----------
+    text : str
+        A path, a URL, the text of an error.
+    added : tuple, optional
+        Patterns beside those that are known; by default those that were added in this process.
+
+    Examples
+    --------
+    >>> redacted("root://jane:pw@eos.example.org:1094//store/a.root?authz=abc&xrd.n=2")
+    'root://***@eos.example.org:1094//store/a.root?authz=***&xrd.n=2'
+    """
+    for hint in _HINTS:
+        if hint in text:
+            text = _without_known(text)
+            break
+    for _, expression in _added.items() if added is None else added:
+        text = re.sub(expression, _masked, text)
+    return text
+
+
+def redacted_beginning(text: str, length: int, added: Added | None = None) -> str:
+    """So many characters of a text without secrets; one that the cut goes through is left out."""
+    clean = redacted(text[: LOOK * length], added)
+    if len(clean) < length and len(text) > LOOK * length:
+        return clean.rpartition(" ")[0]
+    return clean[:length]
+
+
+def redacted_each(texts: Iterable[str | None]) -> list[str | None]:
+    """Texts without secrets, one by one; equal ones are searched once."""
+    listed = list(texts)
+    clean = {text: None if text is None else redacted(text) for text in set(listed)}
+    return [clean[text] for text in listed]
+
+
+def redacted_values(value: Any, added: Added | None = None) -> Any:
+    """Value whose texts have no secrets, in dictionaries, lists, tuples and sets as well; the same where it has none.
+
+    In a dictionary a text under the name of a secret is one.
+    """
+    return _redacted(value, added, DEEPEST)
+
+
+def _without_known(text: str) -> str:
+    for _, signs, expression in PATTERNS:
+        for sign in signs:
+            if sign in text:
+                text = re.sub(expression, _masked, text)
+                break
+    return text
+
+
+def _masked(found: re.Match[str]) -> str:
+    """What was found with the mask in the place of the secret."""
+    start, stop = found.span(SECRET if SECRET in found.re.groupindex else 0)
+    if start < 0:
+        return found[0]
+    begin = found.start()
+    return f"{found[0][: start - begin]}{MASK}{found[0][stop - begin :]}"
+
+
+def _redacted(value: Any, added: Added | None, levels: int) -> Any:
+    if isinstance(value, str):
+        text = redacted(value, added)
+        return value if text == value else text
+    if not levels:
+        return value
+    if isinstance(value, dict):
+        return _redacted_mapping(value, added, levels)
+    kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), None)
+    if kind is None:
+        return value
+    items = list(kind.__iter__(value))
+    clean = [_redacted(item, added, levels - 1) for item in items]
+    return kind(clean) if _differ(clean, items) else value
+
+
+def _redacted_mapping(mapping: dict[Any, Any], added: Added | None, levels: int) -> dict[Any, Any]:
+    names, values = list(dict.keys(mapping)), list(dict.values(mapping))
+    clean_names = [_redacted(name, added, levels - 1) for name in names]
+    clean = [
+        MASK if isinstance(value, (str, bytes)) and _is_secret_name(name) else _redacted(value, added, levels - 1)
+        for name, value in zip(names, values, strict=True)
+    ]
+    changed = _differ(clean_names, names) or _differ(clean, values)
+    return dict(zip(clean_names, clean, strict=True)) if changed else mapping
+
+
+def _differ(values: list[Any], others: list[Any]) -> bool:
+    return any(value is not other for value, other in zip(values, others, strict=True))
+
+
+def _is_secret_name(name: Any) -> bool:
+    return isinstance(name, str) and re.fullmatch(rf"(?ia){_ANY_NAME}", name) is not None

@@ -1,0 +1,258 @@
+"""What is replaced in texts, and what is not."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import re
+import string
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from roastcoffea import redaction
+from roastcoffea.backends.byvalue import packed_by_value
+from roastcoffea.errors import LONGEST_ERROR, error_text
+from roastcoffea.redaction import (
+    MASK,
+    PATTERNS,
+    add_pattern,
+    added_patterns,
+    redacted,
+    redacted_beginning,
+    redacted_each,
+    redacted_values,
+)
+
+PAGE = Path(__file__).parent.parent / "docs" / "howto" / "secrets.md"
+ROW = re.compile(r"^\| (?P<kind>[\w ]+) \| `(?P<text>[^`]+)` \| `(?P<recorded>[^`]+)` \|$", re.MULTILINE)
+DOCUMENTED = [row.groups() for row in ROW.finditer(PAGE.read_text(encoding="utf-8"))]
+
+
+@pytest.fixture(autouse=True)
+def own_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patterns that a test adds end with it."""
+    monkeypatch.setattr(redaction, "_added", {})
+
+
+def test_the_page_documents_each_pattern() -> None:
+    assert sorted(kind for kind, _, _ in DOCUMENTED) == sorted(pattern.name for pattern in PATTERNS)
+
+
+@pytest.mark.parametrize(("kind", "text", "recorded"), DOCUMENTED)
+def test_a_documented_example_is_recorded_as_the_page_says(kind: str, text: str, recorded: str) -> None:
+    assert redacted(text) == recorded
+    (pattern,) = (pattern for pattern in PATTERNS if pattern.name == kind)
+    assert any(sign in text for sign in pattern.signs)
+    assert re.search(pattern.expression, text)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
+def test_a_sign_is_never_passed_over(pattern: redaction.Pattern) -> None:
+    for sign in pattern.signs:
+        assert any(hint in sign for hint in redaction._HINTS)
+
+
+NAMES = re.findall(r"`([\w-]+)`", PAGE.read_text(encoding="utf-8").split("- `password`")[1].split("Upper and lower")[0])
+
+
+@pytest.mark.parametrize("name", ["password", *NAMES])
+def test_documented_names_are_those_of_secrets_in_urls_and_in_quotes(name: str) -> None:
+    for text in (f"http://h/f.root?{name}=%s&n=1", f"http://h/f?n=1&{name.upper()}=%s", f"{{'{name}': '%s', 'n': 1}}"):
+        if name != "id":
+            assert redacted(text % "abc") == text % MASK
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("root://token@host//store/f.root", "root://***@host//store/f.root"),
+        ("root://u:p@ss@host:1094//f.root", "root://***@host:1094//f.root"),
+        ("root://xcache.org:1094//root://u:p@host//f", "root://xcache.org:1094//root://***@host//f"),
+        ("simplecache::s3://ID:SECRET@bucket/f.root", "simplecache::s3://***@bucket/f.root"),
+        ("root://h//f?authz=Bearer%20abc.def&xrd.x=1", "root://h//f?authz=***&xrd.x=1"),
+        ("https://h/f?X-Amz-Credential=A%2Fb&X-Amz-Date=1&X-Amz-Signature=0f", None),
+        ("https://blob/f?sv=2022-11-02&sr=b&sig=a%2Bb%3D&se=2026", "https://blob/f?sv=2022-11-02&sr=b&sig=***&se=2026"),
+        ("http://h/f?token=abc#part", "http://h/f?token=***#part"),
+        ("{'client_kwargs': {'headers': {'Authorization': 'Bearer x'}}}", None),
+        ("{b'Authorization': b'Bearer x', 'n': 1}", "{b'Authorization': b'***', 'n': 1}"),
+        ("[('Authorization', 'Bearer x')]", "[('Authorization', '***')]"),
+        ('{"token":"abc","n":1}', '{"token":"***","n":1}'),
+        (r'"{\"token\": \"a b\", \"n\": 1}"', r'"{\"token\": \"***\", \"n\": 1}"'),
+        (r"""{'password': 'it\'s "x"', 'n': 1}""", "{'password': '***', 'n': 1}"),
+        ("""{'password': "it's", 'n': 1}""", """{'password': "***", 'n': 1}"""),
+        ("BasicAuth(login='jane', password='a b', encoding='latin1')", None),
+        ("{'auth': ('jane', 'pw'), 'n': 1}", "{'auth': *** 'n': 1}"),
+        ("login failed: password=hunter2", "login failed: password=***"),
+        ("login failed: password:hunter2", "login failed: password:***"),
+        ("Proxy-Authorization: Basic abc=\nAccept: x", "Proxy-Authorization: ***\nAccept: x"),
+        ("AccountName=x;AccountKey=abc==", "AccountName=x;AccountKey=***"),
+        ("aws_secret_access_key = abc/def", "aws_secret_access_key = ***"),
+        ("curl -H 'Authorization: Bearer abc'", "curl -H 'Authorization: ***'"),
+        ("-----BEGIN KEY-----\nabc\n--", "-----BEGIN KEY-----***"),
+    ],
+)
+def test_forms_of_secrets(text: str, expected: str | None) -> None:
+    found = redacted(text)
+    if expected is not None:
+        assert found == expected
+    assert found != text
+    assert redacted(found) == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/data/f.root",
+        "/store/user/a@b/f.root",
+        "/data/token=3/f.root",
+        "root://eospublic.cern.ch//eos/opendata/cms/Run2016G/DoubleEG/NANOAOD/UL2016-v1/100000/11324D29-3A40.root",
+        "root://eospublic.cern.ch:1094//eos/a@b/f.root?xrd.wantprot=unix&chunk=3",
+        "https://h/f.root?chunk=3",
+        "tcp://10.0.0.1:8786",
+        "/DYJetsToLL_M-50/Run2/NANOAODSIM",
+        "key-0123abc",
+        "('process-0123abc', 0)",
+        "token of the lock",
+        "the password is wrong",
+        "KeyError: 'password'",
+        "TokenError: unexpected end",
+        "Bearer token is missing",
+        "signature: (events, weight)",
+        "no field 'key' in ['token', 'pt']",
+        "{'token': None, 'password': None}",
+        "BEARER_TOKEN_FILE=/tmp/bt_u1000",
+        "root://h//f?xrd.gsiusrpxy=/tmp/x509up_u1000",
+        "uproot.exceptions.KeyInFileError: not found: 'Events' (with any cycle number)\n\n    Available keys: 'a', 'b'",
+        "n_tokens=3, author: Smith, keys: 4",
+    ],
+)
+def test_ordinary_texts_stay_as_they_are(text: str) -> None:
+    assert redacted(text) == text
+    assert redacted_values({"a": [text]}) == {"a": [text]}
+
+
+SEALED = string.ascii_letters + string.digits + "-_.~"
+WILD = SEALED + "!$*()+,;/:@?[]{}|^%"
+TEMPLATES = (
+    ("root://jane:%s@{host}//{path}", SEALED),
+    ("root://%s@{host}:1094//{path}?n=1", SEALED),
+    ("https://{host}/{path}?authz=%s", SEALED),
+    ("https://{host}/{path}?n=1&X-Amz-Signature=%s&m=2", SEALED),
+    ("https://{host}/{path}?n=1&access_token=Bearer%%20%s", SEALED),
+    ("OSError: {host}/{path}: {{'key': '%s', 'anon': False}}", WILD),
+    ("OSError: {host}/{path}: {{'headers': {{'Authorization': 'Bearer %s'}}}}", WILD),
+    ('403 of {host}: {{"path": "{path}", "token": "%s"}}', WILD),
+    ("RuntimeError: login at {host}/{path} failed, password=%s", WILD),
+    ("GET {host}/{path}\nAuthorization: Bearer %s\nAccept: */*", WILD),
+    ("{host}/{path} refused Bearer %s", SEALED),
+    ("{host}/{path}: -----BEGIN RSA PRIVATE KEY-----\n%s\n-----END RSA PRIVATE KEY-----", SEALED),
+)
+
+
+@pytest.mark.parametrize(("template", "alphabet"), TEMPLATES)
+def test_no_secret_survives_and_hosts_and_paths_do(template: str, alphabet: str) -> None:
+    dice = random.Random(template)
+    for _ in range(300):
+        secret = "".join(dice.choices(alphabet, k=dice.randint(12, 60)))
+        if alphabet is SEALED:
+            secret = quote(secret, safe="")
+        host = f"{''.join(dice.choices(string.ascii_lowercase, k=8))}.example.org"
+        path = "/".join("".join(dice.choices(SEALED, k=dice.randint(1, 12))) for _ in range(4)) + ".root"
+        text = template.format(host=host, path=path) % secret
+        clean = redacted(text)
+        assert MASK in clean
+        assert host in clean
+        assert path in clean
+        assert not any(secret[at : at + 8] in clean for at in range(len(secret) - 7)), (text, clean)
+        assert redacted(clean) == clean
+
+
+def test_long_texts_take_time_in_proportion() -> None:
+    """A pattern that went back over a text would never end here."""
+    for part in ("a", "a.", "'", "\\", "a:", "://a", "token=(", "token='", "&token", "-----BEGIN ", "<token>", "%3F"):
+        assert len(redacted(part * (200_000 // len(part)) + " '@=</%3")) > 0
+
+
+def test_values_in_structures() -> None:
+    value = {
+        "root://u:p@h//f": {"entries": 3, "files": ["http://h/f?sig=x", ("a", {"b"})]},
+        "password": "x",
+        "AWS_SECRET_ACCESS_KEY": b"x",
+        "token": 3,
+    }
+    assert redacted_values(value) == {
+        "root://***@h//f": {"entries": 3, "files": ["http://h/f?sig=***", ("a", {"b"})]},
+        "password": MASK,
+        "AWS_SECRET_ACCESS_KEY": MASK,
+        "token": 3,
+    }
+    assert value["password"] == "x"
+    plain = {"a": [1, ("b", {"c"})], 3: object()}
+    assert redacted_values(plain) is plain
+    plain["itself"] = plain
+    assert redacted_values(plain) is plain
+
+
+def test_texts_one_by_one() -> None:
+    assert redacted_each(["http://h/f?sig=x", None, "a", "http://h/f?sig=x"]) == [
+        "http://h/f?sig=***",
+        None,
+        "a",
+        "http://h/f?sig=***",
+    ]
+
+
+def test_a_text_is_cut_after_its_secrets_are_taken_out() -> None:
+    for before in range(LONGEST_ERROR - 40, LONGEST_ERROR):
+        text = error_text(OSError(f"{'x' * before} root://jane:PLANTED@host//f"))
+        assert "PLAN" not in text
+        assert len(text) <= LONGEST_ERROR
+
+
+def test_a_secret_that_the_search_ends_in_is_left_out() -> None:
+    block = f"-----BEGIN KEY-----{'a' * 950}-----END KEY----- root://jane:PLANTED@host//f"
+    assert redacted_beginning(block, 100) == f"-----BEGIN KEY-----{MASK}-----END KEY-----"
+
+
+def test_an_error_keeps_its_own_text() -> None:
+    error = OSError("cannot open root://jane:pw@host//f")
+    assert error_text(error) == "OSError: cannot open root://***@host//f"
+    assert str(error) == "cannot open root://jane:pw@host//f"
+
+
+def test_patterns_are_added() -> None:
+    add_pattern("ticket", r"TGT-\w+")
+    add_pattern("session", r"sid:(?P<secret>\w+)")
+    assert redacted("TGT-12 of sid:abc, root://u:p@h//f") == f"{MASK} of sid:{MASK}, root://{MASK}@h//f"
+    assert added_patterns() == (("ticket", r"TGT-\w+"), ("session", r"sid:(?P<secret>\w+)"))
+    assert redacted("TGT-12", ()) == "TGT-12"
+    with pytest.raises(re.error):
+        add_pattern("broken", "(")
+    assert redacted("TGT-12") == MASK
+
+
+def test_by_value_it_needs_no_package() -> None:
+    script = textwrap.dedent("""
+        import builtins, pickle, sys
+        plain = builtins.__import__
+        def lacking(name, *args, **kwargs):
+            if name.split(".")[0] == "roastcoffea":
+                raise ModuleNotFoundError(name)
+            return plain(name, *args, **kwargs)
+        builtins.__import__ = lacking
+        redacted, values = pickle.loads(sys.stdin.buffer.read())
+        print(redacted("root://u:p@h//f"), values({"password": "x"}))
+    """)
+    packed = packed_by_value((redacted, redacted_values))
+    assert len(packed) < 20_000
+    done = subprocess.run([sys.executable, "-c", script], input=packed, capture_output=True, check=True, cwd=os.sep)
+    assert done.stdout.decode().strip() == "root://***@h//f {'password': '***'}"
+    here: Any = pickle.loads(packed)[0]
+    assert here("root://u:p@h//f") == "root://***@h//f"
