@@ -24,8 +24,8 @@ from analyses import Indiscreet, careless, runner_for
 from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
 from distributed import Client
+from stand_ins import CLIENT, TOKEN, Scheduler, Task, started_plugin
 from stand_ins import NAME as PLUGIN
-from stand_ins import Scheduler, Task, started_plugin
 from storage import REFUSED, CountingServer, served, write_tree
 
 import roastcoffea
@@ -299,8 +299,8 @@ def test_what_the_cluster_tells_is_without_secrets_before_it_is_cut() -> None:
     (worker,) = plugin.scheduler.workers.values()
     for before in range(LONGEST_TEXT - 40, LONGEST_TEXT):
         text = f"{'x' * before} root://jane:{USERS_ERROR}@host//f"
-        plugin.scheduler.run(plugin, Task(f"key-{before}", worker, outcome=ERROR, error=text))
-        plugin.log_event(PLUGIN, {"problem": text})
+        plugin.scheduler.run(plugin, Task(f"key-{before}", worker, outcome=ERROR, error=text, client=CLIENT))
+        plugin.log_event(PLUGIN, {"token": TOKEN, "problem": text})
     entries = plugin.drain(10**9, 0)["data"]
     assert entries.count(b"xxx root://***@host") > 40
     assert USERS_ERROR[:4].encode() not in entries
@@ -310,7 +310,7 @@ def test_what_the_client_is_told_knows_the_users_patterns(monkeypatch: pytest.Mo
     monkeypatch.setattr(redaction, "_added", {})
     plugin = started_plugin(Scheduler(1))
     (worker,) = plugin.scheduler.workers.values()
-    plugin.scheduler.run(plugin, Task("key-1", worker, outcome=ERROR, error=TICKET))
+    plugin.scheduler.run(plugin, Task("key-1", worker, outcome=ERROR, error=TICKET, client=CLIENT))
     entries = plugin.drain(10**9, 0)["data"]
     assert TICKET.encode() in entries
     add_pattern("ticket", r"TGT-\w+")

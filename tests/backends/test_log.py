@@ -11,13 +11,14 @@ import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import analyses
 import pytest
 from analyses import Jets, runner_for
 from conftest import wait_until
-from distributed import Client, Event, Status, wait
+from distributed import Client, Event, wait
 from stand_ins import CLIENT, NAME, TOKEN, Scheduler, Task, Worker, started_plugin
 
 from roastcoffea import TaskMonitor, load
@@ -196,9 +197,7 @@ def test_kinds_that_nobody_knows_and_ends_that_are_missing_are_reported() -> Non
 def test_a_worker_that_pauses_beside_a_monitor(client: Client) -> None:
     with TaskMonitor(client) as monitor:
         (address, *_) = client.scheduler_info()["workers"]
-        for status in (Status.paused, Status.running):
-            client.run(set_status, status.name, workers=[address])
-            assert wait_until(lambda status=status: client.run_on_scheduler(status_of, address) == status.name)
+        client.run_on_scheduler(pause_and_go_on, address)
         wait(client.map(str, range(5), pure=False))
         assert monitor.snapshots[-1].num_tasks >= 0
     assert monitor.problems == []
@@ -206,12 +205,10 @@ def test_a_worker_that_pauses_beside_a_monitor(client: Client) -> None:
     assert [pause["worker"] for pause in monitor._past[0].backend.pauses(0.0, 2e10).to_pylist()] == [address]
 
 
-def set_status(status: str, dask_worker: Any) -> None:
-    dask_worker.status = Status[status]
-
-
-def status_of(address: str, dask_scheduler: Any) -> str:
-    return str(dask_scheduler.workers[address].status.name)
+def pause_and_go_on(address: str, dask_scheduler: Any) -> None:
+    """What the scheduler does where a worker tells that it is paused, and then that it runs again."""
+    for status in ("paused", "running"):
+        dask_scheduler.handle_worker_status_change(status, address, "test")
 
 
 # messages of others
@@ -409,7 +406,7 @@ def size_of(value: Any, seen: set[int]) -> int:
 
 def test_the_plugin_does_not_grow_with_workers_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     now = itertools.count(T)
-    monkeypatch.setattr(scheduler_module.time, "time", lambda: next(now))
+    monkeypatch.setattr(scheduler_module, "time", SimpleNamespace(time=lambda: next(now)))
     monkeypatch.setattr(scheduler_module, "MOST_TEXTS", 500)
     scheduler = Scheduler(5)
     plugin = started_plugin(scheduler)
