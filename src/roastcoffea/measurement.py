@@ -199,7 +199,7 @@ class Measurement:
         """
         lacking = files_to_repeat(self.run)
         if fileset is None:
-            return {dataset: {"files": _listed(files)} for dataset, files in lacking.items()}
+            return {dataset: {"files": files} for dataset, files in lacking.items()}
         return {dataset: _only(fileset[dataset], lacking[dataset]) for dataset in fileset if dataset in lacking}
 
     def missing_items(self, fileset: Mapping[str, Any] | None = None) -> list[Any]:
@@ -469,11 +469,6 @@ def metrics_json(run: Run, metrics: Metrics) -> bytes:
         "problems": run.problems,
     }
     return json.dumps(_standard(document), indent=1, allow_nan=False).encode()
-
-
-def _listed(files: Mapping[str, str | None]) -> Any:
-    """Files as a fileset lists them: with their trees, where they have any."""
-    return dict(files) if all(tree is not None for tree in files.values()) else list(files)
 
 
 def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:

@@ -124,6 +124,11 @@ class _Watch:
         return self
 
 
+def _tree(work: Any) -> str | None:
+    """Name of the tree of a work item; None where there is none, as in Parquet files."""
+    return None if work.treename is None else str(work.treename)
+
+
 class _ChunkWatch(_Watch):
     """Watches attempts at a chunk."""
 
@@ -132,7 +137,7 @@ class _ChunkWatch(_Watch):
         return {
             "dataset": str(work.dataset),
             "file": str(work.filename),
-            "tree": str(work.treename),
+            "tree": _tree(work),
             "uuid": work.fileuuid.hex(),
             "entry_start": work.entrystart,
             "entry_stop": work.entrystop,
@@ -175,7 +180,7 @@ class _FileWatch(_Watch):
     """Watches attempts to fetch the metadata of a file."""
 
     def identified(self, work: Any) -> dict[str, Any]:
-        return {"dataset": str(work.dataset), "file": str(work.filename), "tree": str(work.treename)}
+        return {"dataset": str(work.dataset), "file": str(work.filename), "tree": _tree(work)}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         closure = self.closure

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -156,15 +157,23 @@ def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
     asked = recorded(run, "asked")
     of_files = asked["entry_start"].is_null()
     wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
-    keys = ["processor", *PLACE, *RANGE]
-    came = _with_processor(run, _of_finished_calls(run, counted_chunks)).group_by(keys).aggregate([])
-    first = (
-        _with_processor(run, wanted).group_by(keys, use_threads=False).aggregate([("call", "first"), ("uuid", "first")])
-    )
-    first = first.rename_columns([*keys, "call", "uuid"])
-    lacking = first.join(came, keys, join_type="left anti").sort_by([(key, "ascending") for key in keys])
+    came = _of_finished_calls(run, counted_chunks)
+    lacking = _without(_with_processor(run, wanted), _with_processor(run, came), ["processor", *PLACE, *RANGE])
     names = [column.name for column in ASKED_COLUMNS]
     return pa.concat_tables([lacking.select(names), _files_without_chunks(run, files, wanted).select(names)])
+
+
+def _without(wanted: pa.Table, came: pa.Table, keys: list[str]) -> pa.Table:
+    """First row of `wanted` for each key that `came` does not have, sorted by key.
+
+    A key that is not known (Parquet has no trees) equals another one that is not known: a join of Arrow's would keep
+    them apart.
+    """
+    rows = pa.concat_tables([wanted.select(keys), came.select(keys)])
+    groups = rows.append_column("row", [np.arange(len(rows))]).group_by(keys)
+    spans = groups.aggregate([("row", "min"), ("row", "max")])
+    lacking = spans.filter(pc.less(spans["row_max"], len(wanted)))
+    return wanted.take(lacking["row_min"]).sort_by([(key, "ascending") for key in keys])
 
 
 def _of_finished_calls(run: Run, table: pa.Table) -> pa.Table:
