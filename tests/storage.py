@@ -16,9 +16,15 @@ import awkward as ak
 import numpy as np
 import uproot
 
+CUT = 0
+
 
 class CountingServer(ThreadingHTTPServer):
-    """Serves ranges of the files in a folder, each answer after a latency, and counts the bytes that it sends."""
+    """Serves ranges of the files in a folder, each answer after a latency, and counts the bytes that it sends.
+
+    `refusals` has, by file, the statuses with which its next requests for content are refused; `CUT` closes the
+    connection in the middle of the answer.
+    """
 
     daemon_threads = True
 
@@ -26,6 +32,7 @@ class CountingServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Ranges)
         self.folder = folder
         self.latency = latency
+        self.refusals: dict[str, list[int]] = {}
         self.sent = 0
         self.requests = 0
         self.lock = threading.Lock()
@@ -42,6 +49,9 @@ class _Ranges(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         time.sleep(self.server.latency)
+        if refusals := self.server.refusals.get(self.path.lstrip("/")):
+            self._refuse(refusals.pop(0))
+            return
         data = (self.server.folder / self.path.lstrip("/")).read_bytes()
         found = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         if found:
@@ -58,6 +68,14 @@ class _Ranges(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def _refuse(self, status: int) -> None:
+        self.send_response(206 if status == CUT else status)
+        self.send_header("Content-Length", "403" if status == CUT else "0")
+        self.end_headers()
+        if status == CUT:
+            self.wfile.write(b"root")
+            self.close_connection = True
 
     def do_HEAD(self) -> None:
         self.send_response(200)
