@@ -150,8 +150,8 @@ class _ChunkWatch(_Watch):
             attempt = Attempt(self.task)
         if attempt is None:
             return closure(item, *args, **kwargs)
-        item, replaced = _replaced(closure, item, attempt)
         try:
+            item, replaced = _replaced(closure, item, attempt)
             with attempt.current():
                 output = closure(item, *args, **(kwargs | replaced))
         except BaseException as error:
