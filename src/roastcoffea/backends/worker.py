@@ -1,6 +1,6 @@
 """The worker's half of a collector: CPU time of the process, and when tasks came, were ready and began.
 
-This module may be pickled by value. It uses the standard library and distributed only.
+This module may be pickled by value. It uses the standard library, dask and distributed only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
+
+from roastcoffea.backends.limits import limits, throttled_since, throttling
 
 PUSH_SECONDS = 5.0
 """Between two messages of what a worker has counted: so much is missing at most of one that is killed."""
@@ -63,6 +65,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._pusher = PeriodicCallback(self.push, 1000 * PUSH_SECONDS)
         self._pusher.start()
         self._began = time.process_time()
+        self._throttled_before = throttling()
         worker.metrics[self.name] = self.cpu_seconds
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
@@ -113,6 +116,14 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         """CPU time of the process since `setup`, all threads, user and system."""
         return time.process_time() - self._began
 
+    def throttled(self) -> tuple[float, int] | None:
+        """Seconds and periods for which the process's control groups were throttled since `setup`.
+
+        None where the system does not tell. It is asked for at the end of a run: of a worker that left before it is
+        not known.
+        """
+        return throttled_since(self._throttled_before)
+
     def teardown(self, worker: Any) -> None:
         worker.metrics.pop(self.name, None)
         self._pusher.stop()
@@ -128,9 +139,8 @@ def description() -> dict[str, Any]:
         "package": importable_package(),
         "process": os.getpid(),
         "host": socket.gethostname(),
-        "cores": os.cpu_count(),
-        "memory": host_memory(),
         "python": platform.python_version(),
+        **limits(),
     }
 
 
@@ -145,14 +155,6 @@ def importable_package() -> str | None:
         return None
 
 
-def host_memory() -> int | None:
-    """Physical memory of this host in bytes; None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
 async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worker: Any = None) -> dict[str, Any]:
     """Send a heartbeat now; tell what this worker is, what it runs, and what it has counted for these spans so far."""
     await dask_worker.heartbeat()
@@ -162,7 +164,8 @@ async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worke
         if isinstance(key, tuple) and len(key) > 2 and key[1] in spans:
             anonymous = (key[0], *key[2:])
             digests[anonymous] = digests.get(anonymous, 0) + value
-    answer = {"digests": digests, "description": description()}
+    answer: dict[str, Any] = {"digests": digests, "description": description()}
     if ours is None:
         return answer | {"running": [], "counted": None}
+    answer["description"]["throttled"] = ours.throttled()
     return answer | {"running": list(ours.running().items()), "counted": list(ours.counted().items())}
