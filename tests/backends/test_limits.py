@@ -134,6 +134,7 @@ NO_QUOTAS = "usage_usec 5000000\nuser_usec 4000000\nsystem_usec 1000000\n"
         ("0::/a\n", {"a": "nr_throttled many\nthrottled_usec 1\n"}, None),
         ("0::/a\n", {}, None),
         ("", {}, None),
+        ("no groups\n0::/a\n", {"a": SECOND_VERSION}, (1.5, 7)),
     ],
 )
 def test_throttling_is_that_of_all_groups_of_the_process(

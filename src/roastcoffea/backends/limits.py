@@ -78,7 +78,9 @@ def throttled_since(before: tuple[float, int] | None) -> tuple[float, int] | Non
 def _stat_files(of_process: str, groups: str) -> Iterator[str]:
     """Paths at which the groups of this process may have their statistics, and those above them."""
     for line in _text(of_process).splitlines():
-        _, controllers, path = line.split(":", 2)
+        _, controllers, path = (*line.split(":", 2), "", "", "")[:3]
+        if not path:
+            continue
         if controllers == "":
             mounts = [f"{groups}/unified", groups]
         elif "cpu" in controllers.split(","):
