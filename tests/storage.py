@@ -18,12 +18,15 @@ import uproot
 
 REFUSED = "refused.root"
 """A file that the server gives to nobody."""
+CUT = 0
 
 
 class CountingServer(ThreadingHTTPServer):
     """Serves ranges of the files in a folder, each answer after a latency, and counts the bytes that it sends.
 
     The query of a URL makes no difference, but that it is repeated in the answer to who asks for `REFUSED`.
+    `refusals` has, by file, the statuses with which its next requests for content are refused; `CUT` closes the
+    connection in the middle of the answer.
     """
 
     daemon_threads = True
@@ -32,6 +35,7 @@ class CountingServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Ranges)
         self.folder = folder
         self.latency = latency
+        self.refusals: dict[str, list[int]] = {}
         self.sent = 0
         self.requests = 0
         self.lock = threading.Lock()
@@ -50,6 +54,9 @@ class _Ranges(BaseHTTPRequestHandler):
         time.sleep(self.server.latency)
         if self._file().name == REFUSED:
             self.send_error(403, f"Forbidden: {self.path}")
+            return
+        if refusals := self.server.refusals.get(self.path.lstrip("/")):
+            self._refuse(refusals.pop(0))
             return
         data = self._file().read_bytes()
         found = re.match(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
@@ -70,6 +77,14 @@ class _Ranges(BaseHTTPRequestHandler):
 
     def _file(self) -> Path:
         return self.server.folder / self.path.partition("?")[0].lstrip("/")
+
+    def _refuse(self, status: int) -> None:
+        self.send_response(206 if status == CUT else status)
+        self.send_header("Content-Length", "403" if status == CUT else "0")
+        self.end_headers()
+        if status == CUT:
+            self.wfile.write(b"root")
+            self.close_connection = True
 
     def do_HEAD(self) -> None:
         if self._file().name == REFUSED:

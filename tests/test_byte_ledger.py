@@ -13,7 +13,8 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
-from storage import baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
+from coffea.processor.checkpointer import SimpleCheckpointer
+from storage import CUT, CountingServer, baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
@@ -276,3 +277,127 @@ def test_the_advised_chunk_size_makes_the_re_reading_vanish(folder: Path) -> Non
     assert measurement.byte_ledger["re-read"] > 0
     followed, _ = measured(files, ["f0", "Jet_pt"], int(advised[1]))
     assert followed.byte_ledger["re-read"] == 0
+
+
+# Requests that failed
+
+
+skipping = pytest.mark.filterwarnings("ignore:Skipping bad file", "ignore:Performed attempt")
+"""coffea warns of what it skips and repeats."""
+
+
+def tolerant_runner(**options: Any) -> Runner:
+    """A Runner that skips every file that cannot be read."""
+    executor = IterativeExecutor(status=False, retries=options.pop("retries", 0))
+    return Runner(
+        executor=executor, schema=BaseSchema, chunksize=EVENTS, skipbadfiles=(Exception,), metadata_cache={}, **options
+    )
+
+
+def measured_with_failures(files: list[str], runner: Runner | None = None, **options: Any) -> Measurement:
+    fileset = {"a": {"files": dict.fromkeys(files, "Events")}}
+    with MetricsCollector() as collector:
+        (runner or tolerant_runner())(fileset, processor_instance=Reading(["f0"]), **options)
+    return collector.measurement
+
+
+def check_that_failures_leave_the_ledger_complete(measurement: Measurement, failed: int) -> None:
+    """Nothing is amiss where requests failed: attempts that failed have what they requested, and the rest is right."""
+    ledger = measurement.byte_ledger
+    assert ledger.certificate.complete, ledger.certificate.reasons
+    assert (ledger.residual, ledger["failed"]) == (0, failed)
+    assert ledger["failed"] == sum(
+        rows.query("outcome in ('error', 'skipped')")["bytes_requested"].sum()
+        for rows in (measurement.chunks, measurement.preprocessing)
+    )
+    assert ledger["payload"] == sum(
+        size
+        for file in measurement.chunks.query("outcome == 'ok'")["file"].unique()
+        for size, _ in baskets_of(file, "f0", 0, 10**9).values()
+    )
+    if ledger.transferred is not None:
+        assert ledger.gaps == 0
+        assert ledger.total - failed <= ledger.transferred <= ledger.total
+
+
+FIRST_REQUEST = 403
+"""Bytes that uproot requests at once of a file that it opens."""
+
+
+@skipping
+@pytest.mark.parametrize("kind", ["missing", "empty", "text", "cut"])
+def test_files_that_cannot_be_opened_leave_the_ledger_complete(tmp_path: Path, kind: str) -> None:
+    good = write_tree(tmp_path / "good.root")
+    whole = good.read_bytes()
+    contents = {"missing": None, "empty": b"", "text": b"no ROOT file" * 1000, "cut": whole[:3000]}[kind]
+    bad = tmp_path / "bad.root"
+    if contents is not None:
+        bad.write_bytes(contents)
+    measurement = measured_with_failures([str(good), str(bad)])
+    failed = preprocessing_bytes(str(good)) if kind == "cut" else FIRST_REQUEST
+    check_that_failures_leave_the_ledger_complete(measurement, failed)
+
+
+@skipping
+@pytest.mark.parametrize("handler", ["MemmapSource", "MultithreadedFileSource"])
+def test_of_a_source_that_could_not_be_made_nothing_was_requested(tmp_path: Path, handler: str) -> None:
+    good = write_tree(tmp_path / "good.root")
+    options = {"handler": getattr(uproot.source.file, handler)}
+    measurement = measured_with_failures([str(good), str(tmp_path / "bad.root")], uproot_options=options)
+    (bad,) = measurement.preprocessing.query("outcome == 'error'").to_dict("records")
+    assert (bad["source"], bad["bytes_requested"]) == (handler, 0)
+    check_that_failures_leave_the_ledger_complete(measurement, 0)
+
+
+def refused(server: CountingServer, status: int, requests: int) -> str:
+    server.refusals["good.root"] = [status] * requests
+    return server.url("good.root")
+
+
+@skipping
+@pytest.mark.parametrize("status", [403, 404, 500, CUT])
+def test_requests_that_a_server_refused_leave_the_ledger_complete(tmp_path: Path, status: int) -> None:
+    good = write_tree(tmp_path / "good.root")
+    with served(tmp_path) as server:
+        measurement = measured_with_failures([str(good), refused(server, status, 1000)])
+    check_that_failures_leave_the_ledger_complete(measurement, FIRST_REQUEST)
+
+
+@skipping
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_an_opening_that_is_repeated_leaves_the_ledger_complete(tmp_path: Path, status: int) -> None:
+    write_tree(tmp_path / "good.root")
+    with served(tmp_path) as server:
+        measurement = measured_with_failures([refused(server, status, 1)], tolerant_runner(retries=3))
+        assert server.refusals["good.root"] == []
+        check_that_failures_leave_the_ledger_complete(measurement, FIRST_REQUEST)
+    assert measurement.preprocessing["outcome"].tolist() == ["error", "ok"]
+    assert measurement.byte_ledger.transferred == measurement.byte_ledger.total - FIRST_REQUEST
+
+
+@skipping
+@pytest.mark.parametrize("left", [0, 3000, None])
+def test_files_that_break_after_preprocessing_leave_the_ledger_complete(tmp_path: Path, left: int | None) -> None:
+    good, bad = (write_tree(tmp_path / f"{name}.root") for name in ("good", "bad"))
+    runner = tolerant_runner()
+    fileset = {"a": {"files": dict.fromkeys([str(good), str(bad)], "Events")}}
+    items = list(runner.preprocess(fileset, processor_instance=Reading([])))
+    whole = bad.read_bytes()
+    bad.unlink()
+    if left is not None:
+        bad.write_bytes(whole[:left])
+    with MetricsCollector() as collector:
+        runner(items, processor_instance=Reading(["f0"]))
+    skipped = collector.measurement.chunks.query("outcome == 'skipped'")
+    assert len(skipped) == 4
+    check_that_failures_leave_the_ledger_complete(collector.measurement, skipped["bytes_requested"].sum())
+
+
+@skipping
+def test_checkpoints_and_failures_leave_the_ledger_complete(tmp_path: Path) -> None:
+    good = str(write_tree(tmp_path / "good.root"))
+    runner = tolerant_runner(checkpointer=SimpleCheckpointer(str(tmp_path / "checkpoints")))
+    measured_with_failures([good], runner)
+    measurement = measured_with_failures([good, str(tmp_path / "bad.root")], runner)
+    assert measurement.chunks["outcome"].tolist() == ["checkpoint"] * 4
+    check_that_failures_leave_the_ledger_complete(measurement, FIRST_REQUEST)

@@ -66,7 +66,10 @@ def a_run(**changes: Any) -> Run:
         environment=Environment(
             versions={"coffea": "2026.9.0"},
             client_host="login",
-            hosts=(Host(name="node1", cores=8, memory=2**35), Host(name="node2", cores=None, memory=None)),
+            hosts=(
+                Host(name="node1", cores=8, memory=2**35, node_cores=64, node_memory=2**38),
+                Host(name="node2", cores=None, memory=None),
+            ),
         ),
         sampling_interval=0.5,
         calls=(call, replace(call, id="other", report=None, error=None)),
@@ -205,7 +208,8 @@ def test_files_are_standard_json_and_parquet(saved: Path) -> None:
     assert sorted(contents(saved)) == sorted(["run.json", *(f"{table}.parquet" for table in store.TABLES)])
     document = json.loads((saved / "run.json").read_text(), parse_constant=pytest.fail)
     assert (document["format"], document["schema"]) == ("roastcoffea_run", store.SCHEMA)
-    assert document["run"]["environment"]["hosts"][0] == {"name": "node1", "cores": 8, "memory": 2**35}
+    host = {"name": "node1", "cores": 8, "memory": 2**35, "node_cores": 64, "node_memory": 2**38}
+    assert document["run"]["environment"]["hosts"][0] == host
     rows = {name: table["rows"] for name, table in document["tables"].items()}
     told = {"asked": 2, "chunks": 3, "branch_reads": 3, "sections": 1, "preprocessing": 1}
     assert rows == told | {"tasks": 1000, "samples": 0, "lifetimes": 1, "pauses": 1}
@@ -679,6 +683,34 @@ def test_what_schema_3_did_not_record_is_no_part_of_the_ledger() -> None:
     assert PAUSED not in ledger.by("worker")
     assert PAUSED not in ledger.timeline(5)
     assert ledger[CLIENT] == EXPECTED["time_idle_client_seconds"] + EXPECTED["time_paused_seconds"]
+
+
+def schema_6_with_trees(folder: Path, asked: str | None, recorded: str) -> Path:
+    """The stored measurement of schema 6 with one tree in what was asked for, and one in what came."""
+    path = folder / "schema6"
+    shutil.copytree(Path(__file__).parent / "data" / "schema6", path)
+    for name, tree in (("asked", asked), ("chunks", recorded), ("preprocessing", recorded)):
+        table = pq.ParquetFile(path / f"{name}.parquet").read()
+        place = table.schema.get_field_index("tree")
+        trees = pa.array([tree] * len(table), pa.string())
+        pq.write_table(table.set_column(place, "tree", trees), path / f"{name}.parquet")
+    return path
+
+
+@pytest.mark.parametrize(("asked", "recorded"), [(None, "None"), ("None", "None"), ("Events", "Events")])
+def test_files_without_trees_have_none_in_older_records(tmp_path: Path, asked: str | None, recorded: str) -> None:
+    measurement = Measurement(load_run(schema_6_with_trees(tmp_path, asked, recorded)))
+    for name in ("chunks", "preprocessing"):
+        assert set(getattr(measurement.run, name)["tree"].to_pylist()) == {asked}
+    assert measurement.metrics["num_missing_chunks"] == 1
+
+
+def test_what_schema_6_did_not_record_is_not_known() -> None:
+    run = load_run(Path(__file__).parent / "data" / "schema6")
+    assert run.environment.hosts == (Host(name="node1", cores=8, memory=2**35, node_cores=None, node_memory=None),)
+    assert run.lifetimes is not None
+    for name in ("throttled_seconds", "throttled_periods"):
+        assert run.lifetimes[name].null_count == len(run.lifetimes) > 0
 
 
 def test_temporary_folders_are_hidden(tmp_path: Path) -> None:

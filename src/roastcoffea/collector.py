@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import socket
 import time
@@ -25,6 +24,7 @@ from roastcoffea.errors import RoastcoffeaError, error_text, noting
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.checks import checked, with_report
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.chunks import ERROR
@@ -131,7 +131,7 @@ class MetricsCollector:
         finally:
             if self._live is not None:
                 self._live.stop()
-            self._measurement = Measurement(self._seen(stop, error))
+            self._measurement = Measurement(checked(self._seen(stop, error)))
 
     def _close(self, error: BaseException | None) -> None:
         if error is not None:
@@ -382,8 +382,7 @@ class MetricsCollector:
         report, custom_metrics = redacted_values(copy.deepcopy((report, custom_metrics)))
         self._report, self._custom = report, custom_metrics
         if self._measurement is not None:
-            run = dataclasses.replace(self._measurement.run, coffea_report=report, custom_metrics=custom_metrics)
-            self._measurement = Measurement(run)
+            self._measurement = Measurement(with_report(self._measurement.run, report, custom_metrics))
 
     def get_metrics(self) -> Mapping[str, Any]:
         """Values of the metrics under their names; one that is missing raises a KeyError with the reason."""

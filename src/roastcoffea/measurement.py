@@ -201,7 +201,7 @@ class Measurement:
         """
         lacking = files_to_repeat(self.run)
         if fileset is None:
-            return {dataset: {"files": _listed(files)} for dataset, files in lacking.items()}
+            return {dataset: {"files": files} for dataset, files in lacking.items()}
         clean = {dataset: redacted(dataset) for dataset in fileset}
         return {name: _only(fileset[name], lacking[known]) for name, known in clean.items() if known in lacking}
 
@@ -469,11 +469,6 @@ def metrics_json(run: Run, metrics: Metrics) -> bytes:
         "problems": run.problems,
     }
     return json.dumps(_standard(document), indent=1, allow_nan=False).encode()
-
-
-def _listed(files: Mapping[str, str | None]) -> Any:
-    """Files as a fileset lists them: with their trees, where they have any."""
-    return dict(files) if all(tree is not None for tree in files.values()) else list(files)
 
 
 def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:

@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from roastcoffea import legacy, tagged_json
@@ -30,7 +31,7 @@ from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 
 FORMAT: Final = "roastcoffea_run"
-SCHEMA: Final = 6
+SCHEMA: Final = 7
 RUN_FILE: Final = "run.json"
 TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "asked": ASKED_COLUMNS,
@@ -84,12 +85,35 @@ def _with_more_columns(body: Body, tables: Tables) -> tuple[Body, Tables]:
     return body, {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
 
 
+def _with_throttling_and_without_trees(body: Body, tables: Tables) -> tuple[Body, Tables]:
+    """Run of schema 7: 6 did not know of throttling, and wrote "None" for the tree of a file that has none."""
+    named = set() if "asked" not in tables else set(tables["asked"]["tree"].unique().to_pylist())
+    if NO_TREE not in named:
+        trees = {name: _without_text(table, "tree", NO_TREE) for name, table in tables.items() if name in OF_TREES}
+        tables = tables | trees
+    return _with_more_columns(body, tables)
+
+
+NO_TREE: Final = "None"
+"""What older records have in place of a tree, where a file has none."""
+
+OF_TREES: Final = ("chunks", "preprocessing")
+
+
+def _without_text(table: pa.Table, column: str, text: str) -> pa.Table:
+    """Table that has nothing where a column has this text."""
+    place = table.schema.get_field_index(column)
+    values = pc.if_else(pc.equal(table[column], text), pa.scalar(None, pa.string()), table[column])
+    return table.set_column(place, column, values)
+
+
 UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {
     1: _with_bytes,
     2: _with_times,
     3: _with_asked_and_pauses,
     4: _with_more_columns,
     5: _with_more_columns,
+    6: _with_throttling_and_without_trees,
 }
 """For each older schema the function that makes the next one of it."""
 

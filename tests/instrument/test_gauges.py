@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -18,7 +19,9 @@ import psutil
 import pytest
 from conftest import stolen
 
-from roastcoffea.instrument import gauges
+from roastcoffea.instrument import attempt, current, gauges
+from roastcoffea.instrument.attempt import Attempt, Clocks
+from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.current import OpenChunk, current_chunk, open_chunk
 from roastcoffea.instrument.gauges import CoreWait, Interval, resident_memory
 from roastcoffea.instrument.track import track_memory
@@ -120,6 +123,70 @@ def test_overlapping_threads_are_flagged_and_see_what_happened_meanwhile() -> No
 def test_the_process_keeps_no_state_of_closed_intervals() -> None:
     Interval().close()
     assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
+
+
+def what_is_open() -> tuple[list[str], int]:
+    """States of ours in this process, and files that it has open."""
+    return [name for name in sys.modules if name.startswith("_roastcoffea")], psutil.Process().num_fds()
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@linux
+@pytest.mark.parametrize(
+    "name",
+    ["_restart_highest_resident_memory", "_highest_by_usage", "resident_memory", "_highest_and_resident_memory"],
+)
+def test_an_interval_that_could_not_begin_is_not_open(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(gauges, "_earlier_programs", {})
+    before = what_is_open()
+    outer = Interval()
+    with monkeypatch.context() as broken:
+        # the accounting's mark is of an earlier program: resident memory is asked for
+        broken.setattr(gauges, "_highest_by_usage", lambda: None)
+        broken.setattr(gauges, name, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Interval()
+    outer.close()
+    assert outer.overlaps == 0
+    assert what_is_open() == before
+
+
+@linux
+@pytest.mark.parametrize(
+    ("make", "module", "name"),
+    [
+        (lambda: Clocks(DaskTask()), CoreWait, "seconds"),
+        (lambda: Attempt(DaskTask()), attempt, "Interval"),
+        (lambda: Attempt(DaskTask()), gauges, "_restart_highest_resident_memory"),
+    ],
+)
+def test_what_could_not_begin_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], object], module: object, name: str
+) -> None:
+    before = what_is_open()
+    monkeypatch.setattr(module, name, interrupted)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        make()
+    # the frames of the traceback still hold what was made
+    assert raised.tb is not None
+    assert what_is_open() == before
+
+
+def test_a_chunk_that_could_not_become_the_current_one_is_not_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        set = interrupted
+
+    monkeypatch.setattr(current, "ContextVar", Broken)
+    before = what_is_open()
+    with pytest.raises(KeyboardInterrupt), open_chunk(OpenChunk()):
+        pass
+    assert what_is_open() == before
 
 
 def test_many_threads_share_one_state() -> None:

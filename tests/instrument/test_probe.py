@@ -54,6 +54,17 @@ def test_a_gauge_that_fails_does_not_fail_the_chunk(monkeypatch: pytest.MonkeyPa
     assert probe(lambda item: 5)(ITEM) == 5
 
 
+def test_an_interrupt_before_the_chunk_begins_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    # the processor is unpickled there
+    monkeypatch.setattr("roastcoffea.instrument.probe._replaced", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        probe(lambda item: 5)(ITEM)
+    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
+
+
 def test_automatic_retries_of_coffea_still_retry() -> None:
     calls = []
 

@@ -152,7 +152,15 @@ def test_a_residual_is_named_with_its_size():
 def test_less_cannot_come_than_was_requested():
     less = ledger_of(with_ids(14, bytes_metadata=300, bytes_transferred=2000))
     assert less.gaps == -680
-    assert less.certificate.reasons == ["680 B less were transferred than requested"]
+    assert less.certificate.reasons == ["808 B less were transferred than requested"]  # of attempts that did not fail
+
+
+def test_of_requests_that_failed_nothing_need_have_come():
+    failed = {row["id"] for row in CHUNKS if row["outcome"] in ("error", "skipped")}
+    ledger = ledger_of(with_ids(*failed, bytes_transferred=0))
+    assert failed
+    assert ledger.certificate.reasons == [BY_DESIGN]
+    assert 0 < ledger.gaps < 384
 
 
 def test_records_that_came_twice_are_told():

@@ -170,8 +170,8 @@ def test_runner_calls_add_up():
 
 
 def test_the_report_that_was_set_wins_over_the_calls():
-    run = handmade_run(coffea_report={"entries": 9, "bytesread": np.int64(90)})
-    assert events_and_bytes(run) == (9, 90, "coffea report (set_coffea_report)")
+    run = handmade_run(coffea_report={"entries": 900, "bytesread": np.int64(9000)})
+    assert events_and_bytes(run) == (900, 9000, "coffea report (set_coffea_report)")
 
 
 def test_custom_metrics_win_over_all():
@@ -206,8 +206,8 @@ def test_an_odd_report_is_passed_over(field, report):
 
 
 def test_a_partial_report_gives_what_it_has():
-    metrics = evaluate(handmade_run(coffea_report={"entries": 9}))
-    assert (metrics["total_events"], metrics["total_bytes_read"]) == (9, 4500)
+    metrics = evaluate(handmade_run(coffea_report={"entries": 900}))
+    assert (metrics["total_events"], metrics["total_bytes_read"]) == (900, 4500)
     assert metrics.source["total_bytes_read"] == "coffea report (seen in the Runner call)"
 
 

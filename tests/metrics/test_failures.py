@@ -2,9 +2,13 @@ import dataclasses
 
 import pyarrow as pa
 import pytest
+from coffea.nanoevents import BaseSchema
+from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from coffea.processor.executor import WorkItem
 from handmade import A, handmade_run, run_without_tables
+from storage import write_parquet
 
+from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 
@@ -72,3 +76,56 @@ def test_what_one_processor_did_is_missing_for_another(measurement):
     calls = (run.calls[0], dataclasses.replace(run.calls[1], processor="Another"))
     assert Measurement(dataclasses.replace(run, asked=both, calls=calls)).metrics["num_missing_chunks"] == 1 + 4
     assert Measurement(dataclasses.replace(run, asked=both)).metrics["num_missing_chunks"] == 1
+
+
+class Counting(ProcessorABC):
+    """Counts events, and fails in files with this in their name."""
+
+    def __init__(self, fails_in=None):
+        self.fails_in = fails_in
+
+    def process(self, events):
+        if self.fails_in is not None and self.fails_in in events.metadata["filename"]:
+            raise ValueError("planted")
+        return {"events": len(events)}
+
+    def postprocess(self, accumulator):
+        return accumulator
+
+
+def parquet_runner():
+    executor = IterativeExecutor(status=False, retries=0)
+    return Runner(executor=executor, schema=BaseSchema, chunksize=500, format="parquet", metadata_cache={})
+
+
+def test_a_good_run_over_parquet_files_without_trees_misses_nothing(tmp_path):
+    files = {str(write_parquet(tmp_path / f"{name}.parquet", groups=1)): None for name in ("one", "other")}
+    with MetricsCollector() as collector:
+        output = parquet_runner()({"a": {"files": files}}, processor_instance=Counting())
+    measurement = collector.measurement
+    assert output == {"events": 2000}
+    assert measurement.run.chunks["tree"].to_pylist() == [None] * 4
+    assert measurement.run.preprocessing["tree"].to_pylist() == [None] * 2
+    assert (len(measurement.missing), measurement.missing_fileset()) == (0, {})
+    assert measurement.metrics["num_missing_chunks"] == 0
+
+
+def test_what_is_missing_of_parquet_files_can_be_run_again(tmp_path):
+    files = {str(write_parquet(tmp_path / f"{name}.parquet", groups=1)): None for name in ("one", "other")}
+    with pytest.raises(Exception, match="planted"), MetricsCollector() as collector:
+        parquet_runner()({"a": {"files": files}}, processor_instance=Counting("other"))
+    left = collector.measurement.missing_fileset()
+    assert left == {"a": {"files": files}}
+    assert parquet_runner()(left, processor_instance=Counting()) == {"events": 2000}
+
+
+@pytest.mark.parametrize("key", ["dataset", "file", "tree", "entry_stop"])
+def test_what_is_not_known_of_a_chunk_is_equal_where_it_was_asked_for_and_where_it_came(measurement, key):
+    run = measurement.run
+
+    def without(table):
+        place = table.schema.get_field_index(key)
+        return table.set_column(place, key, pa.nulls(len(table), table.schema.field(key).type))
+
+    unknown = dataclasses.replace(run, asked=without(run.asked), chunks=without(run.chunks))
+    assert Measurement(unknown).metrics["num_missing_chunks"] == 1 == measurement.metrics["num_missing_chunks"]

@@ -28,6 +28,7 @@ from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.ledger import TOTAL
+from roastcoffea.records.run import Host
 from roastcoffea.report.page import charts, contents
 from roastcoffea.report.page.frame import table
 from roastcoffea.report.page.packing import ESCAPE, packed_pixels, packed_tasks
@@ -277,6 +278,24 @@ def test_the_command_names_the_file(
     assert "exists" in capsys.readouterr().err
     assert main(["report", str(saved), "-o", "one.html", "--overwrite", "--every-task"]) == 0
     assert (tmp_path / "one.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("machine", "shown"),
+    [
+        ({"node_cores": 64, "node_memory": 2**40}, True),
+        ({"node_cores": 64, "node_memory": 2**35}, True),
+        ({"node_cores": 8, "node_memory": 2**35}, False),
+        ({}, False),
+    ],
+)
+def test_a_machine_stands_beside_what_could_be_used_of_it(machine: dict[str, int], shown: bool) -> None:
+    run = handmade_run()
+    hosts = (Host(name="node", cores=8, memory=2**35, **machine),)
+    environment = dataclasses.replace(run.environment, hosts=hosts)
+    part = contents.page_of(Measurement(dataclasses.replace(run, environment=environment))).partition(">Hosts<")[2]
+    assert ("cores of the machine" in part) == shown
+    assert (">64<" in part.partition("</table>")[0]) == shown
 
 
 def test_identities_have_all_of_their_digits() -> None:

@@ -21,13 +21,13 @@ from distributed.protocol.pickle import dumps
 import roastcoffea
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.byvalue import ByValue, packed_by_value
+from roastcoffea.backends.hosts import hosts_of, with_more, with_throttling
 from roastcoffea.backends.log import ClusterLog
 from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.backends.scheduler import CollectorPlugin, call_plugin, metrics_of_span, register, survey
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.errors import noting
-from roastcoffea.records.run import Host
 from roastcoffea.records.tracking import tracking_data
 
 DRAIN_INTERVAL: Final = 1.0
@@ -88,6 +88,8 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self._failures = 0
         self._packages: set[str | None] = set()
         self._workers_known = False
+        self._throttled: dict[str, tuple[float, int] | None] = {}
+        """What each worker that was there at the end says of its throttling."""
         self._scheduler_package: str | None = None
         self._open = False
         self._draining = threading.Lock()
@@ -173,7 +175,8 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers that were there between start and stop, or until the cluster was last heard of."""
-        return self.log.lifetimes(self.clock_offset, start, self._last_heard(start, stop))
+        table = self.log.lifetimes(self.clock_offset, start, self._last_heard(start, stop))
+        return with_throttling(table, self._throttled)
 
     def pauses(self, start: float, stop: float) -> pa.Table:
         """When Dask had paused workers between start and stop, or until the cluster was last heard of."""
@@ -251,11 +254,8 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
     def _learn_environment(self, answer: Mapping[str, Any]) -> None:
         workers = list(answer["workers"].values())
-        hosts = {host.name: host for host in self.hosts} | {
-            worker["host"]: Host(name=worker["host"], cores=worker["cores"], memory=worker["memory"])
-            for worker in workers
-        }
-        self.hosts = tuple(hosts.values())
+        self.hosts = with_more(self.hosts, hosts_of(workers))
+        self._throttled = {address: worker.get("throttled") for address, worker in answer["workers"].items()}
         self._workers_known = bool(workers) and not answer["silent"]
         self._packages = {self._scheduler_package, *(worker["package"] for worker in workers)}
 

@@ -13,17 +13,17 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.backends.base import AbstractMetricsBackend
+from roastcoffea.backends.hosts import hosts_of
+from roastcoffea.backends.limits import limits, throttled_since, throttling
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
 from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.errors import noting
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.run import Host
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, THROTTLED
 
 LOOK_INTERVAL: Final = 0.1
 """Seconds between looks for processes that came or went; a pool may live no longer than a second."""
@@ -68,14 +68,17 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         self._unseen: dict[str, int] = {}
         self._busy: dict[str, tuple[Numbers, Numbers]] = {}
         self._open = False
+        self._throttled_before: tuple[float, int] | None = None
+        self._throttled: tuple[float, int] | None = None
+        """Throttling of this process, whose control groups those of the analysis share."""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     # the life of a collector
 
     def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
-        memory = int(psutil.virtual_memory().total)
-        self.hosts = (Host(name=socket.gethostname(), cores=os.cpu_count(), memory=memory),)
+        self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
+        self._throttled_before = throttling()
         self._interval = interval
         self._look(sample=interval is not None)
         self._open = self.was_open = True
@@ -94,6 +97,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
             self._thread.join()
         with noting(self._note, "the processes of the analysis were not seen at the end"):
             self.drain()
+        self._throttled = throttled_since(self._throttled_before)
         self._open = False
 
     def reaches(self, executor: Any) -> bool:
@@ -233,6 +237,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
             "stop": max(begin, end),
             "memory_limit": self.hosts[0].memory,
             "cpu_seconds": process.cpu_seconds,
+            **dict(zip(THROTTLED, self._throttled or (), strict=False)),
         }
 
     def _unseen_lifetime(self, worker: str, threads: int) -> dict[str, Any]:

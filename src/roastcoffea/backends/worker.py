@@ -1,6 +1,6 @@
 """The worker's half of a collector: CPU time of the process, and when tasks came, were ready and began.
 
-This module may be pickled by value. It uses the standard library, `records` and distributed only.
+This module may be pickled by value. It uses the standard library, `records`, dask and distributed only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from roastcoffea.backends.limits import limits, throttled_since, throttling
 from roastcoffea.records.wire import ANNOTATION, METADATA_KEY
 
 PUSH_SECONDS = 5.0
@@ -72,6 +73,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._pusher = PeriodicCallback(self.push, 1000 * PUSH_SECONDS)
         self._pusher.start()
         self._began = time.process_time()
+        self._throttled_before = throttling()
         worker.metrics[self.name] = self.cpu_seconds
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
@@ -122,6 +124,14 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         """CPU time of the process since `setup`, all threads, user and system."""
         return time.process_time() - self._began
 
+    def throttled(self) -> tuple[float, int] | None:
+        """Seconds and periods for which the process's control groups were throttled since `setup`.
+
+        None where the system does not tell. It is asked for at the end of a run: of a worker that left before it is
+        not known.
+        """
+        return throttled_since(self._throttled_before)
+
     def teardown(self, worker: Any) -> None:
         worker.metrics.pop(self.name, None)
         self._pusher.stop()
@@ -161,9 +171,8 @@ def description() -> dict[str, Any]:
         "package": importable_package(),
         "process": os.getpid(),
         "host": socket.gethostname(),
-        "cores": os.cpu_count(),
-        "memory": host_memory(),
         "python": platform.python_version(),
+        **limits(),
     }
 
 
@@ -178,14 +187,6 @@ def importable_package() -> str | None:
         return None
 
 
-def host_memory() -> int | None:
-    """Physical memory of this host in bytes; None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
 async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worker: Any = None) -> dict[str, Any]:
     """Send a heartbeat now; tell what this worker is, what it runs, and what it has counted for these spans so far."""
     await dask_worker.heartbeat()
@@ -195,7 +196,8 @@ async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worke
         if isinstance(key, tuple) and len(key) > 2 and key[1] in spans:
             anonymous = (key[0], *key[2:])
             digests[anonymous] = digests.get(anonymous, 0) + value
-    answer = {"digests": digests, "description": description()}
+    answer: dict[str, Any] = {"digests": digests, "description": description()}
     if ours is None:
         return answer | {"running": [], "counted": None}
+    answer["description"]["throttled"] = ours.throttled()
     return answer | {"running": list(ours.running().items()), "counted": list(ours.counted().items())}

@@ -41,16 +41,20 @@ class Clocks:
     def __init__(self, task: DaskTask) -> None:
         self._task = task
         self._core_wait = CoreWait()
-        self._waited = self._core_wait.seconds()
-        self._start, self._wall = time.time(), time.perf_counter()
-        self._cpu, self._process_cpu = time.thread_time(), time.process_time()
+        try:
+            self._waited = self._core_wait.seconds()
+            self._start, self._wall = time.time(), time.perf_counter()
+            self._cpu, self._process_cpu = time.thread_time(), time.process_time()
+        except BaseException:
+            self.close()
+            raise
 
     def measured(self) -> dict[str, Any]:
         """What the clocks say at the end."""
         cpu, process_cpu = time.thread_time(), time.process_time()
         wall = time.perf_counter() - self._wall
         waited = self._core_wait.seconds()
-        self._core_wait.close()
+        self.close()
         return {
             "id": new_identity(),
             "start": self._start,
@@ -62,6 +66,10 @@ class Clocks:
             "thread": threading.get_ident(),
             **(self._task.known or {"worker": process_name()}),
         }
+
+    def close(self) -> None:
+        """Let go of the kernel's file."""
+        self._core_wait.close()
 
 
 class Attempt:
@@ -85,7 +93,11 @@ class Attempt:
         self._checkpoint = self._saving = 0.0
         self._loaded = False
         self._phases: dict[str, float] = {}
-        self._memory = Interval()
+        try:
+            self._memory = Interval()
+        except BaseException:
+            self._clocks.close()
+            raise
 
     def current(self) -> Any:
         """Context in which sections belong to this attempt."""

@@ -52,8 +52,13 @@ class open_chunk:  # noqa: N801  (a context, as those of contextlib)
     def __enter__(self) -> OpenChunk:
         chunk = self._chunk
         self._state = state = joined(_STATE, chunk, current=ContextVar("roastcoffea_chunk", default=None))
-        state.lock.release()
-        self._token = state.current.set(chunk)
+        try:
+            self._token = state.current.set(chunk)
+        except BaseException:
+            leave(state, chunk)
+            raise
+        finally:
+            state.lock.release()
         return chunk
 
     def __exit__(self, *_: object) -> None:

@@ -163,6 +163,9 @@ class Interval:
             whole = [interval for interval in tuple(self._state.open) if not interval.part]
             for interval in whole:
                 interval.overlaps = max(interval.overlaps, len(whole) - 1)
+        except BaseException:
+            leave(self._state, self)
+            raise
         finally:
             self._state.lock.release()
 

@@ -245,6 +245,11 @@ class Meter:
         except Exception as problem:
             self._miss("bytes transferred", problem, "bytes_transferred")
 
+    def source_failed(self, kind: str) -> None:
+        """A source of this kind could not be made, so that nothing was requested of it."""
+        self._kinds.append(kind)
+        self._requested_at_end = self._requested_at_end or 0
+
     def events_are_built(self, events: Any) -> None:
         """Meter the reading of events that come lazily."""
         try:
@@ -836,7 +841,11 @@ def _watched_source() -> type:
             meter = options.pop(OPTION)
             options["handler"] = meter.handler
             kind, path = file_path_to_source_class(file_path, options)
-            source = kind(path, **options)
+            try:
+                source = kind(path, **options)
+            except BaseException:
+                meter.source_failed(kind.__name__)
+                raise
             meter.watch_source(source)
             return source
 

@@ -119,9 +119,9 @@ class _Watch:
         raise NotImplementedError
 
     def place(self, work: Any) -> dict[str, Any]:
-        """Dataset, file and tree of the item, without secrets."""
+        """Dataset, file and tree of the item, without secrets; a Parquet file has no tree."""
         names = {"dataset": work.dataset, "file": work.filename, "tree": work.treename}
-        return {column: redacted(str(name), self.added) for column, name in names.items()}
+        return {column: None if name is None else redacted(str(name), self.added) for column, name in names.items()}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call coffea's closure, and record it."""
@@ -157,8 +157,8 @@ class _ChunkWatch(_Watch):
             attempt = Attempt(self.task, self.added)
         if attempt is None:
             return closure(item, *args, **kwargs)
-        item, replaced = _replaced(closure, item, attempt)
         try:
+            item, replaced = _replaced(closure, item, attempt)
             with attempt.current():
                 output = closure(item, *args, **(kwargs | replaced))
         except BaseException as error:

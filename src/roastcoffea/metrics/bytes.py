@@ -17,7 +17,7 @@ from roastcoffea.metrics.advice import ADVISED, Saving, savings
 from roastcoffea.metrics.attempts import among, identities
 from roastcoffea.metrics.baskets import Flags, Integers, Reads, came_with_tree, integers, split_reads
 from roastcoffea.metrics.catalogue import BYTES, CATALOGUE, Metric, NotMeasuredError, Sourced, metric
-from roastcoffea.metrics.facts import complete_sum, reason_of_absence, rows_where, with_outcome
+from roastcoffea.metrics.facts import FAILED, complete_sum, reason_of_absence, rows_where, with_outcome
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Attempts, Certificate, Ledger
 from roastcoffea.records.arrow import arrow_schema
@@ -67,6 +67,20 @@ BRANCH_COLUMNS: Final = (
 Breakdown = Literal["dataset", "file", "branch", "endpoint"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transferred:
+    """What came from storage, in bytes; of a request that failed nothing came, or a part that is not known.
+
+    `gaps` came without having been requested, and `lacking` were requested by attempts that did not fail and never
+    came. Where the total is not known, `absent` has the reason.
+    """
+
+    total: int | None = None
+    gaps: int | None = None
+    lacking: int = 0
+    absent: str | None = None
+
+
 class ByteLedger(Ledger["int | None"]):
     """Bytes requested from storage by class; `total` was measured on its own.
 
@@ -80,8 +94,7 @@ class ByteLedger(Ledger["int | None"]):
         certificate: Certificate,
         *,
         unmeasured: tuple[str, ...] = (),
-        transferred: int | None = None,
-        transferred_absent: str | None = None,
+        transferred: Transferred | None = None,
         advice: tuple[Saving, ...] = (),
         absent: str | None = None,
     ) -> None:
@@ -90,9 +103,12 @@ class ByteLedger(Ledger["int | None"]):
         self.tree_branches = tree_branches
         """As `branches`, told apart by `tree`; `embedded`: whether baskets came with the tree, without a size."""
         self.branches = _over_trees(tree_branches)
-        self.transferred = transferred
+        came = transferred or Transferred(absent=absent)
+        self.transferred = came.total
         """Bytes that came from storage, with the gaps between ranges that were merged."""
-        self.transferred_absent = transferred_absent
+        self.gaps = came.gaps
+        """Bytes that were transferred and not requested."""
+        self.transferred_absent = came.absent
         self.advice = list(advice)
         self._unmeasured = unmeasured
         names = CLASSES if absent is None else ()
@@ -103,17 +119,12 @@ class ByteLedger(Ledger["int | None"]):
     def not_measured(cls, reason: str) -> ByteLedger:
         """Ledger of a run for which there is none."""
         certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
-        return cls(_requests([]), NO_TREE_BRANCHES, certificate, transferred_absent=reason, absent=reason)
+        return cls(_requests([]), NO_TREE_BRANCHES, certificate, absent=reason)
 
     @property
     def total(self) -> int | None:
         """Bytes that were requested, as the sources of all attempts counted them."""
         return None if self.absent else _sum(self.requests[TOTAL])
-
-    @property
-    def gaps(self) -> int | None:
-        """Bytes that were transferred and not requested."""
-        return None if self.transferred is None or self.total is None else self.transferred - self.total
 
     def _repr_html_(self) -> str:
         transferred = [] if self.transferred is None else [paragraph(f"Transferred: {BYTE.text(self.transferred)}.")]
@@ -258,14 +269,13 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
         parts.append(_preprocessing_requests(preprocessing))
         openings.append(preprocessing)
     requests = _requests(parts)
-    transferred, reason = _transferred(openings)
+    transferred = _transferred(openings)
     return ByteLedger(
         requests,
         _tree_branches(chunks.table, chunks.reads),
         _certificate(run, chunks, requests, transferred),
         unmeasured=() if _tells_bytes(preprocessing) else (BEFORE,),
         transferred=transferred,
-        transferred_absent=reason,
         advice=savings(
             rows_where(chunks.table.select(ADVISED), chunks.counted),
             run.calls,
@@ -310,16 +320,23 @@ def _preprocessing_requests(preprocessing: pa.Table) -> pa.Table:
     return _requests_of(known, total, {BEFORE: np.where(good, total, 0), WASTED: np.where(good, 0, total)})
 
 
-def _transferred(openings: list[pa.Table]) -> tuple[int | None, str | None]:
-    """Bytes transferred by all attempts; where a source could not tell, None with the reason."""
-    columns = ("bytes_requested", "bytes_transferred", "source")
+def _transferred(openings: list[pa.Table]) -> Transferred:
+    """Bytes transferred by all attempts; where a source could not tell, none, with the reason."""
+    columns = ("bytes_requested", "bytes_transferred", "source", "outcome")
     table = pa.concat_tables([opening.select(columns) for opening in openings])
     asked = rows_where(table, pc.fill_null(pc.not_equal(table["bytes_requested"], 0), True))
     untold = asked.filter(asked["bytes_transferred"].is_null())
-    if len(untold) == 0:
-        return _sum(table["bytes_transferred"]), None
-    sources = ", ".join(sorted(filter(None, untold["source"].unique().to_pylist()))) or "a source that was not seen"
-    return None, f"{len(untold)} of {len(asked)} attempts read through {sources}, which does not tell"
+    if len(untold):
+        sources = ", ".join(sorted(filter(None, untold["source"].unique().to_pylist()))) or "a source that was not seen"
+        return Transferred(absent=f"{len(untold)} of {len(asked)} attempts read through {sources}, which does not tell")
+    beyond = integers(table["bytes_transferred"]) - integers(table["bytes_requested"])
+    failed = np.asarray(pc.is_in(table["outcome"], value_set=pa.array(FAILED, pa.string())).to_numpy(), dtype=np.bool_)
+    of_good = int(beyond[~failed].sum())
+    return Transferred(
+        total=_sum(table["bytes_transferred"]),
+        gaps=of_good + int(beyond[failed].clip(min=0).sum()),
+        lacking=max(-of_good, 0),
+    )
 
 
 def branch_table(chunks: pa.Table, reads: Reads) -> pa.Table:
@@ -378,7 +395,7 @@ def branches_of(run: Run) -> pa.Table | None:
 # The certificate
 
 
-def _certificate(run: Run, chunks: _Chunks, requests: pa.Table, transferred: int | None) -> Certificate:
+def _certificate(run: Run, chunks: _Chunks, requests: pa.Table, transferred: Transferred) -> Certificate:
     attempts, missing = _missing_attempts(run, chunks.table)
     reasons = [*missing, *_missing_preprocessing(run), *_dropped(run)]
     counts = {
@@ -393,15 +410,14 @@ def _certificate(run: Run, chunks: _Chunks, requests: pa.Table, transferred: int
     return Certificate(attempts=attempts, reasons=reasons, estimated=int(np.count_nonzero(chunks.reads.estimated)))
 
 
-def _contradictions(requests: pa.Table, transferred: int | None) -> list[str]:
-    """What cannot be where all was seen: bytes in no class, and bytes that came without having been counted."""
+def _contradictions(requests: pa.Table, transferred: Transferred) -> list[str]:
+    """What cannot be where all was seen: bytes in no class, and bytes that never came though no request failed."""
     unexplained = np.count_nonzero(integers(requests[RESIDUAL]))
     reasons = []
     if unexplained:
         reasons.append(f"{unexplained} attempts have a residual, of {BYTE.text(_sum(requests[RESIDUAL]))} in all")
-    lacking = 0 if transferred is None else _sum(requests[TOTAL]) - transferred
-    if lacking > 0:
-        reasons.append(f"{BYTE.text(lacking)} less were transferred than requested")
+    if transferred.lacking:
+        reasons.append(f"{BYTE.text(transferred.lacking)} less were transferred than requested")
     return reasons
 
 
@@ -532,7 +548,7 @@ for name, (metric_name, meaning) in MEANINGS.items():
 def bytes_transferred(byte_ledger: ByteLedger) -> Sourced:
     """Bytes that came from storage: those requested, and gaps between ranges that were merged.
 
-    Only this compares with what a server counted.
+    What came of a request that failed is not known, and not in it. Only this compares with what a server counted.
     """
     if byte_ledger.transferred is None:
         raise NotMeasuredError(str(byte_ledger.transferred_absent))

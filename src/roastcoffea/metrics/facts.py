@@ -13,7 +13,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError, fact
 from roastcoffea.metrics.statistics import Numbers, clipped
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import tasks as task_records
-from roastcoffea.records.run import Run, SpanMetrics
+from roastcoffea.records.run import FINISHED, Run, SpanMetrics
 
 GAVE_A_RESULT = (chunk_records.OK, chunk_records.CHECKPOINT)
 FAILED = (chunk_records.ERROR, chunk_records.SKIPPED)
@@ -59,6 +59,12 @@ def rows_where(table: pa.Table, wanted: pa.Array | pa.ChunkedArray | npt.NDArray
     wanted = pa.array(wanted) if isinstance(wanted, np.ndarray) else wanted
     every = pc.all(wanted, skip_nulls=False, min_count=0).as_py()
     return table if every else table.filter(wanted)
+
+
+def of_finished_calls(run: Run, table: pa.Table) -> pa.Table:
+    """Rows of Runner calls that gave their output: what others computed was lost with it."""
+    finished = [call.id for call in run.calls if call.outcome == FINISHED]
+    return rows_where(table, pc.is_in(table["call"], value_set=pa.array(finished, pa.string())))
 
 
 def clock_offsets(run: Run) -> dict[str | None, float]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
-from roastcoffea.metrics.facts import FAILED, counted_chunks, recorded, rows_where, with_outcome
+from roastcoffea.metrics.facts import FAILED, counted_chunks, of_finished_calls, recorded, rows_where, with_outcome
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.asked import ASKED_COLUMNS
-from roastcoffea.records.chunks import ERROR
+from roastcoffea.records.chunks import ERROR, SKIPPED
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import FINISHED, Run
 from roastcoffea.units import COUNT
@@ -62,6 +63,8 @@ OF_CHUNKS: Final = (
 
 PLACE: Final = ("dataset", "file", "tree")
 RANGE: Final = ("entry_start", "entry_stop")
+MOST_NAMED: Final = 3
+"""Files that are named in a problem."""
 
 
 def failed_work(run: Run) -> pa.Table:
@@ -156,21 +159,23 @@ def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
     asked = recorded(run, "asked")
     of_files = asked["entry_start"].is_null()
     wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
-    keys = ["processor", *PLACE, *RANGE]
-    came = _with_processor(run, _of_finished_calls(run, counted_chunks)).group_by(keys).aggregate([])
-    first = (
-        _with_processor(run, wanted).group_by(keys, use_threads=False).aggregate([("call", "first"), ("uuid", "first")])
-    )
-    first = first.rename_columns([*keys, "call", "uuid"])
-    lacking = first.join(came, keys, join_type="left anti").sort_by([(key, "ascending") for key in keys])
+    came = of_finished_calls(run, counted_chunks)
+    lacking = _without(_with_processor(run, wanted), _with_processor(run, came), ["processor", *PLACE, *RANGE])
     names = [column.name for column in ASKED_COLUMNS]
     return pa.concat_tables([lacking.select(names), _files_without_chunks(run, files, wanted).select(names)])
 
 
-def _of_finished_calls(run: Run, table: pa.Table) -> pa.Table:
-    """Rows of Runner calls that gave their output: what others computed was lost with it."""
-    finished = [call.id for call in run.calls if call.outcome == FINISHED]
-    return rows_where(table, pc.is_in(table["call"], value_set=pa.array(finished, pa.string())))
+def _without(wanted: pa.Table, came: pa.Table, keys: list[str]) -> pa.Table:
+    """First row of `wanted` for each key that `came` does not have, sorted by key.
+
+    A key that is not known (Parquet has no trees) equals another one that is not known: a join of Arrow's would keep
+    them apart.
+    """
+    rows = pa.concat_tables([wanted.select(keys), came.select(keys)])
+    groups = rows.append_column("row", [np.arange(len(rows))]).group_by(keys)
+    spans = groups.aggregate([("row", "min"), ("row", "max")])
+    lacking = spans.filter(pc.less(spans["row_max"], len(wanted)))
+    return wanted.take(lacking["row_min"]).sort_by([(key, "ascending") for key in keys])
 
 
 def _with_processor(run: Run, table: pa.Table) -> pa.Table:
@@ -191,9 +196,45 @@ def _files_without_chunks(run: Run, files: pa.Table, wanted: pa.Table) -> pa.Tab
     return table_of_rows(ASKED_COLUMNS, [row for place, row in rows.items() if place not in opened])
 
 
+def skipped_data(run: Run) -> Iterator[str]:
+    """What coffea skipped because of errors (`skipbadfiles`), and the output of the run lacks, in words."""
+    if run.chunks is None or "chunks" in run.absent:
+        return
+    skipped = of_finished_calls(run, with_outcome(run.chunks, (SKIPPED,)))
+    unread = _unread_files(run)
+    if not len(skipped) and not len(unread):
+        return
+    came = _with_processor(run, of_finished_calls(run, counted_chunks(run.chunks)))
+    chunks = _without(_with_processor(run, skipped), came, ["processor", *PLACE, *RANGE])
+    if len(chunks):
+        events = pc.sum(pc.subtract(chunks["entry_stop"], chunks["entry_start"])).as_py()
+        yield f"{len(chunks)} chunk(s) with {events:,} events were skipped and are not in the output: {_named(chunks)}"
+    files = _without(unread, came, ["processor", *PLACE])
+    if len(files):
+        yield f"{len(files)} file(s) could not be opened and are not in the output: {_named(files)}"
+
+
+def _unread_files(run: Run) -> pa.Table:
+    """Files that preprocessing could not open, in a Runner call that went on without them or outside of any."""
+    keys = ["processor", *PLACE]
+    if run.preprocessing is None:
+        return pa.table({key: pa.array([], pa.string()) for key in keys})
+    failed_calls = pa.array([call.id for call in run.calls if call.outcome != FINISHED], pa.string())
+    openings = rows_where(run.preprocessing, pc.invert(pc.is_in(run.preprocessing["call"], value_set=failed_calls)))
+    erred, opened = (with_outcome(openings, (outcome,)) for outcome in (ERROR, task_records.OK))
+    return _without(_with_processor(run, erred), _with_processor(run, opened), keys)
+
+
+def _named(rows: pa.Table) -> str:
+    """The first few of the files in these rows."""
+    files = [str(file) for file in rows["file"].unique().to_pylist()]
+    more = [f"and {len(files) - MOST_NAMED} more files"] if len(files) > MOST_NAMED else []
+    return ", ".join([*files[:MOST_NAMED], *more])
+
+
 def files_to_repeat(run: Run) -> dict[str, dict[str, str | None]]:
     """Files of which nothing came, with their trees (Parquet has none), by dataset."""
-    came = _of_finished_calls(run, counted_chunks(recorded(run, "chunks")))
+    came = of_finished_calls(run, counted_chunks(recorded(run, "chunks")))
     some = {tuple(row.values()) for row in came.select(PLACE).to_pylist()}
     found: dict[str, dict[str, str | None]] = {}
     for row in missing(run).to_pylist():

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from numbers import Integral, Real
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.metrics import totals
 from roastcoffea.metrics.catalogue import EVENTS, THROUGHPUT, TIMING, NotMeasuredError, Sourced, metric
-from roastcoffea.metrics.facts import complete_sum, known_sum, reason_of_absence, with_outcome
+from roastcoffea.metrics.facts import complete_sum, known_sum
 from roastcoffea.metrics.statistics import union_length
-from roastcoffea.records.chunks import CHECKPOINT, OK
+from roastcoffea.metrics.totals import CHUNK_RECORDS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import LOST, PROCESSOR
 from roastcoffea.units import BYTE, COUNT, GIGABIT_PER_SECOND, KILOHERTZ, SECOND
 
-CHUNK_RECORDS = "chunk records"
-CUSTOM_METRICS = "custom_metrics of set_coffea_report"
 REPORT_OR_CHUNKS = "coffea report, or chunk records"
 
 
@@ -68,10 +62,10 @@ def total_events(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
     """Events in the output, those of chunks that were loaded from a checkpoint included.
 
     Taken from `custom_metrics`, else from the report that was set, else from the report of every Runner
-    call, else from the chunks that counted: from the first of them that has it.
+    call, else from the chunks that counted: from the first of them that has it. A report that was set and leaves out
+    some of several Runner calls is passed over, and `problems` say so.
     """
-    total = _custom_total(run, "entries") or _report_total(run, "entries")
-    return total or _chunk_total(run, counted_chunks, "events")
+    return totals.total(totals.EVENTS, run, counted_chunks)
 
 
 @metric(
@@ -91,14 +85,7 @@ def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Source
     nothing, but coffea's report repeats what it read once: with such chunks the number comes from the
     others' records.
     """
-    custom = _custom_total(run, "performance_counters", "num_requested_bytes")
-    if custom:
-        return custom
-    hits = len(with_outcome(counted_chunks, (CHECKPOINT,))) if counted_chunks is not None else 0
-    if counted_chunks is None or hits == 0:
-        return _report_total(run, "bytesread") or _chunk_bytes(run, counted_chunks)
-    total = _chunk_bytes(run, with_outcome(counted_chunks, (OK,)))
-    return Sourced(total.value, f"{CHUNK_RECORDS}, without {hits} chunks loaded from checkpoints")
+    return totals.total(totals.BYTES, run, counted_chunks)
 
 
 @metric(
@@ -151,50 +138,3 @@ def _attempts_lost(tasks: pa.Table) -> int:
     """Attempts of chunks that left no record because their worker was lost."""
     chunks = tasks.select(["outcome"]).filter(pc.equal(tasks["kind"], PROCESSOR))
     return len(chunks.filter(pc.equal(chunks["outcome"], LOST)))
-
-
-def _custom_total(run: Run, *path: str) -> Sourced | None:
-    """Sum over the datasets of the user's own breakdown, where each of them has the number."""
-    if not isinstance(run.custom_metrics, Mapping) or not run.custom_metrics:
-        return None
-    amounts = [_amount(dataset, *path) for dataset in run.custom_metrics.values()]
-    return _total(amounts, CUSTOM_METRICS)
-
-
-def _report_total(run: Run, name: str) -> Sourced | None:
-    """Number in the report that was set; else its sum over the reports of all Runner calls."""
-    total = _total([_amount(run.coffea_report, name)], "coffea report (set_coffea_report)")
-    if total or not run.calls:
-        return total
-    return _total([_amount(call.report, name) for call in run.calls], "coffea report (seen in the Runner call)")
-
-
-def _total(amounts: list[float | None], source: str) -> Sourced | None:
-    known = [amount for amount in amounts if amount is not None]
-    return Sourced(sum(known), source) if len(known) == len(amounts) else None
-
-
-def _chunk_bytes(run: Run, chunks: pa.Table | None) -> Sourced:
-    """Bytes requested by these attempts, by our count where it is there for all of them, else by coffea's."""
-    metered = chunks is not None and not chunks["bytes_requested"].null_count
-    return _chunk_total(run, chunks, "bytes_requested" if metered else "coffea_bytes_read")
-
-
-def _chunk_total(run: Run, chunks: pa.Table | None, column: str) -> Sourced:
-    if chunks is None:
-        raise NotMeasuredError(f"no report of coffea, and no chunks: {reason_of_absence(run, 'chunks')}")
-    if chunks[column].null_count:
-        raise NotMeasuredError(
-            "neither coffea's report nor the record of every chunk has it: turn on savemetrics in the Runner"
-        )
-    return Sourced(complete_sum(chunks, column, "chunks"), CHUNK_RECORDS)
-
-
-def _amount(report: Any, *path: str) -> float | None:
-    """Number at a path of keys in what the user or coffea gave; None where there is no usable one."""
-    for name in path:
-        report = report.get(name) if isinstance(report, Mapping) else None
-    if not isinstance(report, Real) or isinstance(report, bool):
-        return None
-    amount = int(report) if isinstance(report, Integral) else float(report)
-    return amount if 0 <= amount < math.inf else None

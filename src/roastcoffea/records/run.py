@@ -40,11 +40,17 @@ class RunnerCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A machine that took part."""
+    """A machine that took part, and what processes of the run could use of it."""
 
     name: str
     cores: int | None
+    """Cores that the processes could use together, by their control groups and affinity."""
     memory: int | None
+    """Memory in bytes that the processes could use together."""
+    node_cores: int | None = None
+    """Cores of the whole machine."""
+    node_memory: int | None = None
+    """Memory of the whole machine in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,17 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("stop", "number", "s", "departure, or end of the run (Unix time, the client's clock)"),
     Column("cpu_seconds", "number", "s", "CPU time of the worker's process in that time (operating system)"),
     Column("clock_offset", "number", "s", "the worker's clock less the client's, as its tasks bound it"),
+    Column(
+        "throttled_seconds",
+        "number",
+        "s",
+        "the worker's control groups (cgroups) were throttled in the run, summed over processors; workers of one group "
+        "share it, and it is not known of workers that left",
+    ),
+    Column("throttled_periods", "integer", "periods", "periods in which that happened"),
 )
+THROTTLED: Final = ("throttled_seconds", "throttled_periods")
+"""Columns of lifetimes that tell of throttling."""
 
 PAUSE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("worker", "text", None, "address of the worker"),

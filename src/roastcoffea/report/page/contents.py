@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -13,7 +13,7 @@ from roastcoffea.folders import whole_file
 from roastcoffea.markup import Html, columns, heading, listing, paragraph, text
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
-from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.run import FAILED, Host, Run
 from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.notebook import SHOWN
 from roastcoffea.report.page.frame import NOT_KNOWN, Cell, Head, page, section, table, table_of_cells
@@ -197,10 +197,22 @@ def _metric(metrics: Metrics, row: dict[Any, Any]) -> list[Cell]:
 def _environment(run: Run) -> Iterator[Html]:
     versions = [[Cell(name), Cell(version)] for name, version in sorted(run.environment.versions.items())]
     yield table_of_cells([Head("package"), Head("version")], versions, "versions")
-    heads = [Head("host"), Head("cores", numeric=True), Head("memory", numeric=True)]
-    hosts = [[Cell(host.name), _amount(host.cores), _amount(host.memory, BYTE)] for host in run.environment.hosts]
-    yield from _titled("Hosts", table_of_cells(heads, hosts, "hosts"))
+    yield from _titled("Hosts", _hosts(run.environment.hosts))
     yield from _titled("Runner calls", _calls(run))
+
+
+def _hosts(hosts: Sequence[Host]) -> Html:
+    """What could be used of each host, and what the whole machine has where that is more."""
+    limited = any(
+        host.node_cores not in (None, host.cores) or host.node_memory not in (None, host.memory) for host in hosts
+    )
+    heads = [Head("host"), Head("cores", numeric=True), Head("memory", numeric=True)]
+    rows = [[Cell(host.name), _amount(host.cores), _amount(host.memory, BYTE)] for host in hosts]
+    if limited:
+        heads += [Head("cores of the machine", numeric=True), Head("memory of the machine", numeric=True)]
+        for row, host in zip(rows, hosts, strict=True):
+            row += [_amount(host.node_cores), _amount(host.node_memory, BYTE)]
+    return table_of_cells(heads, rows, "hosts")
 
 
 def _calls(run: Run) -> Html:

@@ -1,0 +1,86 @@
+"""Hosts of a run, from what the processes on them may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from roastcoffea.records.run import Host
+from roastcoffea.records.workers import THROTTLED
+
+Process = Mapping[str, Any]
+"""What `limits` gives of a process, with its `host`."""
+
+
+def hosts_of(processes: Iterable[Process]) -> list[Host]:
+    """Hosts of these processes, with the cores and the memory that they may use together."""
+    of_host: dict[str, list[Process]] = {}
+    for process in processes:
+        of_host.setdefault(process["host"], []).append(process)
+    return [_host(name, there) for name, there in of_host.items()]
+
+
+def with_more(known: Iterable[Host], now: Iterable[Host]) -> tuple[Host, ...]:
+    """Hosts that are known, and those of now; one where processes could use more before stays as it was."""
+    hosts = {host.name: host for host in known}
+    for host in now:
+        before = hosts.get(host.name)
+        if before is None or (before.cores or 0) <= (host.cores or 0):
+            hosts[host.name] = host
+    return tuple(hosts.values())
+
+
+def with_throttling(lifetimes: pa.Table, throttled: Mapping[str, tuple[float, int] | None]) -> pa.Table:
+    """Lifetimes of workers with their throttling, by address; of several workers of one address it is the last's."""
+    last = {worker: row for row, worker in enumerate(lifetimes["worker"].to_pylist())}
+    amounts: list[tuple[float | None, int | None]] = [(None, None)] * len(lifetimes)
+    for worker, found in throttled.items():
+        if found is not None and worker in last:
+            amounts[last[worker]] = found
+    for name, kind, values in zip(THROTTLED, (pa.float64(), pa.int64()), zip(*amounts, strict=True), strict=False):
+        place = lifetimes.schema.get_field_index(name)
+        lifetimes = lifetimes.set_column(place, name, pa.array(values, kind))
+    return lifetimes
+
+
+def _host(name: str, processes: Sequence[Process]) -> Host:
+    groups: dict[Any, list[Process]] = {}
+    for process in processes:
+        groups.setdefault(process["group"], []).append(process)
+    cores, memory = processes[0]["node_cores"], processes[0]["node_memory"]
+    return Host(
+        name=name,
+        cores=_least(_total(map(_cores_of_group, groups.values())), _allowed(processes), cores),
+        memory=_least(_total(_least(*(one["memory"] for one in group)) for group in groups.values()), memory),
+        node_cores=cores,
+        node_memory=memory,
+    )
+
+
+def _cores_of_group(processes: Sequence[Process]) -> int | None:
+    """Cores that the processes of one control group may use: those of its quota, else those that they may run on."""
+    quotas = [one["cores"] for one in processes if one["cores"] != _allowed([one])]
+    return _least(*quotas, _allowed(processes))
+
+
+def _allowed(processes: Iterable[Process]) -> int | None:
+    """Number of processors that one or another of the processes may run on; None where the system does not tell."""
+    mask = 0
+    for process in processes:
+        if process["affinity"] is None:
+            return None
+        mask |= int(process["affinity"], 16)
+    return mask.bit_count()
+
+
+def _least(*amounts: int | None) -> int | None:
+    """The least of the amounts that are known."""
+    return min((amount for amount in amounts if amount is not None), default=None)
+
+
+def _total(amounts: Iterable[int | None]) -> int | None:
+    """Sum of amounts; None where one is not known."""
+    known = list(amounts)
+    return None if None in known else sum(filter(None, known))

@@ -1,0 +1,113 @@
+"""What a process may use of its host, and how long the control groups (cgroups) that it is in have held it back.
+
+This module may be pickled by value. It uses the standard library, dask and distributed only.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+GROUPS_OF_PROCESS = "/proc/self/cgroup"
+ALL_GROUPS = "/sys/fs/cgroup"
+
+THROTTLED_UNITS = {"throttled_usec": 1e-6, "throttled_time": 1e-9}
+"""Seconds in the unit of what the second and the first version of control groups call the time."""
+
+
+def limits() -> dict[str, Any]:
+    """Cores and memory that this process may use, and those of its node; None is not known.
+
+    `affinity` is a hexadecimal mask of the processors it may run on. Processes with the same `group` share the quotas
+    of their control groups.
+    """
+    from dask.system import CPU_COUNT
+    from distributed.system import MEMORY_LIMIT
+
+    return {
+        "cores": CPU_COUNT,
+        "memory": MEMORY_LIMIT,
+        "node_cores": os.cpu_count(),
+        "node_memory": node_memory(),
+        "affinity": affinity(),
+        "group": zlib.crc32(_text(GROUPS_OF_PROCESS).encode()),
+    }
+
+
+def node_memory() -> int | None:
+    """Physical memory of this host in bytes; None where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def affinity() -> str | None:
+    """Processors that this process may run on, as a hexadecimal mask; None where the system does not tell."""
+    try:
+        return f"{sum(1 << processor for processor in os.sched_getaffinity(0)):x}"
+    except (AttributeError, OSError):
+        return None
+
+
+def throttling(of_process: str = GROUPS_OF_PROCESS, groups: str = ALL_GROUPS) -> tuple[float, int] | None:
+    """Seconds and periods for which the control groups of this process were throttled so far, over all processors.
+
+    A group is throttled with those above it, whose quota it shares. None where no group tells.
+
+    Parameters
+    ----------
+    of_process, groups : str
+        The system's file of the groups that this process is in, and its folder of all groups.
+    """
+    found = [told for path in _stat_files(of_process, groups) if (told := _throttled(_text(path))) is not None]
+    if not found:
+        return None
+    seconds, periods = zip(*found, strict=True)
+    return sum(seconds), sum(periods)
+
+
+def throttled_since(before: tuple[float, int] | None) -> tuple[float, int] | None:
+    """What was added to the throttling of this process; None where it was or is not known."""
+    now = throttling()
+    return None if now is None or before is None else (now[0] - before[0], now[1] - before[1])
+
+
+def _stat_files(of_process: str, groups: str) -> Iterator[str]:
+    """Paths at which the groups of this process may have their statistics, and those above them."""
+    for line in _text(of_process).splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "", "")[:3]
+        if not path:
+            continue
+        if controllers == "":
+            mounts = [f"{groups}/unified", groups]
+        elif "cpu" in controllers.split(","):
+            mounts = [f"{groups}/{controllers}", f"{groups}/cpu"]
+        else:
+            continue
+        mount = next(filter(os.path.isdir, mounts), None)
+        names = [name for name in path.split("/") if name]
+        if mount is not None:
+            yield from ("/".join([mount, *names[:depth], "cpu.stat"]) for depth in range(len(names) + 1))
+
+
+def _throttled(statistics: str) -> tuple[float, int] | None:
+    """Seconds and periods of throttling in a group's statistics; None where they do not tell."""
+    fields = dict(line.split(" ", 1) for line in statistics.splitlines() if " " in line)
+    for name, unit in THROTTLED_UNITS.items():
+        try:
+            return int(fields[name]) * unit, int(fields["nr_throttled"])
+        except (KeyError, ValueError):
+            continue
+    return None
+
+
+def _text(path: str) -> str:
+    """Contents of a file of the system's; none where it cannot be read."""
+    try:
+        with open(path) as file:  # noqa: PTH123  (as cheap as it can be)
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,202 @@
+"""Totals of events and bytes: from which source they come, and whether the sources agree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Final
+
+import pyarrow as pa
+
+from roastcoffea.metrics.catalogue import NotMeasuredError, Sourced
+from roastcoffea.metrics.facts import (
+    complete_sum,
+    counted_chunks,
+    of_finished_calls,
+    reason_of_absence,
+    recorded,
+    with_outcome,
+)
+from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
+from roastcoffea.records.run import FINISHED, Run, RunnerCall
+
+CHUNK_RECORDS: Final = "chunk records"
+CUSTOM_METRICS: Final = "custom_metrics of set_coffea_report"
+REPORT_SET: Final = "coffea report (set_coffea_report)"
+REPORTS_SEEN: Final = "coffea report (seen in the Runner call)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantity:
+    """What coffea's report and the records of chunks both count.
+
+    `columns` are those of chunks, of which the first one that is known for all chunks is taken.
+    """
+
+    metric: str
+    noun: str
+    in_report: str
+    in_custom: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+EVENTS: Final = Quantity(
+    metric="total_events", noun="events", in_report="entries", in_custom=("entries",), columns=("events",)
+)
+BYTES: Final = Quantity(
+    metric="total_bytes_read",
+    noun="bytes",
+    in_report="bytesread",
+    in_custom=("performance_counters", "num_requested_bytes"),
+    columns=("bytes_requested", "coffea_bytes_read"),
+)
+
+
+def total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
+    """Total over the run, from the first source that has it.
+
+    These are: `custom_metrics`, the report that was set unless it leaves Runner calls out, the reports of all Runner
+    calls, and the chunks that counted. Of bytes that were read, the chunks alone know where checkpoints were loaded.
+
+    Raises
+    ------
+    NotMeasuredError
+        No source has it.
+    """
+    custom = _custom_total(quantity, run)
+    if custom is not None:
+        return custom
+    if quantity is BYTES and (hits := _hits(chunks)):
+        of_chunks = _chunk_total(quantity, run, with_outcome(chunks, (OK,)))
+        return Sourced(of_chunks.value, f"{CHUNK_RECORDS}, without {hits} chunks loaded from checkpoints")
+    given = _given_total(quantity, run)
+    if given is not None and not _lacks_calls(given, _finished(run), _expected(quantity, run, chunks)):
+        return given
+    return _reported_total(quantity, run.calls) or _chunk_total(quantity, run, chunks)
+
+
+def disagreements(run: Run) -> Iterator[str]:
+    """What the sources of totals do not agree on, in words."""
+    try:
+        chunks = counted_chunks(recorded(run, "chunks"))
+    except NotMeasuredError:
+        chunks = None
+    for quantity in (EVENTS, BYTES):
+        expected = _expected(quantity, run, chunks)
+        given = _custom_total(quantity, run)
+        if given is None and not (quantity is BYTES and _hits(chunks)):
+            given = _given_total(quantity, run)
+        if given is not None and expected is not None and given.value != expected.value:
+            yield _disagreement(quantity, run, given, expected)
+    yield from _reports_against_chunks(run, chunks)
+
+
+def _disagreement(quantity: Quantity, run: Run, given: Sourced, expected: Sourced) -> str:
+    calls = _finished(run)
+    if given.source == REPORT_SET and _lacks_calls(given, calls, expected):
+        return (
+            f"the report of set_coffea_report has {given.value:,} of {expected.value:,} {quantity.noun}: "
+            f"{quantity.metric} and its rates cover all {len(calls)} Runner calls"
+        )
+    return (
+        f"{quantity.metric} is {given.value:,} by the {given.source}, "
+        f"but {expected.value:,} by the {expected.source}: the first is used"
+    )
+
+
+def _reports_against_chunks(run: Run, chunks: pa.Table | None) -> Iterator[str]:
+    """Whether coffea's reports have as many events as the chunks, where each of these has a record."""
+    calls = _finished(run)
+    reported = _reported_total(EVENTS, calls)
+    if reported is None or chunks is None or not calls or not _all_recorded(run, calls, chunks):
+        return
+    recorded_events = _chunk_total_or_none(EVENTS, run, of_finished_calls(run, chunks))
+    if recorded_events is not None and reported.value != recorded_events.value:
+        yield f"coffea's reports have {reported.value:,} events, and the records of chunks {recorded_events.value:,}"
+
+
+def _all_recorded(run: Run, calls: list[RunnerCall], chunks: pa.Table) -> bool:
+    """Whether each chunk that these calls handed out has a record of its end."""
+    ends = pa.concat_tables([chunks.select(["call"]), with_outcome(run.chunks, (SKIPPED,)).select(["call"])])
+    ended = {row["values"]: row["counts"] for row in ends["call"].value_counts().to_pylist()}
+    return all(call.chunks is not None and ended.get(call.id, 0) == call.chunks for call in calls)
+
+
+def _finished(run: Run) -> list[RunnerCall]:
+    """Runner calls that gave an output."""
+    return [call for call in run.calls if call.outcome == FINISHED]
+
+
+def _hits(chunks: pa.Table | None) -> int:
+    """Chunks that were loaded from a checkpoint: coffea's report repeats what they read once."""
+    return 0 if chunks is None else len(with_outcome(chunks, (CHECKPOINT,)))
+
+
+def _lacks_calls(given: Sourced, calls: list[RunnerCall], expected: Sourced | None) -> bool:
+    """Whether a report is of some of several Runner calls, and not of all."""
+    return expected is not None and len(calls) > 1 and given.value < expected.value
+
+
+def _expected(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced | None:
+    """Total over the Runner calls that gave an output; None where it is not known."""
+    calls = _finished(run)
+    if not calls:
+        return None
+    reported = _reported_total(quantity, calls)
+    if reported is not None or chunks is None:
+        return reported
+    return _chunk_total_or_none(quantity, run, of_finished_calls(run, chunks))
+
+
+def _custom_total(quantity: Quantity, run: Run) -> Sourced | None:
+    """Sum over the datasets of the user's own breakdown, where each of them has the number."""
+    if not isinstance(run.custom_metrics, Mapping):
+        return None
+    return _sum((_amount(dataset, *quantity.in_custom) for dataset in run.custom_metrics.values()), CUSTOM_METRICS)
+
+
+def _given_total(quantity: Quantity, run: Run) -> Sourced | None:
+    """Number in the report that was set."""
+    return _sum([_amount(run.coffea_report, quantity.in_report)], REPORT_SET)
+
+
+def _reported_total(quantity: Quantity, calls: Iterable[RunnerCall]) -> Sourced | None:
+    """Sum over the reports of these Runner calls, where each of them has the number."""
+    return _sum((_amount(call.report, quantity.in_report) for call in calls), REPORTS_SEEN)
+
+
+def _sum(amounts: Iterable[float | None], source: str) -> Sourced | None:
+    """Sum of amounts; None where there is none, or one is not known."""
+    given = list(amounts)
+    known = [amount for amount in given if amount is not None]
+    return Sourced(sum(known), source) if known and len(known) == len(given) else None
+
+
+def _chunk_total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
+    if chunks is None:
+        raise NotMeasuredError(f"no report of coffea, and no chunks: {reason_of_absence(run, 'chunks')}")
+    column = next((name for name in quantity.columns if not chunks[name].null_count), None)
+    if column is None:
+        raise NotMeasuredError(
+            "neither coffea's report nor the record of every chunk has it: turn on savemetrics in the Runner"
+        )
+    return Sourced(complete_sum(chunks, column, "chunks"), CHUNK_RECORDS)
+
+
+def _chunk_total_or_none(quantity: Quantity, run: Run, chunks: pa.Table) -> Sourced | None:
+    try:
+        return _chunk_total(quantity, run, chunks)
+    except NotMeasuredError:
+        return None
+
+
+def _amount(report: Any, *path: str) -> float | None:
+    """Number at a path of keys in what the user or coffea gave; None where there is no usable one."""
+    for name in path:
+        report = report.get(name) if isinstance(report, Mapping) else None
+    if not isinstance(report, Real) or isinstance(report, bool):
+        return None
+    amount = int(report) if isinstance(report, Integral) else float(report)
+    return amount if 0 <= amount < math.inf else None

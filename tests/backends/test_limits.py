@@ -1,0 +1,227 @@
+"""What processes may use of their host, and how they were throttled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from analyses import Jets
+from coffea.nanoevents import NanoAODSchema
+from coffea.processor import IterativeExecutor, Runner
+from dask.system import CPU_COUNT
+from distributed import Client
+from distributed.system import MEMORY_LIMIT
+
+from roastcoffea import MetricsCollector
+from roastcoffea.backends.hosts import hosts_of, with_more, with_throttling
+from roastcoffea.backends.limits import ALL_GROUPS, limits, throttling
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.run import Host
+from roastcoffea.records.workers import LIFETIME_COLUMNS
+
+GIB = 2**30
+
+
+def process(cores: int, affinity: str | None = "ffff", group: int = 0, host: str = "node", memory: int = 4) -> Any:
+    """A process on a machine of 16 cores and 64 GiB."""
+    amounts = {"cores": cores, "memory": memory * GIB, "node_cores": 16, "node_memory": 64 * GIB}
+    return {"host": host, "affinity": affinity, "group": group, **amounts}
+
+
+@pytest.mark.parametrize(
+    ("processes", "cores"),
+    [
+        ([process(16)] * 3, 16),
+        ([process(4)] * 3, 4),
+        ([process(4, group=1), process(4, group=2)], 8),
+        ([process(10, group=1), process(10, group=2)], 16),
+        ([process(2, "3")] * 3, 2),
+        ([process(2, "3"), process(2, "c")], 4),
+        ([process(8, "ff", group=1), process(8, "ff", group=2)], 8),
+        ([process(1, "ff", group=1), process(8, "ff", group=2)], 8),
+        ([process(1, "3", group=1), process(1, "c", group=2)], 2),
+        ([process(16, None)] * 2, 16),
+        ([process(4, None)] * 2, 4),
+    ],
+    ids=[
+        "no limits",
+        "one container",
+        "two containers",
+        "more than there is",
+        "shared processors",
+        "processors of their own",
+        "steps of one job",
+        "one with a quota",
+        "quotas below affinity",
+        "no affinity",
+        "no affinity and a quota",
+    ],
+)
+def test_cores_that_processes_may_use_together(processes: list[Any], cores: int) -> None:
+    (host,) = hosts_of(processes)
+    assert (host.cores, host.node_cores) == (cores, 16)
+
+
+def test_memory_is_shared_within_a_group() -> None:
+    shared, apart, much = (
+        hosts_of([process(1, group=first, memory=memory), process(1, group=second, memory=memory)])[0]
+        for first, second, memory in ((1, 1, 4), (1, 2, 4), (1, 2, 40))
+    )
+    assert (shared.memory, apart.memory, much.memory) == (4 * GIB, 8 * GIB, 64 * GIB)
+    assert shared.node_memory == 64 * GIB
+
+
+def test_hosts_are_told_apart_and_keep_what_they_had() -> None:
+    before = hosts_of([process(4, group=1, host="a"), process(4, group=2, host="a"), process(2, host="b")])
+    assert [(host.name, host.cores) for host in before] == [("a", 8), ("b", 2)]
+    after = with_more(before, hosts_of([process(4, group=1, host="a"), process(3, host="c")]))
+    assert [(host.name, host.cores) for host in after] == [("a", 8), ("b", 2), ("c", 3)]
+
+
+def test_limits_are_those_that_dask_knows() -> None:
+    found = limits()
+    assert (found["cores"], found["memory"], found["node_cores"]) == (CPU_COUNT, MEMORY_LIMIT, os.cpu_count())
+    (host,) = hosts_of([found | {"host": "here"}])
+    assert (host.cores, host.memory) == (CPU_COUNT, MEMORY_LIMIT)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1, reason="needs processors to choose of")
+@pytest.mark.parametrize("backend", ["local", "dask"])
+def test_a_run_on_some_processors_has_so_many_cores(backend: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import os
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+from distributed import Client
+from roastcoffea import MetricsCollector
+if __name__ == "__main__":
+    client = None if {backend == "local"} else Client(n_workers=1, threads_per_worker=1, dashboard_address=":0")
+    with MetricsCollector(client) as collector:
+        pass
+    (host,) = collector.measurement.run.environment.hosts
+    print(host.cores, host.node_cores)
+""")
+    ran = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True)
+    assert ran.stdout.split() == ["1", str(os.cpu_count())]
+
+
+# Throttling
+
+SECOND_VERSION = "usage_usec 5000000\nnr_periods 20\nnr_throttled 7\nthrottled_usec 1500000\n"
+FIRST_VERSION = "nr_periods 20\nnr_throttled 3\nthrottled_time 250000000\n"
+NO_QUOTAS = "usage_usec 5000000\nuser_usec 4000000\nsystem_usec 1000000\n"
+
+
+@pytest.mark.parametrize(
+    ("of_process", "statistics", "expected"),
+    [
+        ("0::/a/b\n", {"a/b": SECOND_VERSION}, (1.5, 7)),
+        ("0::/a/b\n", {"a/b": SECOND_VERSION, "a": SECOND_VERSION, "": NO_QUOTAS}, (3.0, 14)),
+        ("0::/\n", {"": SECOND_VERSION}, (1.5, 7)),
+        ("0::/docker/0123\n", {"": SECOND_VERSION}, (1.5, 7)),
+        ("3:cpu,cpuacct:/a\n1:memory:/b\n", {"cpu,cpuacct/a": FIRST_VERSION, "memory/b": FIRST_VERSION}, (0.25, 3)),
+        ("3:cpuacct,cpu:/a\n", {"cpu/a": FIRST_VERSION}, (0.25, 3)),
+        ("1:cpu:/a\n0::/a\n", {"cpu/a": FIRST_VERSION, "unified/a": NO_QUOTAS}, (0.25, 3)),
+        ("3:cpuset:/a\n", {"cpuset/a": FIRST_VERSION}, None),
+        ("0::/a\n", {"a": NO_QUOTAS}, None),
+        ("0::/a\n", {"a": "nr_throttled many\nthrottled_usec 1\n"}, None),
+        ("0::/a\n", {}, None),
+        ("", {}, None),
+        ("no groups\n0::/a\n", {"a": SECOND_VERSION}, (1.5, 7)),
+    ],
+)
+def test_throttling_is_that_of_all_groups_of_the_process(
+    tmp_path: Path, of_process: str, statistics: dict[str, str], expected: tuple[float, int] | None
+) -> None:
+    groups = tmp_path / "groups"
+    for path, text in statistics.items():
+        folder = groups / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cpu.stat").write_text(text)
+    file = tmp_path / "cgroup"
+    file.write_text(of_process)
+    assert throttling(str(file), str(groups)) == (expected and pytest.approx(expected))
+
+
+def test_where_the_system_has_no_groups_nothing_is_known(tmp_path: Path) -> None:
+    assert throttling(str(tmp_path / "cgroup"), str(tmp_path / "groups")) is None
+
+
+def test_throttling_stands_with_the_last_worker_of_an_address() -> None:
+    rows = [{"worker": "a"}, {"worker": "b"}, {"worker": "a"}, {"worker": "c"}]
+    table = with_throttling(table_of_rows(LIFETIME_COLUMNS, rows), {"a": (0.5, 2), "c": None, "gone": (1.0, 1)})
+    assert table["throttled_seconds"].to_pylist() == [None, None, 0.5, None]
+    assert table["throttled_periods"].to_pylist() == [None, None, 2, None]
+    empty = with_throttling(table_of_rows(LIFETIME_COLUMNS, []), {"a": (0.5, 2)})
+    assert empty.schema == pa.schema(table.schema)
+
+
+def test_workers_tell_of_their_throttling(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def throttled(dask_worker: Any) -> None:
+        (half,) = (plugin for name, plugin in dask_worker.plugins.items() if name.startswith("roastcoffea"))
+        half._throttled_before = None if half._throttled_before is None else (-2.0, -5)
+
+    with MetricsCollector(client) as collector:
+        client.run(throttled)
+    lifetimes = collector.measurement.lifetimes
+    if throttling() is None:
+        assert lifetimes["throttled_seconds"].isna().all()
+    else:
+        assert (lifetimes["throttled_seconds"] >= 2).all()
+        assert (lifetimes["throttled_periods"] >= 5).all()
+
+
+def test_processes_of_this_host_share_its_throttling(sample: dict[str, Any]) -> None:
+    runner = Runner(executor=IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=4000, metadata_cache={})
+    with MetricsCollector() as collector:
+        before = collector._backend._throttled_before
+        collector._backend._throttled_before = before and (before[0] - 2, before[1] - 5)
+        runner(sample, processor_instance=Jets())
+    (lifetime,) = collector.measurement.lifetimes.to_dict("records")
+    if before is None:
+        assert pd.isna(lifetime["throttled_seconds"])
+    else:
+        assert lifetime["throttled_seconds"] >= 2
+        assert lifetime["throttled_periods"] >= 5
+
+
+@pytest.fixture
+def group_with_quota() -> Iterator[Path]:
+    """A control group that may use a tenth of one core."""
+    folder = Path(ALL_GROUPS, "cpu", f"roastcoffea-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+        (folder / "cpu.cfs_quota_us").write_text("10000")
+    except OSError:
+        pytest.skip("no control group of ours can be made here")
+    yield folder
+    folder.rmdir()
+
+
+def test_a_process_whose_group_has_a_quota_is_throttled(group_with_quota: Path) -> None:
+    code = f"""
+import os
+from pathlib import Path
+Path({str(group_with_quota)!r}, "cgroup.procs").write_text(str(os.getpid()))
+from roastcoffea.backends.limits import throttling, throttled_since
+before = throttling()
+while throttled_since(before)[1] < 3:
+    pass
+print(*throttled_since(before))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    seconds, periods = ran.stdout.split()
+    assert float(seconds) > 0
+    assert int(periods) >= 3
+
+
+def test_hosts_of_older_records_have_no_machine() -> None:
+    host = Host(name="node", cores=8, memory=None)
+    assert host.node_cores is host.node_memory is None
