@@ -16,13 +16,15 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import RoastcoffeaError, noting
+from roastcoffea.interrupts import exit_in_any_case, interrupts_held, uninterrupted
 
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector
@@ -55,8 +57,8 @@ def record(folder: str | os.PathLike[str]) -> Iterator[Recorder]:
     [PosixPath('/home/me/runs/2026-11-21T120000Z-001')]
     """
     recorder = Recorder(folder)
-    recorder.start()
     try:
+        recorder.start()
         yield recorder
     finally:
         recorder.stop()
@@ -78,6 +80,10 @@ class Recorder:
 
     def start(self) -> None:
         """Record from now on; coffea is not loaded for it."""
+        with interrupts_held():
+            self._start()
+
+    def _start(self) -> None:
         self.recording = True
         if not _recorders:
             _tell_on_stderr()
@@ -87,10 +93,14 @@ class Recorder:
 
     def stop(self) -> None:
         """Record no more; a call that goes on is recorded to its end."""
+        uninterrupted(self._stop)
+
+    def _stop(self) -> None:
         self.recording = False
         while self._undo:
             self._undo.pop()()
-        _recorders.remove(self)
+        if self in _recorders:
+            _recorders.remove(self)
         if not _recorders:
             _be_silent()
             _be_deaf_to_termination()
@@ -98,7 +108,7 @@ class Recorder:
     def save_open(self, error: BaseException) -> None:
         """Save what has been seen of calls that go on."""
         for collector in list(self._open.values()):
-            self._close(collector, error)
+            self.close(collector, error)
 
     def _patch(self, module: ModuleType) -> None:
         runner = module.Runner
@@ -106,19 +116,11 @@ class Recorder:
 
         @functools.wraps(original)
         def run(runner_itself: Any, *args: Any, **kwargs: Any) -> Any:
-            collector = self._opened(runner_itself.executor) if self._takes_call() else None
-            if collector is None:
+            if not self._takes_call():
                 return original(runner_itself, *args, **kwargs)
-            error: BaseException | None = None
-            try:
-                # the collector's hook stands around this function now
-                return runner.run(runner_itself, *args, **kwargs)
-            except BaseException as raised:
-                error = raised
-                raise
-            finally:
-                self._close(collector, error)
-                error = None
+            with _Recording(self, runner_itself.executor) as is_measured:
+                # where it is measured, the collector's hook stands around this function now
+                return (runner.run if is_measured else original)(runner_itself, *args, **kwargs)
 
         def undo() -> None:
             if runner.run is run:
@@ -128,30 +130,25 @@ class Recorder:
         self._undo.append(undo)
 
     def _takes_call(self) -> bool:
-        return self.recording and not _in_dask_task() and not self._in_collector()
+        return self.recording and not _in_dask_task() and not _is_in_collector()
 
-    def _in_collector(self) -> bool:
-        """Whether a collector takes calls of this context: one of its own, or where it never had one, any but ours."""
-        from roastcoffea.instrument.hook import watched_beside
+    def collector_for(self, executor: Any) -> MetricsCollector:
+        """A collector for one Runner call of this context alone."""
+        from coffea.processor import DaskExecutor
 
-        return watched_beside([collector for recorder in _recorders for collector in list(recorder._open.values())])
+        from roastcoffea.collector import MetricsCollector
 
-    def _opened(self, executor: Any) -> MetricsCollector | None:
-        with noting(_warn, "a Runner call is not measured"):
-            from coffea.processor import DaskExecutor
+        collector = MetricsCollector(executor.client if isinstance(executor, DaskExecutor) else None)
+        collector.of_all_contexts = False
+        self._open[id(collector)] = collector
+        return collector
 
-            from roastcoffea.collector import MetricsCollector
+    def forget(self, collector: MetricsCollector) -> None:
+        """Save nothing of a collector that could not be entered."""
+        self._open.pop(id(collector), None)
 
-            collector = MetricsCollector(executor.client if isinstance(executor, DaskExecutor) else None)
-            self._open[id(collector)] = collector
-            try:
-                return collector.__enter__()
-            except BaseException:
-                del self._open[id(collector)]
-                raise
-        return None
-
-    def _close(self, collector: MetricsCollector, error: BaseException | None) -> None:
+    def close(self, collector: MetricsCollector, error: BaseException | None) -> None:
+        """Save what was measured of a Runner call, unless that is done already."""
         if self._open.pop(id(collector), None) is None:
             return
         with noting(_warn, "the measurement of a Runner call was lost"):
@@ -160,8 +157,49 @@ class Recorder:
             log.info("measured a Runner call: %s", self.saved[-1])
 
 
+class _Recording:
+    """Context in which one Runner call is measured, and at whose end the measurement is saved; or why not is told."""
+
+    def __init__(self, recorder: Recorder, executor: Any) -> None:
+        self._recorder = recorder
+        self._executor = executor
+        self._collector: MetricsCollector | None = None
+        self._is_open = False
+        self._awaited_end: Any = None
+
+    def __enter__(self) -> bool:
+        self._is_open = True
+        with noting(_warn, "a Runner call is not measured"):
+            collector = self._collector = self._recorder.collector_for(self._executor)
+            try:
+                collector.__enter__()
+            except BaseException:
+                self._recorder.forget(collector)
+                raise
+            return True
+        return False
+
+    @exit_in_any_case
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        uninterrupted(partial(self._close, error))
+
+    def _close(self, error: BaseException | None) -> None:
+        self._is_open, self._awaited_end = False, None
+        if self._collector is not None:
+            self._recorder.close(self._collector, error)
+
+
 def _warn(text: str) -> None:
     log.warning("%s", " ".join(text.split()))
+
+
+def _is_in_collector() -> bool:
+    """Whether an open collector takes the Runner calls of this context."""
+    from roastcoffea.instrument.hook import is_watched
+
+    return is_watched()
 
 
 def _in_dask_task() -> bool:

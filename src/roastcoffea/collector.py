@@ -7,14 +7,17 @@ import math
 import socket
 import time
 import uuid
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
@@ -23,6 +26,7 @@ from roastcoffea.backends.spans import RunSpan
 from roastcoffea.errors import RoastcoffeaError, error_text, noting
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.probe import Probe
+from roastcoffea.interrupts import exit_in_any_case, uninterrupted
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.checks import checked, with_report
 from roastcoffea.records.arrow import arrow_schema
@@ -38,6 +42,8 @@ TABLES = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "sampl
 FROM_CHUNKS = ("branch_reads", "sections")
 """Tables that hold parts of the records of chunks."""
 
+EQUAL_CHUNKS = "equal to another chunk (a file that is listed twice), one task for Dask, twice in coffea's report"
+
 OLD_OUTPUT_KEY = "__roastcoffea_metrics__"
 
 
@@ -45,7 +51,8 @@ class MetricsCollector:
     """Measures what runs inside of its `with`: on the cluster of a Dask client, or on this machine.
 
     The analysis needs no change: while the collector is open, Runner calls are noticed and their chunks are recorded.
-    After the `with` (also where it failed) `measurement` has everything. A collector measures once.
+    After the `with` (also where it failed) `measurement` has everything. A collector measures once. Ctrl-C while the
+    `with` is left takes effect when the measurement is there and the cluster is as it was.
 
     Parameters
     ----------
@@ -77,6 +84,9 @@ class MetricsCollector:
     >>> collector.print_summary()  # doctest: +SKIP
     """
 
+    of_all_contexts = True
+    """Whether Runner calls of threads that never had a collector are measured, too."""
+
     def __init__(  # noqa: PLR0917  (the order in which 0.1.2 took them, and ours behind)
         self,
         client: Any = None,
@@ -100,8 +110,12 @@ class MetricsCollector:
         self._report: Any = None
         self._custom: Any = None
         self._id = uuid.uuid4().hex
-        self._entered = False
+        self._entered = self._left = False
+        self._awaited_end: Any = None
+        self._start: float | None = None
+        self._began = math.nan
         self._measurement: Measurement | None = None
+        self._why_no_measurement = "there is no measurement yet: leave the with of the MetricsCollector first"
         self._live = LiveLine(self._progress, self.note) if live else None
 
     # the run
@@ -113,33 +127,54 @@ class MetricsCollector:
         self._entered = True
         try:
             self._open()
-        except BaseException:
-            self._span.__exit__()
-            self._backend.close()
+        except BaseException as error:
+            uninterrupted(partial(self._leave, error))
             raise
-        self._start, self._began = time.time(), time.perf_counter()
-        if self._live is not None:
-            self._live.start()
         return self
 
+    @exit_in_any_case
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        stop = self._start + time.perf_counter() - self._began
-        try:
-            self._close(error)
-        finally:
+        uninterrupted(partial(self._leave, error))
+
+    @property
+    def _is_open(self) -> bool:
+        return self._entered and not self._left
+
+    def _leave(self, error: BaseException | None) -> None:
+        """End all that `__enter__` began, whatever of it fails, and make the measurement."""
+        if self._left:
+            return
+        self._left, self._awaited_end = True, None
+        elapsed = time.perf_counter() - self._began
+        with noting(self.note, "Runner calls that went on were not recorded"):
+            if error is not None:
+                end_open_calls(self, error)
+        for end in (partial(unwatch, self), self._leave_span, self._backend.close):
+            with noting(self.note, "roastcoffea failed as the collector was left"):
+                end()
+        with noting(self.note, "the live line could not be taken away"):
             if self._live is not None:
                 self._live.stop()
-            self._measurement = Measurement(checked(self._seen(stop, error)))
+        if self._start is None:
+            self._why_no_measurement = "there is no measurement: the MetricsCollector could not be entered"
+        else:
+            self._measure(self._start, self._start + elapsed, error)
 
-    def _close(self, error: BaseException | None) -> None:
-        if error is not None:
-            with noting(self.note, "Runner calls that went on were not recorded"):
-                end_open_calls(self, error)
-        unwatch(self)
-        self._leave_span()
-        self._backend.close()
+    def _measure(self, start: float, stop: float, error: BaseException | None) -> None:
+        """Make the measurement of what was seen; where that fails, one that tells why."""
+
+        def note(problem: str) -> None:
+            self._why_no_measurement = f"there is no measurement: {problem}"
+            self.note(problem)
+
+        with noting(note, "roastcoffea failed as it put the records together"):
+            self._measurement = Measurement(checked(self._seen(start, stop, error)))
+            return
+        absent = dict.fromkeys((*TABLES, "asked", "span_metrics"), self.problems[-1])
+        with noting(note, "roastcoffea failed as it put the records together"):
+            self._measurement = Measurement(self._run(start, stop, error, {}, absent))
 
     def _progress(self) -> Progress:
         """How far the run has come, as far as records have come home."""
@@ -163,6 +198,9 @@ class MetricsCollector:
         except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
             self.note(f"the cluster is not seen: {error_text(problem)}")
         watch(self)
+        self._start, self._began = time.time(), time.perf_counter()
+        if self._live is not None:
+            self._live.start()
 
     def _leave_span(self) -> None:
         try:
@@ -230,8 +268,11 @@ class MetricsCollector:
         self._items_unseen = True
 
     def call_ended(self, call: RunnerCall) -> None:
-        """Take the record of a Runner call, and bring home what was seen of it."""
+        """Take the record of a Runner call."""
         self._calls.append(call)
+
+    def fetch_records(self) -> None:
+        """Get the records of Runner calls that have ended from where they are."""
         try:
             self._backend.drain()
         except Exception as problem:  # noqa: BLE001  (the analysis must go on)
@@ -245,14 +286,15 @@ class MetricsCollector:
 
     # what is made of it
 
-    def _seen(self, stop: float, error: BaseException | None) -> Run:
+    def _seen(self, start: float, stop: float, error: BaseException | None) -> Run:
         if not self._backend.was_open:
-            return self._run(stop, error, {}, dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not seen"))
+            absent = dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not seen")
+            return self._run(start, stop, error, {}, absent)
         tables: dict[str, Any] = {"asked": pa.concat_tables(self._asked)}
-        absent: dict[str, str] = {}
+        absent = {}
         for name in TABLES:
             with noting(self.note, f"the records of {name} could not be read"):
-                tables[name] = self._table(name, stop, tables.get("chunks"))
+                tables[name] = self._table(name, start, stop, tables.get("chunks"))
             if name not in tables:
                 absent[name] = self.problems[-1]
         absent = self._backend.absent | absent
@@ -261,12 +303,12 @@ class MetricsCollector:
         if self._items_unseen:
             absent["asked"] = "what was asked for was not recorded"
         with noting(self.note, "records of chunks and tasks could not be compared"):
-            absent |= self._reasons_against_chunks(tables["chunks"])
+            absent |= self._reasons_against_chunks(tables["chunks"], tables["asked"])
             if tables.get("tasks") is not None:
                 self._note_attempts_without_record(tables["tasks"], tables["chunks"])
-        return self._run(stop, error, tables, absent)
+        return self._run(start, stop, error, tables, absent)
 
-    def _table(self, name: str, stop: float, chunks: pa.Table | None) -> pa.Table | None:
+    def _table(self, name: str, start: float, stop: float, chunks: pa.Table | None) -> pa.Table | None:
         backend = self._backend
         if name == "chunks":
             backend.saw_chunks(backend.received.preprocessing())
@@ -280,59 +322,76 @@ class MetricsCollector:
         if name == "tasks":
             return backend.tasks()
         if name in ("lifetimes", "pauses"):
-            return getattr(backend, name)(self._start, stop)
+            return getattr(backend, name)(start, stop)
         return backend.samples() if self._interval is not None else None
 
-    def _reasons_against_chunks(self, chunks: pa.Table) -> dict[str, str]:
+    def _reasons_against_chunks(self, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
         """Why no number can be made of the records of chunks, where that is so; what they lack is noted."""
-        running = len(self._began_calls) - len(self._calls)
+        running = len(set(self._began_calls) - {call.id for call in self._calls})
         if running:
             self.chunks_unseen(f"{running} Runner call(s) still ran when the collector was left")
         if self._chunks_unseen is not None:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), self._chunks_unseen)
         if not self._calls:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was seen")
-        self._note_chunks_without_record(chunks)
+        self._note_chunks_without_record(chunks, asked)
         return {}
 
-    def _note_chunks_without_record(self, chunks: pa.Table) -> None:
-        rows = zip(*(chunks[name].to_pylist() for name in ("call", "key", "id", "outcome")), strict=True)
-        ended = {(call, identity if key is None else key) for call, key, identity, outcome in rows if outcome != ERROR}
-        reason = (
-            "equal chunks (a file that is listed twice) are one task for Dask, which coffea's report counts twice"
-            if self._backend.kind == "dask"
-            else "they did not come home from where the chunks ran"
-        )
+    def _note_chunks_without_record(self, chunks: pa.Table, asked: pa.Table) -> None:
+        recorded = _ended_chunks(chunks)
         for call in self._calls:
-            lacking = (call.chunks or 0) - sum(of_call == call.id for of_call, _ in ended)
+            lacking = (call.chunks or 0) - recorded.get(call.id, 0)
             if call.outcome == FINISHED and lacking > 0:
-                self.note(f"{lacking} of {call.chunks} chunks have no record of their own: {reason}")
+                equal = min(lacking, _equal_chunks(asked, call.id)) if self._backend.kind == "dask" else 0
+                self.note(
+                    f"{lacking} of {call.chunks} chunks have no record of their own: "
+                    f"{'; '.join(self._reasons_for_lack(equal, lacking - equal))}"
+                )
+
+    def _reasons_for_lack(self, equal: int, others: int) -> Iterator[str]:
+        """Why chunks have no record: those that are equal to another one, and the others."""
+        if equal:
+            yield f"{EQUAL_CHUNKS}: {equal}"
+        dropped, refused = self._backend.dropped.get("chunks", 0), self._backend.refused
+        if others and dropped:
+            yield f"records that were dropped on the scheduler: {dropped}"
+        if others and refused:
+            yield f"entries of the scheduler's log that were refused: {refused}"
+        if others > dropped + refused:
+            yield f"for an unknown reason: {others - dropped - refused}"
 
     def _note_attempts_without_record(self, tasks: pa.Table, chunks: pa.Table) -> None:
-        recorded = set(zip(chunks["key"].to_pylist(), chunks["run_id"].to_pylist(), strict=True))
-        columns = (tasks[name].to_pylist() for name in ("kind", "outcome", "key", "run_id"))
-        lacking = Counter(
-            outcome
-            for kind, outcome, *attempt in zip(*columns, strict=True)
-            if kind == PROCESSOR and tuple(attempt) not in recorded
-        )
-        for outcome, attempts in lacking.items():
+        attempts = tasks.filter(pc.equal(tasks["kind"], PROCESSOR))
+        lacking = attempts["outcome"].filter(pa.array(~_are_among(attempts, chunks, ("key", "run_id"))))
+        for count in lacking.value_counts().to_pylist():
             self.note(
-                f"{attempts} attempt(s) of chunks left no record (the task's outcome: {outcome}): "
+                f"{count['counts']} attempt(s) of chunks left no record (the task's outcome: {count['values']}): "
                 "the sums over chunks lack what they used"
             )
 
-    def _run(self, stop: float, error: BaseException | None, tables: dict[str, Any], absent: dict[str, str]) -> Run:
+    def _run(
+        self,
+        start: float,
+        stop: float,
+        error: BaseException | None,
+        tables: dict[str, Any],
+        absent: dict[str, str],
+    ) -> Run:
         backend = self._backend
+        environment, notes = Environment(versions={}, client_host=None), []
+        with noting(self.note, "the environment of the run could not be described"):
+            environment = Environment(versions=_versions(), client_host=socket.gethostname(), hosts=backend.hosts)
+        with noting(self.note, "the problems that the backend met could not be listed"):
+            notes = backend.notes()
         return Run(
             id=self._id,
             name=None,
-            start=self._start,
+            start=start,
             stop=stop,
             outcome=FINISHED if error is None else FAILED,
             error=None if error is None else error_text(error),
             backend=backend.kind,
-            environment=Environment(versions=_versions(), client_host=socket.gethostname(), hosts=backend.hosts),
+            environment=environment,
             sampling_interval=self._interval,
             calls=tuple(self._calls),
             **tables,
@@ -344,15 +403,14 @@ class MetricsCollector:
             scheduler_clock_offset=backend.clock_offset,
             dropped=backend.dropped,
             absent=redacted_values(absent),
-            problems=(*self.problems, *map(redacted, backend.notes())),
+            problems=tuple(map(redacted, (*self.problems, *notes))),
         )
 
     @property
     def measurement(self) -> Measurement:
         """What was measured; it is there once the `with` has been left."""
         if self._measurement is None:
-            text = "there is no measurement yet: leave the with of the MetricsCollector first"
-            raise RoastcoffeaError(text)
+            raise RoastcoffeaError(self._why_no_measurement)
         return self._measurement
 
     def _repr_html_(self) -> str:
@@ -430,6 +488,34 @@ class MetricsCollector:
         """Take what older versions left in an output out of it, in place."""
         if isinstance(output, dict):
             output.pop(OLD_OUTPUT_KEY, None)
+
+
+def _ended_chunks(chunks: pa.Table) -> dict[str, int]:
+    """Number of chunks that have a record of their end, by Runner call; attempts of one task are one chunk."""
+    ended = chunks.filter(pc.fill_null(pc.not_equal(chunks["outcome"], ERROR), True))
+    tasks = ended.filter(pc.is_valid(ended["key"])).group_by("call").aggregate([("key", "count_distinct")])
+    others = ended.filter(pc.is_null(ended["key"])).group_by("call").aggregate([("id", "count_distinct")])
+    counts: dict[str, int] = {}
+    for table, column in ((tasks, "key_count_distinct"), (others, "id_count_distinct")):
+        for call, number in zip(table["call"].to_pylist(), table[column].to_pylist(), strict=True):
+            counts[call] = counts.get(call, 0) + number
+    return counts
+
+
+def _equal_chunks(asked: pa.Table, call: str) -> int:
+    """How many of the chunks that a Runner call asked for equal another one of it."""
+    chunks = asked.filter(pc.and_(pc.equal(asked["call"], call), pc.is_valid(asked["entry_start"])))
+    return len(chunks) - len(chunks.group_by(chunks.column_names).aggregate([]))
+
+
+def _are_among(rows: pa.Table, others: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """For each row, whether another table has its values in these columns; null equals null."""
+    codes = np.zeros(len(rows) + len(others), np.int64)
+    for name in columns:
+        values = pa.chunked_array([*rows[name].chunks, *others[name].chunks], rows[name].type).combine_chunks()
+        found = values.dictionary_encode(null_encoding="encode")
+        codes = codes * len(found.dictionary) + found.indices.to_numpy()
+    return np.isin(codes[: len(rows)], codes[len(rows) :])
 
 
 def _backend(client: Any, backend: str | None) -> AbstractMetricsBackend:

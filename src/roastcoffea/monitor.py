@@ -17,6 +17,7 @@ from distributed.utils import key_split_group
 
 from roastcoffea.backends.monitoring import History, MonitorBackend
 from roastcoffea.errors import RoastcoffeaError, error_text, noting
+from roastcoffea.interrupts import exit_in_any_case, uninterrupted
 from roastcoffea.measurement import Measurement, frame_of
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
@@ -229,6 +230,10 @@ class Watch:
         self.backend = MonitorBackend(client, worker_view)
         self.stop: float | None = None
         self._drawn: list[Snapshot] | None = None
+        self.start = time.time()
+
+    def open(self) -> None:
+        """Begin the period."""
         self.backend.open(None)
         self.start = time.time()
 
@@ -312,6 +317,7 @@ class TaskMonitor:
         self._source = client_or_scheduler
         self._own_client: Client | None = None
         self._watch: Watch | None = None
+        self._awaited_end: Any = None
         self._past: list[Watch] = []
         self._problems: list[str] = []
 
@@ -321,10 +327,15 @@ class TaskMonitor:
         self.start()
         return self
 
+    @exit_in_any_case
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._watch is not None
 
     def __repr__(self) -> str:
         return f"<TaskMonitor: {'stopped' if self._watch is None else 'running'}>"
@@ -345,12 +356,26 @@ class TaskMonitor:
         try:
             with noting(self._note, "the cluster is not seen"):
                 self._watch = Watch(self._client(), self.worker_view)
-        finally:
-            if self._watch is None:
-                self._close_own_client()
+                self._watch.open()
+                return
+        except BaseException:
+            uninterrupted(self._give_up)
+            raise
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Leave a cluster that could not be watched as it was."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.close()
+        self._close_own_client()
 
     def stop(self) -> None:
         """Bring home what was seen, and leave the cluster as it was. It does nothing where nothing runs."""
+        uninterrupted(self._stop)
+
+    def _stop(self) -> None:
+        self._awaited_end = None
         if self._watch is None:
             return
         watch, self._watch = self._watch, None

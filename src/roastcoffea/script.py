@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from roastcoffea.auto import Recorder
 from roastcoffea.errors import noting
 
-BETWEEN = ("roastcoffea.auto", "roastcoffea.instrument.")
+BETWEEN = ("roastcoffea.auto", "roastcoffea.instrument.", "roastcoffea.interrupts")
 """Beginnings of the names of modules whose frames stand between those of the script and coffea as it is measured."""
 
 

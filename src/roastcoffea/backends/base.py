@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from roastcoffea.backends.received import ReceivedRecords
+from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Host
 from roastcoffea.records.tracking import tracking_data
@@ -24,7 +25,14 @@ class AbstractMetricsBackend(ABC):
     kind: ClassVar[str]
     """Name of the backend in a run."""
 
+    refused: int
+    """Entries of the scheduler's log that were refused: they were not what they must be."""
+
     def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget what was seen, and take a new name."""
         self.name = f"roastcoffea-{uuid.uuid4().hex[:12]}"
         self.problems: list[str] = []
         self.dropped: dict[str, int] = {}
@@ -36,11 +44,12 @@ class AbstractMetricsBackend(ABC):
         self.span_metrics: dict[tuple[Any, ...], float] | None = None
         self.span_metrics_per_worker: dict[str, dict[tuple[Any, ...], float]] | None = None
         self.was_open = False
+        self._open = False
         self._began = time.time()
 
     @abstractmethod
     def open(self, interval: float | None, span: str | None = None) -> None:
-        """Begin to watch the workers.
+        """Begin to watch the workers; what was seen in an earlier period is forgotten.
 
         Parameters
         ----------
@@ -48,7 +57,19 @@ class AbstractMetricsBackend(ABC):
             Seconds between samples of the workers; None for no samples.
         span
             Identity of the Dask span of the run.
+
+        Raises
+        ------
+        RoastcoffeaError
+            It watches already.
         """
+
+    def _begin(self) -> None:
+        if self._open:
+            text = "this backend watches the workers already: stop it first"
+            raise RoastcoffeaError(text)
+        if self.was_open:
+            self._reset()
 
     @abstractmethod
     def drain(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -9,8 +10,9 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, Final
 
@@ -27,7 +29,8 @@ from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.backends.scheduler import CollectorPlugin, call_plugin, metrics_of_span, register, survey
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.worker import WorkerHalf, flush
-from roastcoffea.errors import noting
+from roastcoffea.errors import RoastcoffeaError, error_text, noting
+from roastcoffea.interrupts import interrupts_held
 from roastcoffea.records.tracking import tracking_data
 
 DRAIN_INTERVAL: Final = 1.0
@@ -43,8 +46,16 @@ SCHEDULER_TIMEOUT: Final = 10.0
 LEAVE_WAIT: Final = 0.25
 """Seconds to wait for the workers to drop our plugin; it goes on without us."""
 
-LOST: Final = (OSError, RuntimeError)
-"""What a call of a scheduler that is gone may raise; a timeout is an OSError."""
+THREAD_TIMEOUT: Final = 2.0
+"""Seconds to wait for the thread that drains, which may itself wait for a scheduler that does not answer."""
+
+
+class NoAnswerError(RoastcoffeaError, ConnectionError):
+    """The plugin on the scheduler cannot be asked; the text says why."""
+
+
+class SchedulerSideError(RoastcoffeaError):
+    """Code of ours failed on the scheduler; the text is that of its error."""
 
 
 class DaskMetricsBackend(AbstractMetricsBackend):
@@ -77,11 +88,14 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         if client.status != "running":
             text = f"roastcoffea needs a connected distributed.Client; this one is {client.status}"
             raise ValueError(text)
-        super().__init__()
         self.client = client
         self._carried = carried
+        super().__init__()
+
+    def _reset(self) -> None:
+        super()._reset()
         self.token = secrets.token_hex(16)
-        self.log = ClusterLog()
+        self.log: ClusterLog = self._new_log()
         self._round_trip = math.inf
         self._received = 0
         self._heard = time.time()
@@ -91,7 +105,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self._throttled: dict[str, tuple[float, int] | None] = {}
         """What each worker that was there at the end says of its throttling."""
         self._scheduler_package: str | None = None
-        self._open = False
+        self._registering: Future[Any] | None = None
         self._draining = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -108,26 +122,18 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         span
             Identity of the Dask span of the run.
         """
+        self._begin()
         answer = self._on_scheduler(survey, flush=_pickled(flush), timeout=WORKERS_TIMEOUT)
         self._scheduler_package = answer["package"]
         self._learn_environment(answer)
-        plugin = self._scheduler_half(interval, span)
-        try:
-            self._on_scheduler(
-                register,
-                plugin=plugin if self._scheduler_package == roastcoffea.__version__ else ByValue(plugin),
-                worker_plugin=self._worker_plugin(answer),
-                timeout=WORKERS_TIMEOUT,
-            )
-        except BaseException:
-            with suppress(*LOST):
-                self._leave()
-            raise
-        self._open = self.was_open = True
+        self._register(self._scheduler_half(interval, span), self._worker_plugin(answer))
         self._began = time.time()
         self.drain()
-        self._thread = threading.Thread(target=self._keep_draining, name=self.name, daemon=True)
-        self._thread.start()
+        with interrupts_held():
+            self._thread = threading.Thread(
+                target=self._keep_draining, args=(self._ended,), name=self.name, daemon=True
+            )
+            self._thread.start()
 
     def drain(self) -> None:
         """Take home what the scheduler's plugin has seen so far."""
@@ -136,16 +142,18 @@ class DaskMetricsBackend(AbstractMetricsBackend):
                 pass
 
     def close(self) -> None:
-        """Take the plugins away and keep what they saw; what could not be had is noted."""
+        """Take the plugins away and keep what they saw; what could not be had is noted.
+
+        It does not take longer than `SCHEDULER_TIMEOUT` and a few seconds, but for records that still come home.
+        """
         self._ended.set()
         if self._open:
-            try:
-                self._finish()
-            except Exception as problem:  # noqa: BLE001  (an error of ours must not hide one of the analysis)
-                self._lose(problem)
-            self._open = False
+            self._finish()
+        elif self._registering is not None:
+            self._leave_in_background()
+        self._open = False
         if self._thread is not None:
-            self._thread.join(SCHEDULER_TIMEOUT)
+            self._thread.join(THREAD_TIMEOUT)
 
     def reaches(self, executor: Any) -> bool:
         """Whether this is a Dask executor whose tasks run on this cluster."""
@@ -202,6 +210,9 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self.close()
         return tracking_data(self.samples(), self.lifetimes(self._began, time.time()))
 
+    def _new_log(self) -> ClusterLog:
+        return ClusterLog()
+
     def create_span(self, name: str) -> dict[str, Any]:
         return {"context": RunSpan(name), "name": name}
 
@@ -217,18 +228,74 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     # how it does that
 
     def _on_scheduler(self, function: Callable[..., Any], **arguments: Any) -> Any:
-        if self.client.status != "running":
-            text = f"the client is {self.client.status}"
-            raise ConnectionError(text)
-        run = self.client._run_on_scheduler  # the public one has no timeout
-        return self.client.sync(run, _portable(function), callback_timeout=SCHEDULER_TIMEOUT, **arguments)
+        return self._answer(function, arguments, SCHEDULER_TIMEOUT)
 
-    def _ask(self, method: str, **arguments: Any) -> dict[str, Any]:
-        answer = self._on_scheduler(call_plugin, name=self.name, method=method, arguments=arguments)
+    def _answer(self, function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float) -> Any:
+        """What a function of ours gives on the scheduler.
+
+        Raises
+        ------
+        NoAnswerError
+            There is no connection, or no answer in time.
+        SchedulerSideError
+            The function failed.
+        """
+        call = self._call(function, arguments)
+        try:
+            return self._result(call, timeout)
+        finally:
+            call.cancel()
+
+    def _call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Future[Any]:
+        """Begin to call a function of ours on the scheduler."""
+        if self.client.status != "running":
+            raise _lost(f"the client is {self.client.status}")
+        # client.sync would cancel what is interrupted, also where the scheduler has got it already
+        asked = self.client._run_on_scheduler(_portable(outcome), called=_portable(function), arguments=arguments)
+        try:
+            return asyncio.run_coroutine_threadsafe(asked, self.client.loop.asyncio_loop)
+        except RuntimeError as problem:  # the loop was closed with the client
+            asked.close()
+            raise _lost(error_text(problem)) from problem
+
+    def _result(self, call: Future[Any], timeout: float) -> Any:
+        try:
+            answer = call.result(timeout)
+        except (OSError, CancelledError) as problem:
+            raise _lost(error_text(problem) if call.done() else f"no answer within {timeout:g} s") from problem
+        except (AttributeError, RuntimeError) as problem:
+            # a client that was closed meanwhile has no scheduler to call any more, or its loop takes nothing
+            if self.client.status == "running":
+                raise
+            raise _lost(f"the client is {self.client.status}") from problem
+        if "error" in answer:
+            raise SchedulerSideError(answer["error"])
+        return answer["result"]
+
+    def _ask(self, method: str, patience: float = SCHEDULER_TIMEOUT, /, **arguments: Any) -> dict[str, Any]:
+        """What a method of the plugin on the scheduler gives."""
+        answer = self._answer(call_plugin, {"name": self.name, "method": method, "arguments": arguments}, patience)
         if answer is None:
             text = "the scheduler no longer has the collector's plugin"
-            raise ConnectionError(text)
+            raise NoAnswerError(text)
         return dict(answer)
+
+    def _register(self, plugin: CollectorPlugin, worker_plugin: bytes) -> None:
+        """Put the plugins in place; where that fails or is interrupted, they go as soon as they are there."""
+        arguments = {
+            "plugin": plugin if self._scheduler_package == roastcoffea.__version__ else ByValue(plugin),
+            "worker_plugin": worker_plugin,
+            "timeout": WORKERS_TIMEOUT,
+        }
+        try:
+            with interrupts_held():
+                self._registering = self._call(register, arguments)
+            self._result(self._registering, SCHEDULER_TIMEOUT)
+            with interrupts_held():
+                self._registering, self._open, self.was_open = None, True, True
+        except BaseException:
+            self._leave_in_background()
+            raise
 
     def _scheduler_half(self, interval: float | None, span: str | None) -> CollectorPlugin:
         return CollectorPlugin(self.name, self.client.id, interval, span, self.token)
@@ -264,48 +331,90 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         asked = time.time()
         answer = self._ask("drain", limit=DRAIN_BYTES, received=self._received)
         answered = time.time()
+        if not self._open:  # nobody waits for it any more
+            return False
         if answered - asked < self._round_trip:
             self._round_trip = answered - asked
             self.clock_offset = answer["time"] - (asked + answered) / 2
         return self._take(answer)
 
     def _take(self, answer: Mapping[str, Any]) -> bool:
-        if answer["at"] == self._received:
-            self._received += len(answer["data"])
-            self.log.feed(answer["data"])
+        """Take entries of the log; give whether there are more."""
+        with interrupts_held():
+            return self._take_whole(answer)
+
+    def _take_whole(self, answer: Mapping[str, Any]) -> bool:
+        if answer["at"] != self._received:
+            text = f"the scheduler gave its log from byte {answer['at']} on, where {self._received} were received"
+            raise RoastcoffeaError(text)
+        self._received += len(answer["data"])
+        self.log.feed(answer["data"])
         self._heard = time.time()
         self.dropped = dict(answer["dropped"])
         self._failures = answer["failures"]
         self.refused = answer["refused"]
         return bool(answer["more"])
 
-    def _keep_draining(self) -> None:
-        while not self._ended.wait(DRAIN_INTERVAL):
+    def _keep_draining(self, ended: threading.Event) -> None:
+        while not ended.wait(DRAIN_INTERVAL):
             # what is not had now is had a second later; what is lost at the end is noted then
-            with noting(self._note, "records of the cluster could not be read"), suppress(*LOST):
+            with noting(self._note, "records of the cluster could not be read"), suppress(NoAnswerError):
                 self.drain()
 
     def _finish(self) -> None:
-        with self._draining:
-            answer = self._ask(
-                "finish",
-                flush=_pickled(flush),
-                timeout=WORKERS_TIMEOUT,
-                limit=DRAIN_BYTES,
-                received=self._received,
-            )
-            more = self._take(answer)
-            while more:
-                more = self._drain_some()
-        self._learn_fine_metrics(answer)
-        self._leave()
+        try:
+            self._fetch_last()
+        except NoAnswerError as problem:
+            self._lose(str(problem))
+        else:
+            self._leave()
+
+    def _fetch_last(self) -> None:
+        """Get what the plugins still have; what fails for a reason of ours is noted, and takes nothing else with it."""
+        end = time.monotonic() + SCHEDULER_TIMEOUT
+        answer = None
+        if not self._draining.acquire(timeout=SCHEDULER_TIMEOUT):
+            raise _lost(f"no answer within {SCHEDULER_TIMEOUT:g} s")
+        try:
+            with _faults_noted(self._no_fine_metrics, "roastcoffea failed as the workers were asked for the last time"):
+                answer = self._ask(
+                    "finish",
+                    max(end - time.monotonic(), SCHEDULER_TIMEOUT / 2),
+                    flush=_pickled(flush),
+                    timeout=WORKERS_TIMEOUT,
+                    limit=DRAIN_BYTES,
+                    received=self._received,
+                )
+                self._learn_fine_metrics(answer)
+            with _faults_noted(self._note, "roastcoffea failed as the last records were fetched"):
+                more = answer is None or self._take(answer)
+                while more:
+                    more = self._drain_some()
+        finally:
+            self._draining.release()
+
+    def _no_fine_metrics(self, reason: str) -> None:
+        self._note(reason)
+        if self.span_metrics is None:
+            self.absent["span_metrics"] = reason
 
     def _leave(self) -> None:
-        self._on_scheduler(call_plugin, name=self.name, method="stop", arguments={"wait": LEAVE_WAIT})
+        arguments = {"name": self.name, "method": "stop", "arguments": {"wait": LEAVE_WAIT}}
+        with _faults_noted(self._note, "roastcoffea failed as its plugins were removed"):
+            try:
+                self._answer(call_plugin, arguments, SCHEDULER_TIMEOUT / 2)
+            except NoAnswerError as problem:
+                self._note(f"{problem}: the plugins are removed as soon as the scheduler answers")
+                self._leave_in_background()
 
-    async def _leave_late(self) -> None:
-        """Take the plugins away when the scheduler answers again."""
-        arguments = {"name": self.name, "method": "stop", "arguments": {}}
+    def _leave_in_background(self) -> None:
+        """Have the plugins taken away when the scheduler answers again."""
+        self.client.loop.add_callback(self._leave_late, self.name, self._registering)
+
+    async def _leave_late(self, name: str, registering: Future[Any] | None) -> None:
+        if registering is not None:
+            await asyncio.wait([asyncio.wrap_future(registering)])
+        arguments = {"name": name, "method": "stop", "arguments": {}}
         with noting(logging.getLogger(__name__).info, "the collector's plugin could not be removed"):
             await self.client._run_on_scheduler(_portable(call_plugin), **arguments)
 
@@ -336,13 +445,12 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         elif not answer["complete"]:
             self.problems.append("the fine metrics lack a part of what the workers counted")
 
-    def _lose(self, problem: BaseException) -> None:
-        reason = f"the connection to the cluster was lost ({type(problem).__name__}: {problem})"
+    def _lose(self, reason: str) -> None:
         self.absent["lifetimes"] = reason
         if self.span_metrics is None:
             self.absent["span_metrics"] = reason
         self._note(f"{reason}: what happened after the last drain is not known")
-        self.client.loop.add_callback(self._leave_late)
+        self._leave_in_background()
 
     def _note_missing_package(self) -> None:
         reason = (
@@ -361,6 +469,32 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             notes.append(f"{self.refused} message(s) that others sent to the collector's topic were refused")
         notes += [f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in self.dropped.items()]
         return notes
+
+
+def _lost(reason: str) -> NoAnswerError:
+    return NoAnswerError(f"the connection to the cluster was lost ({reason})")
+
+
+@contextmanager
+def _faults_noted(note: Callable[[str], None], what: str) -> Iterator[None]:
+    """Go on where the block fails, and note what could not be done; a scheduler that does not answer ends more."""
+    try:
+        yield
+    except NoAnswerError:
+        raise
+    except Exception as problem:  # noqa: BLE001  (an error of ours must not hide one of the analysis)
+        note(f"{what}: {error_text(problem)}")
+
+
+async def outcome(
+    called: Callable[..., Any], arguments: Mapping[str, Any], dask_scheduler: Any = None
+) -> dict[str, Any]:
+    """What a function gives on the scheduler, or the text of its error, which is no error of the connection then."""
+    try:
+        result = called(**arguments, dask_scheduler=dask_scheduler)
+        return {"result": await result if asyncio.iscoroutine(result) else result}
+    except Exception as problem:  # noqa: BLE001  (it is raised again on the client)
+        return {"error": error_text(problem)}
 
 
 @cache

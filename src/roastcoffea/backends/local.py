@@ -22,6 +22,7 @@ from roastcoffea.backends.limits import limits, throttled_since, throttling
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
 from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.errors import noting
+from roastcoffea.interrupts import interrupts_held
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, THROTTLED
 
@@ -54,8 +55,8 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     kind = "local"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def _reset(self) -> None:
+        super()._reset()
         self.absent |= dict.fromkeys(("tasks", "span_metrics"), NO_TASKS)
         self._received = ReceivedRecords()
         self._tree = ProcessTree()
@@ -67,7 +68,6 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
         self._busy: dict[str, tuple[Numbers, Numbers]] = {}
-        self._open = False
         self._throttled_before: tuple[float, int] | None = None
         self._throttled: tuple[float, int] | None = None
         """Throttling of this process, whose control groups those of the analysis share."""
@@ -77,14 +77,16 @@ class LocalMetricsBackend(AbstractMetricsBackend):
     # the life of a collector
 
     def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
+        self._begin()
         self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
         self._throttled_before = throttling()
         self._interval = interval
         self._look(sample=interval is not None)
-        self._open = self.was_open = True
         self._began = time.time()
-        self._thread = threading.Thread(target=self._keep_looking, name=self.name, daemon=True)
-        self._thread.start()
+        with interrupts_held():
+            self._open = self.was_open = True
+            self._thread = threading.Thread(target=self._keep_looking, name=self.name, daemon=True)
+            self._thread.start()
 
     def drain(self) -> None:
         """Look now: a pool may end with the Runner call that made it."""

@@ -168,8 +168,10 @@ class MonitorBackend(DaskMetricsBackend):
 
     def __init__(self, client: Any, worker_view: bool) -> None:
         super().__init__(client)
-        self.log = StateLog()
         self._worker_view = worker_view
+
+    def _new_log(self) -> StateLog:
+        return StateLog()
 
     def history(self) -> History:
         """States of tasks so far."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import dask
 from distributed.spans import span
 
+from roastcoffea.interrupts import exit_in_any_case, interrupts_held, uninterrupted
 from roastcoffea.records.wire import ANNOTATION
 
 
@@ -29,8 +31,15 @@ class RunSpan:
         self.id: str | None = None
         self._annotation: dict[str, tuple[str, ...]] = {}
         self._open = ExitStack()
+        self._is_open = False
+        self._awaited_end: Any = None
 
     def __enter__(self) -> str:
+        with interrupts_held():
+            self._is_open = True
+            return self._enter()
+
+    def _enter(self) -> str:
         self.id = str(self._open.enter_context(span(self.name)))
         self._annotation = dask.get_annotations()["span"]
         if self.topic is not None:
@@ -39,7 +48,12 @@ class RunSpan:
             self._open.enter_context(dask.annotate(**{ANNOTATION: mark}))
         return self.id
 
+    @exit_in_any_case
     def __exit__(self, *exception: object) -> None:
+        uninterrupted(self._leave)
+
+    def _leave(self) -> None:
+        self._is_open, self._awaited_end = False, None
         self._open.close()
 
     @contextmanager

@@ -33,6 +33,7 @@ from roastcoffea.errors import error_text, noting
 from roastcoffea.instrument.carried import CarriedProbe
 from roastcoffea.instrument.channels import spooled, taken_from
 from roastcoffea.instrument.probe import Probe
+from roastcoffea.interrupts import interrupts_held, whole
 from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
 from roastcoffea.records.tasks import PREPROCESSING
 from roastcoffea.records.wire import ANNOTATION
@@ -49,6 +50,10 @@ class Watcher(Protocol):
     @property
     def topic(self) -> str:
         """Name of the plugin that takes this collector's records, unique to the collector."""
+
+    @property
+    def of_all_contexts(self) -> bool:
+        """Whether it also measures Runner calls of contexts, such as threads, that never had a collector."""
 
     def out_of_reach(self, executor: Any) -> str | None:
         """Why what runs on this executor is no part of what the collector sees; None where it is."""
@@ -77,6 +82,9 @@ class Watcher(Protocol):
     def call_ended(self, call: RunnerCall) -> None:
         """Take the record of a Runner call."""
 
+    def fetch_records(self) -> None:
+        """Get the records of Runner calls that have ended from where they are."""
+
     def note(self, problem: str) -> None:
         """Take note of what could not be delivered."""
 
@@ -97,18 +105,20 @@ def watch(watcher: Watcher) -> None:
     from coffea.processor import Runner
     from coffea.processor.executor import ExecutorBase
 
-    with _lock:
+    with interrupts_held(), _lock:
         if not _active:
             _patch(Runner, "run", _watched_run)
             _patch(ExecutorBase, "copy", _watched_copy)
             _silence_dask()
         _active.append(watcher)
         _outer[watcher.topic] = _here.get() or ()
-    _here.set((*(_here.get() or ()), watcher))
+        _here.set((*(_here.get() or ()), watcher))
 
 
 def unwatch(watcher: Watcher) -> None:
-    """Undo `watch`; with the last collector coffea is as it was."""
+    """Undo `watch`, where that was done; with the last collector coffea is as it was."""
+    if watcher not in _active:
+        return
     _here.set(tuple(other for other in _here.get() or () if other is not watcher))
     with _lock:
         _active.remove(watcher)
@@ -121,12 +131,9 @@ def unwatch(watcher: Watcher) -> None:
                 setattr(owner, name, original)
 
 
-def watched_beside(others: Sequence[Watcher]) -> bool:
-    """Whether a collector sees the Runner calls of this context: its own, or where it has none, any but the others."""
-    here = _here.get()
-    if here is not None:
-        return any(watcher in _active for watcher in here)
-    return any(watcher not in others for watcher in list(_active))
+def is_watched() -> bool:
+    """Whether a collector measures the Runner calls of this context."""
+    return bool(_watchers_here()) if _here.get() is not None else bool(_of_all_contexts())
 
 
 def take_new_records() -> None:
@@ -162,18 +169,26 @@ def _unsilence_dask() -> None:
 
 
 def _watchers() -> tuple[Watcher, ...]:
-    """Open collectors of this context; in a thread that never had one, all that are open."""
-    here = _here.get()
+    """Open collectors of this context; in a thread that never had one, all that measure such threads as well."""
+    if _here.get() is not None:
+        return _watchers_here()
     with _lock:
-        if here is not None:
-            return tuple(watcher for watcher in here if watcher in _active)
-        unrelated = [watcher for watcher in _active[:-1] if watcher not in _outer[_active[-1].topic]]
-        for watcher in _active if unrelated else ():
+        watchers = _of_all_contexts()
+        unrelated = [watcher for watcher in watchers[:-1] if watcher not in _outer[watchers[-1].topic]]
+        for watcher in watchers if unrelated else ():
             watcher.note(
                 "a thread that no collector was opened in was counted in each collector that was open: "
                 "open one in that thread"
             )
-        return tuple(_active)
+        return watchers
+
+
+def _watchers_here() -> tuple[Watcher, ...]:
+    return tuple(watcher for watcher in _here.get() or () if watcher in _active)
+
+
+def _of_all_contexts() -> tuple[Watcher, ...]:
+    return tuple(watcher for watcher in list(_active) if watcher.of_all_contexts)
 
 
 def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -184,9 +199,12 @@ def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
         call = _OpenCall(watchers, self, kwargs.get("processor_instance", args[1] if len(args) > 1 else None))
         _watch_own_copy(type(self.executor))
         _watch_own_copy(type(self.pre_executor))
-        with call.open():
-            call.result = original(self, *args, **kwargs)
-            return call.result
+        try:
+            with whole(call.open()):
+                call.result = original(self, *args, **kwargs)
+                return call.result
+        finally:
+            call.fetch_records()
 
     return run
 
@@ -234,7 +252,7 @@ def _watch_executor(
             call.saw_files(items)
         prefix = None if name is None else str(key_split(f"{name}-{'0' * 32}"))
         probed = _Probed(watchers, self, None if call is None else call.id, name)
-        with _marked(watchers, step, prefix), probed.way_home():
+        with whole(_marked(watchers, step, prefix)), whole(probed.way_home()):
             return probed.emptied(kind.__call__(self, items, probed.function(function), accumulator))
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
@@ -344,8 +362,9 @@ class _Probed:
 
     def _take(self, records: Iterable[bytes]) -> None:
         for packed in records:
-            for watcher in self._reached:
-                watcher.records_came(packed)
+            with interrupts_held():
+                for watcher in self._reached:
+                    watcher.records_came(packed)
 
     def _note(self, problem: str) -> None:
         for watcher in self._reached:
@@ -368,6 +387,7 @@ class _OpenCall:
 
     @contextmanager
     def open(self) -> Iterator[None]:
+        """Context in which the Runner works; at its end the collectors get the record of the call."""
         for watcher in self.watchers:
             watcher.call_began(self.id, self.runner.executor)
         token = _call.set(self)
@@ -387,10 +407,16 @@ class _OpenCall:
                 for watcher in self.watchers:
                     watcher.call_ended(record)
 
+    def fetch_records(self) -> None:
+        """Have the collectors get what was recorded from where it is."""
+        for watcher in self.watchers:
+            watcher.fetch_records()
+
     def end_for(self, watcher: Watcher, error: BaseException) -> None:
         """Tell a collector of the call as of one that fails now."""
         if watcher in self.watchers:
             watcher.call_ended(self._record(time.time(), error))
+            watcher.fetch_records()
 
     def name(self, executor: Any) -> str:
         """Name of the tasks: that of the processor's class, as coffea has it."""

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from roastcoffea.errors import noting
+from roastcoffea.interrupts import interrupts_held
 from roastcoffea.units import GIGABIT_PER_SECOND, SECOND, number, three_digits
 
 INTERVAL: Final = 0.5
@@ -80,6 +81,10 @@ class LiveLine:
 
     def start(self) -> None:
         """Begin to show the line."""
+        with interrupts_held():
+            self._start()
+
+    def _start(self) -> None:
         with noting(self._note, "there is no live line"):
             self._display = display_for(sys.stderr)
         if self._display is not None:

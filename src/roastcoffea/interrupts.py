@@ -1,0 +1,127 @@
+"""What Ctrl-C must not cut in two: beginning and end of a measurement.
+
+Python raises KeyboardInterrupt on the main thread between any two instructions, also in `finally` and in `__exit__`.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+Entered = TypeVar("Entered")
+
+
+class interrupts_held:  # noqa: N801  (a context, as those of contextlib)
+    """Hold Ctrl-C back in the block; it takes effect right after it, by the handler that was there before.
+
+    There is something to hold back only on the main thread, and only where Python code handles the signal: one that is
+    ignored, that ends the process, or that has a handler in C raises nothing here.
+    """
+
+    def __enter__(self) -> None:
+        self._held: int | None = None
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        handler = signal.getsignal(signal.SIGINT) if on_main_thread else None
+        self._handler = handler if callable(handler) else None
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._hold)
+
+    def _hold(self, number: int, _frame: object) -> None:
+        self._held = number
+
+    def __exit__(self, *exception: object) -> None:
+        if self._handler is None:
+            return
+        if signal.getsignal(signal.SIGINT) == self._hold:
+            signal.signal(signal.SIGINT, self._handler)
+        if self._held is not None:
+            self._handler(self._held, sys._getframe())
+
+
+def uninterrupted(action: Callable[[], object]) -> None:
+    """Do something once and as a whole; Ctrl-C takes effect when it is done."""
+    begun = False
+
+    def act() -> None:
+        nonlocal begun
+        with interrupts_held():
+            if not begun:
+                begun = True
+                action()
+
+    try:
+        act()
+    except BaseException:
+        act()  # the interrupt came before it could be held back
+        raise
+
+
+class Enterable(Protocol):
+    """A context manager with an `__exit__` that is called in any case."""
+
+    _awaited_end: weakref.ref[Any] | None
+    """Kept by `exit_in_any_case`; `__exit__` sets it to None."""
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether `__enter__` has begun, and `__exit__` has not."""
+
+
+class exit_in_any_case:  # noqa: N801  (a decorator)
+    """An `__exit__` that is called also where an interrupt comes just before its first instruction.
+
+    A `with` takes the bound method before it calls `__enter__`, and lets go of it when all is over. Where the method
+    was not called until then, or `__enter__` was interrupted just before its end, it is called by this.
+    """
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Enterable | None, owner: type | None = None) -> Callable[..., None]:
+        if instance is None:
+            return self._function
+        # a bound method would be taken apart before it is called
+        bound = partial(self._function, instance)
+        if not instance._is_open:
+            instance._awaited_end = weakref.ref(bound, partial(self._call, instance))
+        return bound
+
+    def _call(self, instance: Enterable, _end: weakref.ref[Any]) -> None:
+        instance._awaited_end = None
+        if instance._is_open:
+            self._function(instance, KeyboardInterrupt, KeyboardInterrupt(), None)
+
+
+class whole(Generic[Entered]):  # noqa: N801  (a context)
+    """A context that is entered and left as a whole, whatever is interrupted."""
+
+    def __init__(self, context: AbstractContextManager[Entered]) -> None:
+        self._context = context
+        self._is_open = False
+        self._awaited_end: weakref.ref[Any] | None = None
+
+    def __enter__(self) -> Entered:
+        with interrupts_held():
+            entered = self._context.__enter__()
+            self._is_open = True
+        return entered
+
+    @exit_in_any_case
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        uninterrupted(partial(self._leave, kind, error, trace))
+
+    def _leave(self, *exception: Any) -> None:
+        self._awaited_end = None
+        if self._is_open:
+            self._is_open = False
+            self._context.__exit__(*exception)
