@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from roastcoffea.errors import RoastcoffeaError, noting
+from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.interrupts import exit_in_any_case, interrupts_held, uninterrupted
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Recorder:
         """Save what was measured of a Runner call, unless that is done already."""
         if self._open.pop(id(collector), None) is None:
             return
-        with noting(_warn, "the measurement of a Runner call was lost"):
+        with reported(_warn, "the measurement of a Runner call was lost", Exception):
             collector.__exit__(*((type(error), error, error.__traceback__) if error is not None else (None,) * 3))
             self.saved.append(collector.save_measurement(self.folder))
             log.info("measured a Runner call: %s", self.saved[-1])
@@ -169,7 +169,7 @@ class _Recording:
 
     def __enter__(self) -> bool:
         self._is_open = True
-        with noting(_warn, "a Runner call is not measured"):
+        with reported(_warn, "a Runner call is not measured", Exception):
             collector = self._collector = self._recorder.collector_for(self._executor)
             try:
                 collector.__enter__()

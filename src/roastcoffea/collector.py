@@ -23,7 +23,7 @@ from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
 from roastcoffea.backends.spans import RunSpan
-from roastcoffea.errors import RoastcoffeaError, error_text, noting
+from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.interrupts import exit_in_any_case, uninterrupted
@@ -148,13 +148,13 @@ class MetricsCollector:
             return
         self._left, self._awaited_end = True, None
         elapsed = time.perf_counter() - self._began
-        with noting(self.note, "Runner calls that went on were not recorded"):
+        with reported(self.note, "Runner calls that went on were not recorded", Exception):
             if error is not None:
                 end_open_calls(self, error)
         for end in (partial(unwatch, self), self._leave_span, self._backend.close):
-            with noting(self.note, "roastcoffea failed as the collector was left"):
+            with reported(self.note, "roastcoffea failed as the collector was left", Exception):
                 end()
-        with noting(self.note, "the live line could not be taken away"):
+        with reported(self.note, "the live line could not be taken away", Exception):
             if self._live is not None:
                 self._live.stop()
         if self._start is None:
@@ -169,11 +169,11 @@ class MetricsCollector:
             self._why_no_measurement = f"there is no measurement: {problem}"
             self.note(problem)
 
-        with noting(note, "roastcoffea failed as it put the records together"):
+        with reported(note, "roastcoffea failed as it put the records together", Exception):
             self._measurement = Measurement(checked(self._seen(start, stop, error)))
             return
         absent = dict.fromkeys((*TABLES, "asked", "span_metrics"), self.problems[-1])
-        with noting(note, "roastcoffea failed as it put the records together"):
+        with reported(note, "roastcoffea failed as it put the records together", Exception):
             self._measurement = Measurement(self._run(start, stop, error, {}, absent))
 
     def _progress(self) -> Progress:
@@ -238,7 +238,7 @@ class MetricsCollector:
     def call_began(self, call: str, executor: Any) -> None:
         """Learn the identity of a Runner call that begins, and its executor."""
         self._began_calls.append(call)
-        with noting(self.note, "the size of the executor is not known"):
+        with reported(self.note, "the size of the executor is not known", Exception):
             self._backend.saw_executor(executor)
 
     def chunks_unseen(self, reason: str) -> None:
@@ -293,7 +293,7 @@ class MetricsCollector:
         tables: dict[str, Any] = {"asked": pa.concat_tables(self._asked)}
         absent = {}
         for name in TABLES:
-            with noting(self.note, f"the records of {name} could not be read"):
+            with reported(self.note, f"the records of {name} could not be read", Exception):
                 tables[name] = self._table(name, start, stop, tables.get("chunks"))
             if name not in tables:
                 absent[name] = self.problems[-1]
@@ -302,7 +302,7 @@ class MetricsCollector:
             absent["samples"] = "track_workers=False"
         if self._items_unseen:
             absent["asked"] = "what was asked for was not recorded"
-        with noting(self.note, "records of chunks and tasks could not be compared"):
+        with reported(self.note, "records of chunks and tasks could not be compared", Exception):
             absent |= self._reasons_against_chunks(tables["chunks"], tables["asked"])
             if tables.get("tasks") is not None:
                 self._note_attempts_without_record(tables["tasks"], tables["chunks"])
@@ -379,9 +379,9 @@ class MetricsCollector:
     ) -> Run:
         backend = self._backend
         environment, notes = Environment(versions={}, client_host=None), []
-        with noting(self.note, "the environment of the run could not be described"):
+        with reported(self.note, "the environment of the run could not be described", Exception):
             environment = Environment(versions=_versions(), client_host=socket.gethostname(), hosts=backend.hosts)
-        with noting(self.note, "the problems that the backend met could not be listed"):
+        with reported(self.note, "the problems that the backend met could not be listed", Exception):
             notes = backend.notes()
         return Run(
             id=self._id,

@@ -60,20 +60,30 @@ def _own_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
-class noting:  # noqa: N801  (a context, as those of contextlib)
-    """Go on where the block fails, and note what could not be done: measuring must not fail the analysis."""
+class reported:  # noqa: N801  (a context, as those of contextlib)
+    """Go on where the block fails as expected, and report what could not be done.
 
-    __slots__ = ("_note", "_what")
+    Measuring must not fail the analysis: where objects of the user's are asked, or the run would end, whatever fails is
+    expected (`Exception`); elsewhere only what can be named.
+    """
 
-    def __init__(self, note: Callable[[str], None], what: str) -> None:
-        self._note = note
+    __slots__ = ("_expected", "_report", "_what")
+
+    def __init__(
+        self,
+        report: Callable[[str], object],
+        what: str,
+        expected: type[Exception] | tuple[type[Exception], ...],
+    ) -> None:
+        self._report = report
         self._what = what
+        self._expected = expected
 
     def __enter__(self) -> None:
         return
 
     def __exit__(self, kind: type | None, problem: BaseException | None, traceback: object) -> bool:
-        if not isinstance(problem, Exception):
+        if not isinstance(problem, self._expected):
             return False
-        self._note(f"{self._what}: {error_text(problem)}")
+        self._report(f"{self._what}: {error_text(problem)}")
         return True

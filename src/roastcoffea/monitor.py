@@ -16,7 +16,7 @@ from distributed import Client, Scheduler
 from distributed.utils import key_split_group
 
 from roastcoffea.backends.monitoring import History, MonitorBackend
-from roastcoffea.errors import RoastcoffeaError, error_text, noting
+from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import exit_in_any_case, uninterrupted
 from roastcoffea.measurement import Measurement, frame_of
 from roastcoffea.records.arrow import table_of_rows
@@ -354,7 +354,7 @@ class TaskMonitor:
             return
         self._refuse_the_thread_of_the_loop()
         try:
-            with noting(self._note, "the cluster is not seen"):
+            with reported(self._note, "the cluster is not seen", Exception):
                 self._watch = Watch(self._client(), self.worker_view)
                 self._watch.open()
                 return

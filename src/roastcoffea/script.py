@@ -17,7 +17,7 @@ from pkgutil import get_importer
 from types import ModuleType, TracebackType
 
 from roastcoffea.auto import Recorder
-from roastcoffea.errors import noting
+from roastcoffea.errors import reported
 
 BETWEEN = ("roastcoffea.auto", "roastcoffea.instrument.", "roastcoffea.interrupts")
 """Beginnings of the names of modules whose frames stand between those of the script and coffea as it is measured."""
@@ -83,7 +83,7 @@ def print_summaries(recorder: Recorder) -> None:
         _tell("nothing was saved: no Runner call was measured")
     for path in recorder.saved if recorder.recording else ():
         _tell(str(path))
-        with noting(_tell, "it cannot be shown"):
+        with reported(_tell, "it cannot be shown", Exception):
             # While python exits only few modules can be loaded, but whoever saved has this one.
             from roastcoffea.measurement import load
 

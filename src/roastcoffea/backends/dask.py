@@ -29,7 +29,7 @@ from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.backends.scheduler import CollectorPlugin, call_plugin, metrics_of_span, register, survey
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.worker import WorkerHalf, flush
-from roastcoffea.errors import RoastcoffeaError, error_text, noting
+from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.records.tracking import tracking_data
 
@@ -42,6 +42,9 @@ WORKERS_TIMEOUT: Final = 2.0
 
 SCHEDULER_TIMEOUT: Final = 10.0
 """Seconds that the scheduler has to answer."""
+
+GONE: Final = (AttributeError, OSError, RuntimeError)
+"""What calling the scheduler raises where the client was closed, or its loop."""
 
 LEAVE_WAIT: Final = 0.25
 """Seconds to wait for the workers to drop our plugin; it goes on without us."""
@@ -358,7 +361,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     def _keep_draining(self, ended: threading.Event) -> None:
         while not ended.wait(DRAIN_INTERVAL):
             # what is not had now is had a second later; what is lost at the end is noted then
-            with noting(self._note, "records of the cluster could not be read"), suppress(NoAnswerError):
+            with reported(self._note, "records of the cluster could not be read", Exception), suppress(NoAnswerError):
                 self.drain()
 
     def _finish(self) -> None:
@@ -376,7 +379,9 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         if not self._draining.acquire(timeout=SCHEDULER_TIMEOUT):
             raise _lost(f"no answer within {SCHEDULER_TIMEOUT:g} s")
         try:
-            with _faults_noted(self._no_fine_metrics, "roastcoffea failed as the workers were asked for the last time"):
+            with _faults_reported(
+                self._no_fine_metrics, "roastcoffea failed as the workers were asked for the last time"
+            ):
                 answer = self._ask(
                     "finish",
                     max(end - time.monotonic(), SCHEDULER_TIMEOUT / 2),
@@ -386,7 +391,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
                     received=self._received,
                 )
                 self._learn_fine_metrics(answer)
-            with _faults_noted(self._note, "roastcoffea failed as the last records were fetched"):
+            with _faults_reported(self._note, "roastcoffea failed as the last records were fetched"):
                 more = answer is None or self._take(answer)
                 while more:
                     more = self._drain_some()
@@ -400,7 +405,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
 
     def _leave(self) -> None:
         arguments = {"name": self.name, "method": "stop", "arguments": {"wait": LEAVE_WAIT}}
-        with _faults_noted(self._note, "roastcoffea failed as its plugins were removed"):
+        with _faults_reported(self._note, "roastcoffea failed as its plugins were removed"):
             try:
                 self._answer(call_plugin, arguments, SCHEDULER_TIMEOUT / 2)
             except NoAnswerError as problem:
@@ -415,7 +420,8 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         if registering is not None:
             await asyncio.wait([asyncio.wrap_future(registering)])
         arguments = {"name": name, "method": "stop", "arguments": {}}
-        with noting(logging.getLogger(__name__).info, "the collector's plugin could not be removed"):
+        log = logging.getLogger(__name__).info
+        with reported(log, "the collector's plugin could not be removed", GONE):
             await self.client._run_on_scheduler(_portable(call_plugin), **arguments)
 
     def _note(self, problem: str) -> None:
@@ -476,7 +482,7 @@ def _lost(reason: str) -> NoAnswerError:
 
 
 @contextmanager
-def _faults_noted(note: Callable[[str], None], what: str) -> Iterator[None]:
+def _faults_reported(note: Callable[[str], None], what: str) -> Iterator[None]:
     """Go on where the block fails, and note what could not be done; a scheduler that does not answer ends more."""
     try:
         yield

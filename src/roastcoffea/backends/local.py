@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,13 +22,16 @@ from roastcoffea.backends.hosts import hosts_of
 from roastcoffea.backends.limits import limits, throttled_since, throttling
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
 from roastcoffea.backends.received import ReceivedRecords
-from roastcoffea.errors import noting
+from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, THROTTLED
 
 LOOK_INTERVAL: Final = 0.1
 """Seconds between looks for processes that came or went; a pool may live no longer than a second."""
+
+UNREADABLE: Final = (OSError, psutil.Error)
+"""What looking at processes raises, as they come and go, and may be somebody else's."""
 
 SHARE: Final = 0.02
 """Most of one core that looking may take: where a look is slow, there are fewer."""
@@ -97,7 +101,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        with noting(self._note, "the processes of the analysis were not seen at the end"):
+        with reported(self._note, "the processes of the analysis were not seen at the end", UNREADABLE):
             self.drain()
         self._throttled = throttled_since(self._throttled_before)
         self._open = False
@@ -114,7 +118,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
     def saw_executor(self, executor: Any) -> None:
         """Learn the size of the pool of an executor that begins to work now."""
         size = None
-        with noting(self._note, f"the {type(executor).__name__} does not tell its size"):
+        with reported(self._note, f"the {type(executor).__name__} does not tell its size", Exception):
             size = pool_size(executor)
         self._sizes.append((time.time(), size))
 
@@ -302,7 +306,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         cost = 0.0
         while not self._ended.wait(max(self._pause(), cost / SHARE)):
             began = time.thread_time()
-            with noting(self._note, "the processes of the analysis could not be seen for a while"):
+            with reported(self._note, "the processes of the analysis could not be seen for a while", Exception):
                 self._look(sample=self._interval is not None and time.monotonic() >= self._next_sample)
             cost = time.thread_time() - began
 

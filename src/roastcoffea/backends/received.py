@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.errors import error_text, noting
+from roastcoffea.errors import error_text, reported
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
@@ -43,6 +44,9 @@ MOST_BETWEEN: Final = 256
 
 DOES_NOT_FIT: Final = (TypeError, ValueError, OverflowError)
 """What Arrow raises at a value that is not of its column's type."""
+
+DAMAGED: Final = (LookupError, RuntimeError, TypeError, ValueError, struct.error)
+"""What unpacking raises at records that are damaged, LZ4 included."""
 
 Item = TypeVar("Item")
 
@@ -159,7 +163,7 @@ class ReceivedRecords:
 
     def take(self, blob: bytes) -> None:
         """Take packed records."""
-        with self._taking, noting(self._note, "records could not be unpacked"):
+        with self._taking, reported(self._note, "records could not be unpacked", DAMAGED):
             for record in unpacked_records(blob):
                 for problem in record.pop(TOLD, ()):
                     self._note(problem)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from roastcoffea.errors import error_text, noting
+from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.current import OpenChunk, open_chunk
 from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
@@ -140,7 +140,7 @@ class Attempt:
 
     def _passed(self, sections: Sections) -> list[dict[str, Any]]:
         """Rows of the sections that were passed; Dask's metrics have them as well."""
-        with noting(self.problems.append, "sections did not enter Dask's metrics"):
+        with reported(self.problems.append, "sections did not enter Dask's metrics", Exception):
             sections.meter_in_dask(self._added)
         self.problems += sections.problems
         return sections.rows(self._added)

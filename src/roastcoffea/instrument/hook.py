@@ -29,7 +29,7 @@ from typing import Any, Protocol
 import dask
 from dask.utils import funcname, key_split
 
-from roastcoffea.errors import error_text, noting
+from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.carried import CarriedProbe
 from roastcoffea.instrument.channels import spooled, taken_from
 from roastcoffea.instrument.probe import Probe
@@ -222,7 +222,9 @@ def _watched_copy(original: Callable[..., Any]) -> Callable[..., Any]:
         executor = original(self, *args, **kwargs)
         call = _call.get()
         watchers = call.watchers if call is not None else _watchers()
-        with noting(partial(_unseen, watchers), f"the chunks of the {type(executor).__name__} were not seen"):
+        with reported(
+            partial(_unseen, watchers), f"the chunks of the {type(executor).__name__} were not seen", Exception
+        ):
             _watch_executor(executor, watchers, call, preprocessing=kwargs.get("desc") == "Preprocessing")
         return executor
 
@@ -321,7 +323,7 @@ class _Probed:
         if self._on_dask or not self._reached:
             yield
             return
-        with noting(self._note, "there is no folder for the records of attempts that fail"):
+        with reported(self._note, "there is no folder for the records of attempts that fail", OSError):
             self._spool = tempfile.mkdtemp(prefix="roastcoffea-")
         _open_ways.append(self)
         try:
@@ -333,7 +335,7 @@ class _Probed:
 
     def take_new(self) -> None:
         """Take what lies in the folder and was not taken yet."""
-        with self._reading, noting(self._note, "records were lost"):
+        with self._reading, reported(self._note, "records were lost", Exception):
             if self._spool is not None:
                 self._take(spooled(self._spool, self._read))
 
@@ -346,7 +348,7 @@ class _Probed:
     def take_spooled(self, watcher: Watcher) -> None:
         """Have a collector take what lies in the folder so far."""
         if self._spool is not None and watcher in self._reached:
-            with noting(self._note, "records were lost"):
+            with reported(self._note, "records were lost", Exception):
                 for packed in spooled(self._spool):
                     watcher.records_came(packed)
 
@@ -356,7 +358,7 @@ class _Probed:
             return result
         output, error = result
         output, records = taken_from(output)
-        with noting(self._note, "records were lost"):
+        with reported(self._note, "records were lost", Exception):
             self._take(records)
         return output, error
 
@@ -402,7 +404,7 @@ class _OpenCall:
         finally:
             _call.reset(token)
             _open_calls.remove(self)
-            with noting(self._note, "a Runner call was not recorded"):
+            with reported(self._note, "a Runner call was not recorded", Exception):
                 record = self._record(self.start + time.perf_counter() - began, error or _captured_error(self.result))
                 for watcher in self.watchers:
                     watcher.call_ended(record)
@@ -426,17 +428,17 @@ class _OpenCall:
         """Learn the chunks that are handed to the executor."""
         self.chunks = len(items)
         self._tell_asked(items)
-        with noting(self._note, "the fileset has no fingerprint"):
+        with reported(self._note, "the fileset has no fingerprint", (AttributeError, TypeError, ValueError)):
             self.fileset = fingerprint(items)
 
     def saw_files(self, items: Sequence[Any]) -> None:
         """Learn the files that are handed to the executor for preprocessing."""
-        with noting(self._note, "the files of preprocessing were not counted"):
+        with reported(self._note, "the files of preprocessing were not counted", Exception):
             self.files = (self.files or 0) + len(items)
             self._tell_asked(items)
 
     def _tell_asked(self, items: Sequence[Any]) -> None:
-        with noting(self._note, "what was asked for was not recorded"):
+        with reported(self._note, "what was asked for was not recorded", Exception):
             for watcher in self.watchers:
                 watcher.items_asked(self.id, items)
             return

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from roastcoffea.errors import error_text, noting
+from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask, WaysHome
 from roastcoffea.instrument.meter import Meter
@@ -71,14 +71,14 @@ class Probe:
         return self._deliver(watch, output, failed=False)
 
     def _watch(self, item: Any) -> _Watch | None:
-        with noting(self._complain, LOST):
+        with reported(self._complain, LOST, Exception):
             watch = _FileWatch if self.of_files else _ChunkWatch
             return watch(item, self.call, self.home.task(), self._complain, self.added)
         return None
 
     def _deliver(self, watch: _Watch | None, output: Any, *, failed: bool) -> Any:
         if watch is not None:
-            with noting(self._complain, LOST):
+            with reported(self._complain, LOST, Exception):
                 records = packed_records(watch.records)
                 return self.home.deliver(watch.task, records, output, failed=failed)
         return output
@@ -153,7 +153,7 @@ class _ChunkWatch(_Watch):
     def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
         closure = self.closure
         attempt: Attempt | None = None
-        with noting(self.complain, LOST):
+        with reported(self.complain, LOST, Exception):
             attempt = Attempt(self.task, self.added)
         if attempt is None:
             return closure(item, *args, **kwargs)
@@ -168,7 +168,7 @@ class _ChunkWatch(_Watch):
         return output
 
     def _record(self, attempt: Attempt, output: Any, error: BaseException | None = None) -> None:
-        with noting(self.complain, LOST):
+        with reported(self.complain, LOST, Exception):
             record = attempt.end(error)
             record.update(self.identity)
             if record["outcome"] != ERROR:
@@ -192,7 +192,7 @@ class _FileWatch(_Watch):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         closure = self.closure
         opening: _Opening | None = None
-        with noting(self.complain, LOST):
+        with reported(self.complain, LOST, Exception):
             opening = _Opening(self.task, closure, self.added)
         if opening is None:
             return closure(*args, **kwargs)
@@ -203,7 +203,7 @@ class _FileWatch(_Watch):
             error = error_text(raised, self.added)
             raise
         finally:
-            with noting(self.complain, LOST):
+            with reported(self.complain, LOST, Exception):
                 self.records.append(self.identity | opening.end(error))
 
 

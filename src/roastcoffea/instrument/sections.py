@@ -9,7 +9,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Final
 
-from roastcoffea.errors import error_text, noting
+from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.gauges import Interval
 from roastcoffea.instrument.shared import ByThread
 from roastcoffea.redaction import Added, redacted
@@ -233,7 +233,7 @@ class Sections:
         self._closed = True
         while self._open:
             entry = self._open.pop()
-            with noting(self.note, "a gauge of a section was not closed"):
+            with reported(self.note, "a gauge of a section was not closed", Exception):
                 entry.amounts()
             self.note(
                 f"section {entry.passing.name!r} was still open at the end of its chunk: that pass is not counted"

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from roastcoffea.errors import noting
+from roastcoffea.errors import reported
 from roastcoffea.metrics.failures import skipped_data
 from roastcoffea.metrics.totals import disagreements
 from roastcoffea.records.run import Run
@@ -33,6 +33,6 @@ def _found(run: Run) -> list[str]:
     found: list[str] = []
     for check, unknown in CHECKS:
         # reports are the user's own objects, and anything may come of asking them
-        with noting(found.append, unknown):
+        with reported(found.append, unknown, Exception):
             found += check(run)
     return found

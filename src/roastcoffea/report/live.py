@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from roastcoffea.errors import noting
+from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.units import GIGABIT_PER_SECOND, SECOND, number, three_digits
 
@@ -85,7 +85,7 @@ class LiveLine:
             self._start()
 
     def _start(self) -> None:
-        with noting(self._note, "there is no live line"):
+        with reported(self._note, "there is no live line", Exception):
             self._display = display_for(sys.stderr)
         if self._display is not None:
             self._rates = Rates()
@@ -98,11 +98,11 @@ class LiveLine:
         if self._thread is not None and self._display is not None:
             self._thread.join(PATIENCE)
             if not self._thread.is_alive():  # else the terminal takes nothing, nor would it now
-                with noting(self._note, "the live line could not be taken away"):
+                with reported(self._note, "the live line could not be taken away", Exception):
                     self._display.end(self._line(whole=True))
 
     def _keep_showing(self) -> None:
-        with noting(self._note, "the live line ended before the run"):
+        with reported(self._note, "the live line ended before the run", Exception):
             while self._display is not None:
                 self._display.show(self._line())
                 if self._stopped.wait(INTERVAL):
