@@ -102,7 +102,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         self._workers_known = False
         self._scheduler_package: str | None = None
         self._registering: Future[Any] | None = None
-        self._draining = threading.Lock()
+        self._draining = threading.RLock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
