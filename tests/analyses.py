@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -244,6 +245,11 @@ class Frame(ProcessorABC):
 def count_events(events: Any) -> dict[str, int]:
     """An analysis that is a function."""
     return {"events": len(events)}
+
+
+async def wait_long(dask_scheduler: Any = None) -> None:
+    """What a scheduler may be asked to do."""
+    await asyncio.sleep(30)
 
 
 class OwnCopy(DaskExecutor):
