@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -251,6 +252,11 @@ def count_events(events: Any) -> dict[str, int]:
 def careless(text: str) -> None:
     """Raise an error with a secret in its text and in its source."""
     raise ValueError(f"password=Plant4OfUser {text}")
+
+
+async def wait_long(dask_scheduler: Any = None) -> None:
+    """What a scheduler may be asked to do."""
+    await asyncio.sleep(30)
 
 
 class OwnCopy(DaskExecutor):

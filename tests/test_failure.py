@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,13 @@ from analyses import runner_for
 from conftest import wait_until, what_stays
 from distributed import Client, LocalCluster
 
+from roastcoffea import collector as collector_module
+from roastcoffea.backends.dask import DaskMetricsBackend
+from roastcoffea.backends.received import ReceivedRecords
+from roastcoffea.backends.spans import RunSpan
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.report.live import LiveLine
 
 
 def test_an_exception_comes_out_unchanged_and_what_was_seen_is_kept(
@@ -203,6 +210,53 @@ def test_records_that_cannot_be_read_do_not_take_the_others_with_them(
     assert "planted" in collector.measurement.metrics.missing["num_chunks"]
     assert (collector.measurement.tasks["kind"] == "processor").sum() == 4
     assert collector.metrics["peak_workers"] == 2
+
+
+PARTS = (
+    (collector_module, "unwatch"),
+    (RunSpan, "_leave"),
+    (DaskMetricsBackend, "close"),
+    (DaskMetricsBackend, "notes"),
+    (DaskMetricsBackend, "tasks"),
+    (DaskMetricsBackend, "lifetimes"),
+    (ReceivedRecords, "chunks"),
+    (LiveLine, "stop"),
+    (collector_module, "_versions"),
+    (collector_module, "Environment"),
+    (MetricsCollector, "_seen"),
+    (MetricsCollector, "_reasons_against_chunks"),
+    (MetricsCollector, "_note_attempts_without_record"),
+)
+"""What leaving a collector consists of."""
+
+
+@pytest.mark.parametrize("raised", [None, ZeroDivisionError("mine")], ids=["finished", "failed"])
+@pytest.mark.parametrize(("owner", "name"), PARTS, ids=lambda part: str(getattr(part, "__name__", part)))
+def test_whatever_fails_at_the_end_is_told_and_hides_nothing(
+    shared_client: Any, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, raised: Exception | None
+) -> None:
+    original = getattr(owner, name)
+
+    def broken(*arguments: Any, **others: Any) -> Any:
+        if name in ("unwatch", "_leave", "close", "stop"):
+            original(*arguments, **others)
+        raise TypeError("planted")
+
+    expected = nullcontext() if raised is None else pytest.raises(ZeroDivisionError, match="mine")
+    with expected as caught, MetricsCollector(shared_client, live=True) as collector:
+        monkeypatch.setattr(owner, name, broken)
+        if raised is not None:
+            raise raised
+    assert caught is None or (caught.value is raised and raised.__context__ is None)
+    monkeypatch.undo()
+    if owner is collector_module and name == "Environment":
+        with pytest.raises(RoastcoffeaError, match=r"there is no measurement: roastcoffea failed .* planted"):
+            collector.get_metrics()
+        return
+    measurement = collector.measurement
+    assert measurement.outcome == ("finished" if raised is None else "failed")
+    assert any("TypeError: planted" in problem for problem in measurement.problems)
+    assert wait_until(lambda: what_stays(shared_client) == [])
 
 
 def test_chunks_that_fail_after_the_collector_was_left(client: Any, sample: Any) -> None:

@@ -24,7 +24,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import RoastcoffeaError, reported
-from roastcoffea.interrupts import exit_in_any_case, interrupts_held, uninterrupted
+from roastcoffea.interrupts import exit_in_any_case, uninterrupted, whole
 
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector
@@ -42,8 +42,7 @@ class TerminatedError(RoastcoffeaError):
     """The process was told to end while it was measured."""
 
 
-@contextmanager
-def record(folder: str | os.PathLike[str]) -> Iterator[Recorder]:
+def record(folder: str | os.PathLike[str]) -> whole[Recorder]:
     """Measure each Runner call in the block, whatever thread makes it, and save the measurements in a folder.
 
     A call inside of an open `MetricsCollector` is left to that. What cannot be measured runs all the same, and a line
@@ -56,9 +55,13 @@ def record(folder: str | os.PathLike[str]) -> Iterator[Recorder]:
     >>> recorder.saved  # doctest: +SKIP
     [PosixPath('/home/me/runs/2026-11-21T120000Z-001')]
     """
-    recorder = Recorder(folder)
+    return whole(_recorded(Recorder(folder)))
+
+
+@contextmanager
+def _recorded(recorder: Recorder) -> Iterator[Recorder]:
+    recorder.start()
     try:
-        recorder.start()
         yield recorder
     finally:
         recorder.stop()
@@ -80,10 +83,6 @@ class Recorder:
 
     def start(self) -> None:
         """Record from now on; coffea is not loaded for it."""
-        with interrupts_held():
-            self._start()
-
-    def _start(self) -> None:
         self.recording = True
         if not _recorders:
             _tell_on_stderr()
@@ -93,14 +92,10 @@ class Recorder:
 
     def stop(self) -> None:
         """Record no more; a call that goes on is recorded to its end."""
-        uninterrupted(self._stop)
-
-    def _stop(self) -> None:
         self.recording = False
         while self._undo:
             self._undo.pop()()
-        if self in _recorders:
-            _recorders.remove(self)
+        _recorders.remove(self)
         if not _recorders:
             _be_silent()
             _be_deaf_to_termination()

@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
@@ -97,7 +97,8 @@ class exit_in_any_case:  # noqa: N801  (a decorator)
     def _call(self, instance: Enterable, _end: weakref.ref[Any]) -> None:
         instance._awaited_end = None
         if instance._is_open:
-            self._function(instance, KeyboardInterrupt, KeyboardInterrupt(), None)
+            with suppress(KeyboardInterrupt):  # the one that brought us here comes out
+                self._function(instance, KeyboardInterrupt, KeyboardInterrupt(), None)
 
 
 class whole(Generic[Entered]):  # noqa: N801  (a context)

@@ -109,7 +109,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         """What each worker that was there at the end says of its throttling."""
         self._scheduler_package: str | None = None
         self._registering: Future[Any] | None = None
-        self._draining = threading.Lock()
+        self._draining = threading.RLock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 

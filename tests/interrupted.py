@@ -1,0 +1,234 @@
+"""Measured runs that Ctrl-C interrupts at a moment of their life; as a script, with real signals at random moments."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import dask
+from analyses import count_events, runner_for
+from coffea.processor import Runner
+from coffea.processor.executor import ExecutorBase
+from conftest import wait_until, what_stays
+from distributed import Client, LocalCluster
+
+import roastcoffea
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.instrument import hook
+
+OURS = str(Path(roastcoffea.__file__).parent)
+PHASES = ("entering", "running", "leaving")
+SEED = 20261121
+CLEAN_IN = 5.0
+"""Seconds after which nothing of ours may be left on the cluster."""
+
+
+@dataclass
+class Life:
+    """One measured run; `reached` is called when a phase begins."""
+
+    client: Client
+    fileset: dict[str, Any]
+    reached: Callable[[str], None]
+    collector: MetricsCollector | None = None
+    state: dict[str, Any] = field(default_factory=dict)
+    raised: str | None = None
+    problems: list[str] = field(default_factory=list)
+
+    def live(self, at_end: Callable[[], object]) -> None:
+        """Enter, run and leave; `at_end` is the last thing that an interrupt may hit."""
+        self.state = state_of_process()
+        try:
+            self.collector = MetricsCollector(self.client)
+            self.reached("entering")
+            with self.collector:
+                self.reached("running")
+                runner_for(self.client, 2000)(self.fileset, processor_instance=count_events)
+                self.reached("leaving")
+            self.reached("over")
+            at_end()
+        except KeyboardInterrupt:
+            self.raised = "KeyboardInterrupt"
+
+    def check(self) -> None:
+        """Collect what is not as it should be."""
+        state = self.state
+        if not wait_until(lambda: what_stays(self.client) == [], CLEAN_IN):
+            self.problems.append(f"on the cluster: {what_stays(self.client)}")
+        now = state_of_process()
+        self.problems += [f"{name} is {now[name]}, was {state[name]}" for name in state if now[name] != state[name]]
+        assert self.collector is not None
+        if getattr(self.collector, "_start", None) is not None:
+            self.problems += lacks_of(self.collector)
+
+
+def lacks_of(collector: MetricsCollector) -> list[str]:
+    """What the measurement of an interrupted run lacks, of the 8 chunks where they were all processed."""
+    try:
+        measurement = collector.measurement
+    except RoastcoffeaError as error:
+        return [str(error)]
+    finished = measurement.outcome == "finished" or any(call.outcome == "finished" for call in measurement.run.calls)
+    if len(measurement.chunks) != 8 and finished:
+        return [f"{len(measurement.chunks)} chunks; {measurement.problems}"]
+    return []
+
+
+def state_of_process() -> dict[str, Any]:
+    """What a collector changes in its process while it is open."""
+    return {
+        "the Runner": Runner.__dict__["run"],
+        "copy of executors": ExecutorBase.__dict__["copy"],
+        "collectors": list(hook._active),
+        "calls": [*hook._open_calls, *hook._open_ways],
+        "collectors here": list(hook._here.get() or ()),
+        "call here": hook._call.get(),
+        "annotations": dict(dask.get_annotations()),
+        "threads": [thread.name for thread in threading.enumerate() if "roastcoffea" in thread.name],
+        "handler": signal.getsignal(signal.SIGINT),
+        "filters of warnings": list(warnings.filters),
+    }
+
+
+# at a step of our code
+
+
+@contextmanager
+def traced(step: Callable[[], object]) -> Iterator[None]:
+    """Call a function before each line of ours, and at the beginning and end of each function of ours."""
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        if event != "exception":
+            step()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
+
+
+class Steps:
+    """Counts the steps of our code in each phase, and interrupts at one of them."""
+
+    def __init__(self, phase: str = "", number: int = 0, again: int = 0) -> None:
+        self.counts = dict.fromkeys(("before", *PHASES, "over"), 0)
+        self.phase = "before"
+        self._at = (phase, number)
+        self._again = again
+        self._left: int | None = None
+        self.interrupts = 0
+
+    def reached(self, phase: str) -> None:
+        self.phase = phase
+
+    def step(self) -> None:
+        self.counts[self.phase] += 1
+        if self._left is not None:
+            self._left -= 1
+        if (self.phase, self.counts[self.phase]) == self._at or self._left == 0:
+            self._left = self._again
+            self.interrupts += 1
+            signal.raise_signal(signal.SIGINT)
+
+
+def interrupted_at(client: Client, fileset: dict[str, Any], phase: str, number: int, again: int = 0) -> Life:
+    """A run that is interrupted at a step of our code, and once more after some steps."""
+    steps = Steps(phase, number, again)
+    life = Life(client, fileset, steps.reached)
+    with traced(steps.step):
+        life.live(lambda: None)
+    life.check()
+    if steps.interrupts and life.raised is None:
+        life.problems.append("the interrupt was lost")
+    return life
+
+
+def number_of_steps(client: Client, fileset: dict[str, Any]) -> dict[str, int]:
+    """Steps of our code in each phase of a run."""
+    steps = Steps()
+    with traced(steps.step):
+        Life(client, fileset, steps.reached).live(lambda: None)
+    return steps.counts
+
+
+# at a moment
+
+
+class Moments:
+    """Sends signals some seconds after a phase has begun."""
+
+    def __init__(self, *moments: tuple[str, float]) -> None:
+        self._moments = moments
+        self._sent = [threading.Event() for _ in moments]
+        self.times: dict[str, float] = {}
+
+    def reached(self, phase: str) -> None:
+        self.times[phase] = time.monotonic()
+        for (of_phase, seconds), sent in zip(self._moments, self._sent, strict=True):
+            if of_phase == phase:
+                timer = threading.Timer(seconds, self._send, [sent])
+                timer.daemon = True
+                timer.start()
+
+    def _send(self, sent: threading.Event) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        sent.set()
+
+    def wait(self) -> None:
+        """Wait for signals that come late."""
+        for (phase, _), sent in zip(self._moments, self._sent, strict=True):
+            assert phase not in self.times or sent.wait(30)
+        time.sleep(0.05)
+
+
+def trial(client: Client, fileset: dict[str, Any], *moments: tuple[str, float]) -> tuple[Life, dict[str, float]]:
+    """A run with signals at these moments, and when its phases began."""
+    sender = Moments(*moments)
+    life = Life(client, fileset, sender.reached)
+    life.live(sender.wait)
+    for _ in moments:
+        with suppress(KeyboardInterrupt):
+            sender.wait()
+    life.check()
+    return life, sender.times
+
+
+def main(fileset: dict[str, Any], trials: int) -> None:
+    """Print a line for each trial: a third of the signals come while the collector is left."""
+    draw = random.Random(SEED)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):
+        trial(client, fileset)
+        _, times = trial(client, fileset)
+        before, leaving = times["leaving"] - times["entering"], times["over"] - times["leaving"]
+        print(json.dumps({"seconds before": before, "seconds of leaving": leaving}), flush=True)
+        for number in range(trials):
+            first = ("leaving", draw.uniform(0, leaving)) if number % 3 == 0 else ("entering", draw.uniform(0, before))
+            second = [("leaving", draw.uniform(0, leaving))] if number % 6 == 0 else []
+            life, times = trial(client, fileset, first, *second)
+            reached = [phase for phase in PHASES if phase in times]
+            told = {"at": first, "reached": reached[-1], "raised": life.raised, "problems": life.problems}
+            print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2]))

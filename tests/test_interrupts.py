@@ -1,0 +1,276 @@
+"""Ctrl-C while a measurement begins, goes on or ends: it comes out, the measurement is there, and nothing stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import interrupted
+import pytest
+from analyses import count_events, runner_for
+from coffea.processor import IterativeExecutor
+from conftest import wait_until, what_stays
+from interrupted import PHASES, SEED, Steps, interrupted_at, number_of_steps, state_of_process, traced
+
+import roastcoffea
+from roastcoffea.auto import Recorder, record
+from roastcoffea.interrupts import interrupts_held, uninterrupted, whole
+from roastcoffea.monitor import TaskMonitor
+
+# what holds an interrupt back
+
+
+@pytest.fixture
+def handler() -> Iterator[Callable[[Any], None]]:
+    """Sets the handler of SIGINT until the test ends."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_takes_effect_after_the_block() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupts_held():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append(1)
+        signal.raise_signal(signal.SIGINT)
+        done.append(2)
+    assert done == [1, 2]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_the_user_is_called_once_after_the_outermost_block(handler: Callable[[Any], None]) -> None:
+    called: list[Any] = []
+
+    def of_the_user(number: int, frame: Any) -> None:
+        called.append((number, frame is not None, inside))
+
+    handler(of_the_user)
+    inside = True
+    with interrupts_held():
+        with interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        assert called == []
+        inside = False
+    assert called == [(signal.SIGINT, True, False)]
+    assert signal.getsignal(signal.SIGINT) is of_the_user
+
+
+@pytest.mark.parametrize("nothing_raises", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_signal_that_raises_nothing_is_left_alone(handler: Callable[[Any], None], nothing_raises: Any) -> None:
+    handler(nothing_raises)
+    with interrupts_held():
+        assert signal.getsignal(signal.SIGINT) is nothing_raises
+    assert signal.getsignal(signal.SIGINT) is nothing_raises
+
+
+def test_a_handler_in_c_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signal, "getsignal", lambda number: None)
+    monkeypatch.setattr(signal, "signal", lambda *arguments: pytest.fail("the handler was changed"))
+    with interrupts_held():
+        pass
+
+
+def test_a_handler_that_the_block_sets_stays(handler: Callable[[Any], None]) -> None:
+    with interrupts_held():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_other_threads_hold_nothing() -> None:
+    handlers = []
+
+    def hold() -> None:
+        with interrupts_held():
+            handlers.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    thread.join()
+    assert handlers == [signal.default_int_handler]
+
+
+class Noting:
+    """A context that notes when it was entered and left, in two steps each."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def __enter__(self) -> None:
+        self.done.append("entering")
+        self.done.append("entered")
+
+    def __exit__(self, *exception: object) -> None:
+        self.done.append("leaving")
+        self.done.append("left")
+
+
+@pytest.mark.parametrize("error", [None, ValueError("mine")])
+def test_a_whole_context_is_entered_and_left_at_any_step(error: Exception | None) -> None:
+    results = []
+    while True:
+        steps, context = Steps("before", len(results) + 1), Noting()
+        raised = None
+        try:
+            with traced(steps.step), whole(context):
+                if error is not None:
+                    raise error
+        except (KeyboardInterrupt, ValueError) as problem:
+            raised = problem
+        if not steps.interrupts:
+            break
+        results.append((type(raised), context.done))
+    all_done = ["entering", "entered", "leaving", "left"]
+    assert len(results) > 30
+    assert all(raised is KeyboardInterrupt and done in ([], all_done) for raised, done in results), results
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_action_is_done_once_whatever_it_raises() -> None:
+    done = []
+
+    def act() -> None:
+        done.append(1)
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        uninterrupted(act)
+    assert done == [1]
+
+
+# collectors
+
+
+def drawn_steps(counts: dict[str, int], number: int, seed: int) -> list[tuple[str, int, int]]:
+    """Phases in turn, with a step of each, and after how many more steps there is another interrupt."""
+    draw = random.Random(seed)
+    phases = [PHASES[index % len(PHASES)] for index in range(number)]
+    return [(phase, draw.randint(1, counts[phase]), draw.choice((0, 30, 300))) for phase in phases]
+
+
+def check_steps(client: Any, fileset: Any, number: int) -> None:
+    number_of_steps(client, fileset)
+    counts = number_of_steps(client, fileset)
+    found = {
+        step: problems
+        for step in drawn_steps(counts, number, SEED)
+        if (problems := interrupted_at(client, fileset, *step).problems)
+    }
+    assert found == {}
+
+
+def test_a_run_that_is_interrupted_at_steps_of_its_life(client: Any, sample: Any) -> None:
+    check_steps(client, sample, 6)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_interrupted_at_many_steps(client: Any, sample: Any) -> None:
+    check_steps(client, sample, 90)
+
+
+@pytest.mark.parametrize("first_line", ["__enter__", "__exit__"])
+def test_an_interrupt_before_the_first_line_of_the_collector(client: Any, sample: Any, first_line: str) -> None:
+    life = interrupted.Life(client, sample, lambda phase: None)
+    seen = []
+
+    def trace(frame: Any, event: str, argument: object) -> None:
+        if frame.f_code.co_qualname == f"MetricsCollector.{first_line}" and not seen:
+            seen.append(event)
+            signal.raise_signal(signal.SIGINT)
+
+    sys.settrace(trace)
+    life.live(lambda: None)
+    sys.settrace(None)
+    life.check()
+    assert (seen, life.raised, life.problems) == (["call"], "KeyboardInterrupt", [])
+
+
+@pytest.mark.slow
+def test_forty_signals_at_random_moments(sample: Any, tmp_path: Path) -> None:
+    """A third of them come while the collector is left, and half of those a second time."""
+    (tmp_path / "sample.json").write_text(json.dumps(sample))
+    script = [sys.executable, interrupted.__file__, str(tmp_path / "sample.json"), "40"]
+    done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    _, *trials = map(json.loads, done.stdout.splitlines())
+    print(done.stdout)
+    assert [trial for trial in trials if trial["raised"] != "KeyboardInterrupt" or trial["problems"]] == []
+    assert sum(trial["reached"] == "leaving" for trial in trials) >= 40 / 3
+
+
+# monitors and recordings
+
+
+def test_a_monitor_that_is_interrupted_at_steps_of_its_life(client: Any) -> None:
+    def monitored(steps: Steps) -> TaskMonitor:
+        monitor = TaskMonitor(client)
+        try:
+            with traced(steps.step):
+                steps.reached("entering")
+                with monitor:
+                    steps.reached("running")
+                    client.submit(sum, [1, 2], pure=False).result()
+                    steps.reached("leaving")
+        except KeyboardInterrupt:
+            assert steps.interrupts
+        else:
+            assert not steps.interrupts
+        return monitor
+
+    before = state_of_process()
+    counts = Steps()
+    monitored(counts)
+    for phase, number, again in drawn_steps(counts.counts | {"running": 1}, 12, SEED):
+        monitor = monitored(Steps(phase, number, again))
+        assert wait_until(lambda: what_stays(client) == []), (phase, number, again)
+        assert repr(monitor) == "<TaskMonitor: stopped>"
+        if phase == "leaving":
+            assert len(monitor.attempts) == 1
+            assert monitor.problems == []
+    assert state_of_process() == before
+
+
+def test_a_recording_that_is_interrupted_while_it_is_saved(
+    sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def recorded(steps: Steps) -> Recorder:
+        close = Recorder.close
+
+        def close_counted(self: Recorder, *arguments: Any) -> None:
+            steps.reached("leaving")
+            close(self, *arguments)
+
+        monkeypatch.setattr(Recorder, "close", close_counted)
+        try:
+            with traced(steps.step), record(tmp_path) as recorder:
+                runner = runner_for(None, 4000, executor=lambda **_: IterativeExecutor(status=False))
+                runner(sample, processor_instance=count_events)
+                steps.reached("over")
+        except KeyboardInterrupt:
+            assert steps.interrupts
+        else:
+            assert not steps.interrupts
+        monkeypatch.undo()
+        return recorder
+
+    before = state_of_process()
+    counts = Steps()
+    recorded(counts)
+    draw = random.Random(SEED)
+    for _ in range(3):
+        recorder = recorded(Steps("leaving", draw.randint(1, counts.counts["leaving"]), draw.choice((0, 100))))
+        (path,) = recorder.saved
+        assert len(roastcoffea.load(path).chunks) == 4
+        assert recorder._open == {}
+    assert state_of_process() == before
+    assert len(list(tmp_path.iterdir())) == 4
