@@ -3,11 +3,15 @@
 import json
 import math
 import multiprocessing
+import os
 import pickle
 import random
 import shutil
+import socket
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -22,7 +26,7 @@ import pyarrow.parquet as pq
 import pytest
 from handmade import EXPECTED, handmade_run
 
-from roastcoffea import folders, store
+from roastcoffea import folders, legacy, store
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.slots import CLIENT, PAUSED
@@ -144,6 +148,19 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+
+
+def write_legacy(folder: Path) -> None:
+    """A measurement of 0.1.2, with a few numbers."""
+    metadata = {"format": legacy.FORMAT, "timestamp": "2025-01-01T12:00:00"}
+    (folder / "metadata.json").write_text(json.dumps(metadata))
+    (folder / "metrics.json").write_text('{"total_events": 10}')
+    (folder / "start_end_time.txt").write_text("1.0,2.0\n")
+
+
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     return save_run(a_run(), tmp_path, "saved")
@@ -218,7 +235,7 @@ def test_files_are_standard_json_and_parquet(saved: Path) -> None:
 
 
 def test_tables_that_were_not_measured_have_no_file(tmp_path: Path) -> None:
-    saved = save_run(minimal_run(), tmp_path, "m", extra_files={"metrics.json": b"{}\n"})
+    saved = save_run(minimal_run(), tmp_path, "m", metrics_json=lambda: b"{}\n")
     assert sorted(contents(saved)) == ["metrics.json", "run.json"]
     assert (saved / "metrics.json").read_bytes() == b"{}\n"
 
@@ -227,9 +244,19 @@ def test_run_json_will_do_as_path(saved: Path) -> None:
     assert load_run(saved / "run.json") == load_run(str(saved)) == a_run()
 
 
-def test_permissions_are_those_of_any_new_folder(saved: Path, tmp_path: Path) -> None:
-    (tmp_path / "usual").mkdir()
-    assert saved.stat().st_mode == (tmp_path / "usual").stat().st_mode
+def test_what_is_saved_is_the_users_own(tmp_path: Path) -> None:
+    saved = save_run(a_run(), tmp_path / "runs", "m", metrics_json=lambda: b"{}")
+    assert modes(saved.parent) == {"m": 0o700} | {f"m/{file.name}": 0o600 for file in saved.iterdir()}
+    before = os.umask(0)
+    try:
+        save_run(a_run(), tmp_path / "runs", "m", overwrite=True)
+    finally:
+        os.umask(before)
+    assert set(modes(saved.parent).values()) == {0o600, 0o700}
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.lstat().st_mode) for path in folder.rglob("*")}
 
 
 # Names
@@ -250,13 +277,6 @@ def test_names_that_leave_the_folder_are_refused(name: str, overwrite: bool, tmp
     with pytest.raises(MeasurementError):
         save_run(a_run(), tmp_path / "runs", name, overwrite=overwrite)
     assert contents(tmp_path) == {}
-
-
-@pytest.mark.parametrize("name", [*BAD_NAMES, "run.json", "chunks.parquet"])
-def test_so_are_names_of_extra_files(name: str, tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError):
-        save_run(a_run(), tmp_path, "a", extra_files={name: b""})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_automatic_names_tell_the_start_and_are_unique(tmp_path: Path) -> None:
@@ -319,31 +339,44 @@ def test_automatic_names_overwrite_nothing(tmp_path: Path) -> None:
     assert (load_run(first).id, load_run(second).id) == ("0", "1")
 
 
-CALLS_OF_SAVING = [(Path, "mkdir"), (Path, "open"), (pq, "write_table"), (folders.os, "fsync"), (Path, "rename")]
+CALLS_OF_SAVING = [
+    *((Path, "mkdir"), (folders.os, "open"), (pq, "write_table"), (folders.os, "fsync"), (Path, "rename")),
+    *((folders, "exchange"), (folders.shutil, "rmtree")),
+]
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=type)
+@pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "two renames"])
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(("place", "function"), CALLS_OF_SAVING, ids=str)
 def test_what_fails_leaves_everything_as_it_was(
-    place: Any, function: str, overwrite: bool, error: BaseException, saved: Path, monkeypatch: pytest.MonkeyPatch
+    place: Any,
+    function: str,
+    overwrite: bool,
+    exchanges: bool,
+    error: BaseException,
+    saved: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not exchanges:
+        monkeypatch.setattr(folders, "exchange", lambda *_: False)
     name = "saved" if overwrite else "new"
     run = minimal_run(chunks=a_run().chunks)
-    before = contents(saved.parent)
-    for nth in range(20):
+    before = contents(saved)
+    failures = 0
+    for nth in range(40):
         with monkeypatch.context() as patch:
             calls = fail_at_call(nth, error, place, function, patch)
             failed = not saves(run, saved.parent, name, overwrite)
+        failures += failed
         if len(calls) <= nth:
             assert not failed
+            assert function in ("exchange", "rmtree") or failures
             return
-        if function != "fsync" or nth < 2:  # those of the two files; a folder that cannot be synced is no failure
-            assert failed
-            assert contents(saved.parent) == before
-        else:
-            assert contents(saved.parent) == before or load_run(saved.parent / name) == run
-            restore(saved, before)
+        as_before = contents(saved) == before and (overwrite or not (saved.parent / name).exists())
+        assert as_before or load_run(saved.parent / name) == run
+        assert as_before or failures > 2 or function not in ("mkdir", "write_table"), "these come before all renames"
+        restore(saved, {f"saved/{file}": content for file, content in before.items()})
     pytest.fail("never succeeded")
 
 
@@ -379,34 +412,210 @@ def restore(saved: Path, files: dict[str, bytes]) -> None:
         path.write_bytes(content)
 
 
-KILLED_WHILE_REPLACING = """
+KILLED_WHILE_SAVING = """
 import os, signal, sys
 from pathlib import Path
+from roastcoffea import folders
 from test_store import minimal_run, save_run
-rename = Path.rename
-left = int(sys.argv[2])
-def rename_and_die(self, target):
-    global left
-    if left == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-    return rename(self, target)
-Path.rename = rename_and_die
-save_run(minimal_run(id="new"), sys.argv[1], "saved", overwrite=True)
+exchanges, overwrite, left = sys.argv[2] == "True", sys.argv[3] == "True", int(sys.argv[4])
+def dying(function):
+    def called(*args, **settings):
+        global left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        return function(*args, **settings)
+    return called
+Path.rename = dying(Path.rename)
+folders.exchange = dying(folders.exchange) if exchanges else lambda *_: False
+folders.shutil.rmtree = dying(folders.shutil.rmtree)
+save_run(minimal_run(id="new"), sys.argv[1], "saved", overwrite=overwrite, metrics_json=lambda: b"{}")
 """
 
 
-@pytest.mark.parametrize("renames", [0, 1, 2])
-def test_one_whole_measurement_is_there_whenever_the_process_is_killed(renames: int, saved: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLED_WHILE_REPLACING, saved.parent, str(renames)],
-        cwd=Path(__file__).parent,
-        check=False,
-    )
-    assert ended.returncode == -9
-    whole = [load_run(path).id for path in saved.parent.iterdir()]
-    assert set(whole) == {"new", a_run().id}
-    assert len(list_runs(saved.parent)) == (1 if renames < 2 else 0)
+def killed(folder: Path, exchanges: bool, overwrite: bool, steps: int) -> bool:
+    """Whether a process that saves was killed after so many steps."""
+    command = [sys.executable, "-c", KILLED_WHILE_SAVING, folder, str(exchanges), str(overwrite), str(steps)]
+    ended = subprocess.run(command, cwd=Path(__file__).parent, check=False)
+    assert ended.returncode in (0, -9)
+    return ended.returncode == -9
+
+
+def hidden_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "two renames"])
+def test_a_whole_measurement_has_the_name_whenever_the_process_is_killed(exchanges: bool, saved: Path) -> None:
+    found = []
+    for steps in range(12):
+        save_run(a_run(), saved.parent, "saved", overwrite=True)
+        if not killed(saved.parent, exchanges, True, steps):
+            break
+        found.append(load_run(saved).id)
+        assert [run.name for run in list_runs(saved.parent)] == ["saved"]
+        assert store.is_measurement(saved)
+        assert hidden_in(saved.parent)
+        save_run(minimal_run(), saved.parent, "other", overwrite=True)
+        assert hidden_in(saved.parent) == []
+        assert load_run(saved).id == found[-1]
+        shutil.rmtree(saved.parent / "other")
+    old = found.index("new")
+    assert found == [a_run().id] * old + ["new"] * (len(found) - old)
+    assert 2 <= old < len(found)
+
+
+@pytest.mark.parametrize("way", [[], ["--two-renames"]], ids=["exchange", "two renames"])
+def test_a_whole_measurement_has_the_name_after_kills_at_random_moments(way: list[str]) -> None:
+    script = Path(__file__).parent.parent / "benchmarks" / "kills.py"
+    done = subprocess.run([sys.executable, script, "20", *way], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "20 kills" in done.stdout
+
+
+def test_a_save_that_was_killed_when_all_was_written_is_found(tmp_path: Path) -> None:
+    found = []
+    for steps in range(8):
+        folder = tmp_path / str(steps)
+        if not killed(folder, True, False, steps):
+            break
+        found.append([run.name for run in list_runs(folder)])
+        assert all(load_run(folder / "saved").id == "new" for _ in found[-1])
+        save_run(minimal_run(), folder, "other")
+        assert sorted(path.name for path in folder.iterdir()) == sorted(["other", *found[-1]])
+        assert all(load_run(folder / "saved").id == "new" for _ in found[-1])
+    assert found[0] == []
+    assert found[1:] == [["saved"]] * (len(found) - 1)
+    assert len(found) > 3
+
+
+def test_a_name_that_a_killed_save_took_is_taken(tmp_path: Path) -> None:
+    assert killed(tmp_path, True, False, 1)
+    with pytest.raises(MeasurementError, match="saved exists"):
+        save_run(a_run(), tmp_path, "saved")
+    assert load_run(save_run(a_run(), tmp_path, "saved", overwrite=True)) == a_run()
+    assert hidden_in(tmp_path) == []
+
+
+def test_what_a_living_process_writes_is_left_alone(saved: Path) -> None:
+    with folders.new_folder(saved.parent, "saved") as new, folders.new_folder(saved.parent, "later") as later:
+        later.complete()
+        save_run(minimal_run(), saved.parent, "other")
+        assert new.path.is_dir()
+        assert later.path.is_dir()
+        assert [run.name for run in list_runs(saved.parent)] == ["other", "saved"]
+    assert hidden_in(saved.parent) == []
+
+
+@pytest.mark.parametrize(("days", "left"), [(6, True), (8, False)])
+@pytest.mark.parametrize("kind", [Path.mkdir, Path.touch])
+def test_what_another_machine_writes_is_left_alone_for_a_week(
+    kind: Callable[[Path], None], days: int, left: bool, tmp_path: Path
+) -> None:
+    hidden = tmp_path / ".roastcoffea-00000000-1-1-01234567"
+    kind(hidden)
+    os.utime(hidden, (0, time.time() - days * 86_400))
+    save_run(minimal_run(), tmp_path, "m")
+    assert hidden_in(tmp_path) == [hidden.name] * left
+
+
+def test_what_is_not_known_to_be_ours_is_left_alone(tmp_path: Path) -> None:
+    for name in (".roastcoffea-notes", ".roastcoffea-00000000-1-1-0123456z", ".other"):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (0, 0))
+    save_run(minimal_run(), tmp_path, "m")
+    assert len(hidden_in(tmp_path)) == 3
+
+
+def test_what_older_versions_left_is_listed_or_removed(saved: Path) -> None:
+    whole, partial, young = (saved.parent / f".roastcoffea-{number:016x}" for number in range(3))
+    saved.rename(whole)
+    for folder in (partial, young):
+        folder.mkdir()
+        (folder / "chunks.parquet").write_bytes(b"PAR1")
+    for folder in (whole, partial):
+        os.utime(folder, (0, 0))
+    save_run(minimal_run(), saved.parent, "m")
+    assert sorted(hidden_in(saved.parent)) == [whole.name, young.name]
+    assert {run.name for run in list_runs(saved.parent)} == {"m", whole.name}
+    assert load_run(whole) == a_run()
+
+
+def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, replacements = store._table, iter([True])
+
+    def replaced(*args: Any) -> pa.Table:
+        if next(replacements, False):
+            save_run(a_run(id="new"), saved.parent, "saved", overwrite=True)
+        return real(*args)
+
+    monkeypatch.setattr(store, "_table", replaced)
+    assert load_run(saved) == a_run(id="new")
+
+
+def test_records_are_saved_where_their_metrics_cannot_be_written(tmp_path: Path) -> None:
+    def interrupted() -> bytes:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save_run(a_run(), tmp_path, "m", metrics_json=interrupted)
+    assert load_run(tmp_path / "m") == a_run()
+    assert not (tmp_path / "m" / "metrics.json").exists()
+    assert hidden_in(tmp_path) == []
+
+
+# Folders of the user's
+
+
+FOREIGN: dict[str, Callable[[Path], Any]] = {
+    "file": lambda folder: (folder / "thesis.tex").write_text("mine"),
+    "table": lambda folder: (folder / "mine.parquet").write_text("mine"),
+    "hidden file": lambda folder: (folder / ".git").write_text("mine"),
+    "folder": lambda folder: (folder / "plots").mkdir(),
+    "folder of one of our names": lambda folder: (folder / "sections.parquet").mkdir(),
+    "link": lambda folder: (folder / "sections.parquet").symlink_to("nowhere"),
+    "pipe": lambda folder: os.mkfifo(folder / "sections.parquet"),
+    "other run.json": lambda folder: (folder / "run.json").write_text('{"uses": "roastcoffea_run", "format": 1}'),
+    "text": lambda folder: (folder / "run.json").write_text('see "format": "roastcoffea_run"'),
+}
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_a_folder_with_anything_else_in_it_is_not_replaced(
+    foreign: str, late: bool, exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = save_run(minimal_run(), tmp_path, "saved", metrics_json=lambda: b"{}")
+    if late:  # it comes when the folder has been looked at
+        real, looks = store._is_replaceable, iter([True])
+        add = lambda path: (FOREIGN[foreign](saved) or True) if next(looks, False) else real(path)  # noqa: E731
+        monkeypatch.setattr(store, "_is_replaceable", add)
+    else:
+        FOREIGN[foreign](saved)
+    if not exchanges:
+        monkeypatch.setattr(folders, "exchange", lambda *_: False)
+    inode = saved.stat().st_ino
+    with pytest.raises(MeasurementError, match="saved is not overwritten"):
+        save_run(a_run(), tmp_path, "saved", overwrite=True)
+    assert saved.stat().st_ino == inode
+    assert len(list(saved.iterdir())) >= 2
+    assert hidden_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("file", ["run.json", "chunks.parquet", "metadata.json", "metrics.json", "start_end_time.txt"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir, a_socket])
+def test_what_is_no_regular_file_is_refused_at_once(make: Callable[[Path], Any], file: str, tmp_path: Path) -> None:
+    good = save_run(a_run(), tmp_path, "good")
+    bad = save_run(a_run(), tmp_path, "bad")
+    if file in legacy.FILES:
+        (bad / "run.json").unlink()
+        write_legacy(bad)
+    (bad / file).unlink()
+    make(bad / file)
+    with pytest.raises(MeasurementError, match=file):
+        load_run(bad)
+    assert [run.path for run in list_runs(tmp_path)].count(good) == 1
 
 
 def replace_often(folder: str) -> int:
@@ -436,10 +645,22 @@ def test_another_process_may_fill_the_place_meanwhile(saved: Path, monkeypatch: 
             shutil.copytree(moved, saved)
         return moved
 
+    monkeypatch.setattr(folders, "exchange", lambda *_: False)
     monkeypatch.setattr(Path, "rename", rename)
     save_run(minimal_run(), saved.parent, "saved", overwrite=True)
+    assert next(intruders, None) is None
     assert list(saved.parent.iterdir()) == [saved]
     assert load_run(saved) == minimal_run()
+
+
+def test_another_process_may_leave_the_place_meanwhile(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(path: Path) -> bool:
+        shutil.rmtree(path)
+        return True
+
+    monkeypatch.setattr(store, "_is_replaceable", leave)
+    save_run(minimal_run(), saved.parent, "saved", overwrite=True)
+    assert list(saved.parent.iterdir()) == [saved]
 
 
 def test_a_folder_that_cannot_hold_measurements_is_said(tmp_path: Path) -> None:
@@ -480,7 +701,7 @@ def edited(saved: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
         (lambda d: d["run"].pop("id"), r"run.json cannot be read .*id"),
         (lambda d: d["run"].pop("outcome"), r"run.json cannot be read .*outcome"),
         (lambda d: d["run"].update(start="now"), r"run.json cannot be read .*start"),
-        (lambda d: d["run"].update(sections=1), r"run.json cannot be read .*sections"),
+        (lambda d: d["run"].update(sections=1), r"run.json cannot be read .*tables"),
         (lambda d: d["run"].update(environment=None), r"run.json cannot be read"),
         (lambda d: d["run"]["calls"].append({"id": 1}), r"run.json cannot be read"),
         (
@@ -714,9 +935,11 @@ def test_what_schema_6_did_not_record_is_not_known() -> None:
 
 
 def test_temporary_folders_are_hidden(tmp_path: Path) -> None:
-    with folders.new_folder(tmp_path) as folder:
-        assert folder.name.startswith(".")
-        assert folder.parent == tmp_path
+    with folders.new_folder(tmp_path, "name") as new:
+        (hidden,) = tmp_path.iterdir()
+        assert hidden.name.startswith(".")
+        assert hidden in new.path.parents
+        assert set(modes(tmp_path).values()) == {0o700}
     assert list(tmp_path.iterdir()) == []
 
 

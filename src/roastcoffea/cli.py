@@ -7,7 +7,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +14,7 @@ import click
 
 from roastcoffea import __version__
 from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.markup import printable
 
 if TYPE_CHECKING:
     from roastcoffea.measurement import Measurement
@@ -65,8 +65,13 @@ def leave_stdout() -> None:
 
 def fail(reason: str, status: int) -> int:
     """Say the reason in one line, and give the status back."""
-    click.echo(f"roastcoffea: {' '.join(reason.split())}", err=True)
+    click.echo(f"roastcoffea: {printable(' '.join(reason.split()))}", err=True)
     return status
+
+
+def say(what: object) -> None:
+    """Print a line in which names of files and folders cannot steer the terminal."""
+    click.echo(printable(str(what)))
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -221,7 +226,7 @@ def _drawn(measurement: Measurement, name: str, file: Path) -> bool:
     except ValueError as reason:
         fail(str(reason), FAILED)
         return False
-    click.echo(str(save(figure, file)))
+    say(save(figure, file))
     return True
 
 
@@ -247,7 +252,7 @@ def export(*, path: Path, file_format: str, output: Path | None, overwrite: bool
 
     measurement = load(path)
     file = output or Path(default_name(path, FORMATS[file_format]))
-    click.echo(measurement.export(file, file_format, overwrite))
+    say(measurement.export(file, file_format, overwrite))
 
 
 @commands.command()
@@ -271,7 +276,7 @@ def report(*, path: Path, output: Path | None, every_task: bool, overwrite: bool
 
     measurement = load(path)
     file = output or Path(default_name(path, ".html"))
-    click.echo(measurement.report(file, every_task=every_task, overwrite=overwrite))
+    say(measurement.report(file, every_task=every_task, overwrite=overwrite))
 
 
 @commands.command()
@@ -345,13 +350,13 @@ def list_measurements(folder: Path) -> None:
     if stored:
         print_list(stored)
     else:
-        click.echo(f"There are no measurements in {folder}.")
+        say(f"There are no measurements in {folder}.")
 
 
 def print_list(stored: Sequence[StoredRun]) -> None:
     """Print a line for each stored measurement, and the reason where one cannot be read."""
     from roastcoffea.report.terminal import bare_table, console_for, verbatim
-    from roastcoffea.units import duration
+    from roastcoffea.units import duration, moment
 
     console = console_for(None)
     table = bare_table()
@@ -360,7 +365,7 @@ def print_list(stored: Sequence[StoredRun]) -> None:
     table.add_column("outcome")
     table.add_column("name", overflow="fold")
     for run in stored:
-        started = "-" if run.start is None else f"{datetime.fromtimestamp(run.start):%Y-%m-%d %H:%M:%S}"
+        started = "-" if run.start is None else moment(run.start)
         elapsed = "-" if run.elapsed is None else duration(run.elapsed)
         table.add_row(started, elapsed, verbatim(console, run.outcome or "unreadable"), verbatim(console, run.name))
     console.print(table)
@@ -385,16 +390,38 @@ class SeveralNumbers(click.Command):
     """Command whose options of whole numbers take several at once: `--workers 1 2 4`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat the option before each further number, which is the form that click knows."""
+        """Repeat the option before each further number, which is the form that click knows.
+
+        A further number that names a run is that run, and so is the last one where no other word is a run.
+        """
         several = {name for option in self.params if getattr(option, "multiple", False) for name in option.opts}
         given: list[str] = []
-        last = None
-        for place, word in enumerate(args):
-            follows = last is not None and word.isdecimal() and args[place - 1] != last
-            given += [str(last), word] if follows else [word]
-            option = word.partition("=")[0]
-            last = option if option in several else last if word.isdecimal() else None
+        option, before, further = None, None, False
+        for word in args:
+            number = option is not None and word.isdecimal() and (before == option or not _names_run(word))
+            further = number and before != option
+            given += [str(option), word] if further else [word]
+            if not number:
+                option = word.partition("=")[0] if word.partition("=")[0] in several else None
+            before = word
+        if further and not self._runs_in(ctx, given):
+            given[-2:] = given[-1:]
         return super().parse_args(ctx, given)
+
+    def _runs_in(self, ctx: click.Context, given: Sequence[str]) -> bool:
+        values, _, _ = self.make_parser(ctx).parse_args(list(given))
+        runs = values.get("runs")
+        return isinstance(runs, Sequence) and len(runs) > 0  # click has an object of its own for what was not given
+
+
+def _names_run(word: str) -> bool:
+    """Whether a word stands for measurements, here or in the usual folder."""
+    from roastcoffea.studies.sides import paths_of
+
+    try:
+        return bool(paths_of(word, RUNS_FOLDER))
+    except RoastcoffeaError:
+        return False
 
 
 @commands.command()
@@ -416,7 +443,7 @@ def scaling(*, runs: tuple[str, ...], as_json: bool, picture: Path | None) -> No
     _print_study(found, as_json)
     if picture is not None:
         found.plot(picture)
-        click.echo(picture, err=as_json)
+        click.echo(printable(str(picture)), err=as_json)
 
 
 @commands.command("what-if", cls=SeveralNumbers)
@@ -439,6 +466,9 @@ def what_if(*, runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     The first RUN is replayed. More runs of the same analysis on the same files help: repeats tell their spread, runs
     with other workers are predicted as checks, and those with another chunk size tell what a chunk costs beside its
     events. A RUN may also be a folder (its oldest run first), a quoted pattern, or a name with repeats.
+
+    Several numbers may follow an option. The second and later ones are runs where runs of these names exist, and so is
+    the last one where no other RUN is given: --workers 1 --workers 2024 is sure to be the number.
     """
     from roastcoffea.studies.what_if import what_if as predictions
 

@@ -24,7 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.folders import reading
+from roastcoffea.folders import content_of, reading
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.run import FINISHED, Environment, Run
@@ -34,6 +34,8 @@ FORMAT: Final = "roastcoffea_measurement_v1"
 METADATA_FILE: Final = "metadata.json"
 METRICS_FILE: Final = "metrics.json"
 TIMES_FILE: Final = "start_end_time.txt"
+FILES: Final = frozenset((METADATA_FILE, METRICS_FILE, TIMES_FILE))
+"""All that a measurement's folder held."""
 WRITER: Final = "roastcoffea 0.1.2"
 
 Row = Mapping[str, Any]
@@ -98,7 +100,7 @@ def load_legacy(folder: Path) -> Run:
             raise MeasurementError(f"{metadata_file} is not of {WRITER}; give the folder of a measurement")
         saved = _as_if_utc(metadata["timestamp"])
     with reading(times_file):
-        t0, t1 = map(float, times_file.read_text().split(","))
+        t0, t1 = map(float, content_of(times_file).decode().split(","))
     with reading(metrics_file):
         metrics = _json(metrics_file)
         return _run(folder.resolve(), metrics, saved, t0, t1)
@@ -226,7 +228,7 @@ def _absent_parts(parts: Mapping[str, Any]) -> dict[str, str]:
 
 def _identity(folder: Path) -> str:
     """Identity made of the content, so that a folder is the same run each time it is read."""
-    content = b"".join((folder / name).read_bytes() for name in (METADATA_FILE, TIMES_FILE, METRICS_FILE))
+    content = b"".join(content_of(folder / name) for name in (METADATA_FILE, TIMES_FILE, METRICS_FILE))
     return hashlib.sha256(content).hexdigest()[:32]
 
 
@@ -243,4 +245,4 @@ def _as_if_utc(text: str) -> float:
 
 def _json(path: Path) -> Any:
     # Python wrote NaN and infinities there, which are no measured values.
-    return json.loads(path.read_bytes(), parse_constant=lambda _: None)
+    return json.loads(content_of(path), parse_constant=lambda _: None)

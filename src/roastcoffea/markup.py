@@ -1,4 +1,7 @@
-"""Pieces of HTML for notebooks: every text is escaped, nothing is a script, and colours follow those around."""
+"""Pieces of HTML for notebooks: every text is escaped, nothing is a script, and colours follow those around.
+
+`printable` does the same for terminals.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,11 @@ STYLE: Final = """
 
 LONGEST_AMOUNT: Final = 16
 """Letters of a cell beyond which it is text that may go over several lines."""
+
+
+def printable(content: str) -> str:
+    """Text for a terminal: what would steer it, or cannot be seen, as escapes."""
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in content)
 
 
 class Html(str):

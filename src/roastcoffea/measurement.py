@@ -20,6 +20,7 @@ from roastcoffea.metrics import time as time_metrics
 from roastcoffea.metrics.balance import BALANCE_COLUMNS
 from roastcoffea.metrics.bytes import BRANCH_COLUMNS, branches_of
 from roastcoffea.metrics.catalogue import RAW, NotMeasuredError
+from roastcoffea.metrics.evaluation import computing
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import (
     FAILED_COLUMNS,
@@ -40,7 +41,7 @@ from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.redaction import redacted
-from roastcoffea.store import load_run, save_run
+from roastcoffea.store import METRICS_FILE, load_run, save_run
 from roastcoffea.units import BYTE, SECOND, Unit
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 METRICS_FORMAT: Final = "roastcoffea metrics 1"
 JOINED: Final = ("branch_reads", "sections")
 """Records that belong to the chunks' own."""
+
+DERIVED_FROM: Final[Mapping[str, str]] = {"branches": "branch_reads", "sections": "sections"}
+"""Records that tables are made of, which may not have been taken."""
 
 TABLES: Final = (
     "chunks",
@@ -93,7 +97,8 @@ class Measurement:
         self.run = run
 
     def __repr__(self) -> str:
-        return f"<Measurement {self.run.name or self.run.id!r}: {self.outcome}, {len(self.metrics)} metrics>"
+        elapsed = SECOND.text(self.run.stop - self.run.start)
+        return f"<Measurement {self.run.name or self.run.id!r}: {self.outcome}, {elapsed}>"
 
     @property
     def outcome(self) -> str:
@@ -107,8 +112,8 @@ class Measurement:
 
     @property
     def problems(self) -> list[str]:
-        """What could not be measured as it should."""
-        return list(self.run.problems)
+        """What could not be measured as it should, and what could not be computed of it."""
+        return [*self.run.problems, *self.metrics.problems]
 
     @cached_property
     def metrics(self) -> Metrics:
@@ -130,12 +135,12 @@ class Measurement:
         """Branches of files by dataset, over the attempts that counted."""
         if "metrics" in vars(self) and self.byte_ledger.absent is None:  # it has counted them already
             return self._frame(self.byte_ledger.branches, "branch_reads", BRANCH_COLUMNS)
-        return self._frame(branches_of(self.run), "branch_reads", BRANCH_COLUMNS)
+        return self._derived("branches", branches_of, BRANCH_COLUMNS)
 
     @cached_property
     def sections(self) -> pd.DataFrame:
         """Sections by name and dataset, over all attempts."""
-        return self._frame(sections_of(self.run), "sections", SECTION_TOTALS)
+        return self._derived("sections", sections_of, SECTION_TOTALS)
 
     @cached_property
     def byte_ledger(self) -> ByteLedger:
@@ -170,17 +175,17 @@ class Measurement:
     @cached_property
     def failed(self) -> pd.DataFrame:
         """Attempts that gave nothing, with their reason."""
-        return self._derived(failed_work, FAILED_COLUMNS)
+        return self._derived("failed", failed_work, FAILED_COLUMNS)
 
     @cached_property
     def failed_files(self) -> pd.DataFrame:
         """Files in which an attempt failed."""
-        return self._derived(failed_files, FAILED_FILE_COLUMNS)
+        return self._derived("failed_files", failed_files, FAILED_FILE_COLUMNS)
 
     @cached_property
     def missing(self) -> pd.DataFrame:
         """Chunks, and files without any, that coffea asked for and that gave nothing at all."""
-        return self._derived(missing, ASKED_COLUMNS)
+        return self._derived("missing", missing, ASKED_COLUMNS)
 
     def missing_fileset(self, fileset: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Fileset of the files of which nothing came, ready to be run again.
@@ -273,7 +278,7 @@ class Measurement:
         """One of the tables, by its name; the others are not made for it."""
         ledger, _, what = name.partition("_by_")
         if ledger in BREAKDOWNS and what in BREAKDOWNS[ledger][0]:
-            return _breakdown(getattr(self, ledger), what, *BREAKDOWNS[ledger][1:])
+            return self._breakdown(ledger, what)
         if name not in TABLES:
             raise ValueError(f"there is no table {name!r}; see `tables`")
         frame: pd.DataFrame = getattr(self, name)
@@ -301,8 +306,18 @@ class Measurement:
         MeasurementError
             If the name leaves the folder, is taken, or the measurement cannot be written.
         """
-        files = {"metrics.json": metrics_json(self.run, self.metrics)}
-        return save_run(self.run, folder, name, overwrite=overwrite, extra_files=files)
+        return save_run(self.run, folder, name, overwrite=overwrite, metrics_json=self._metrics_json)
+
+    def _metrics_json(self) -> bytes:
+        """Content of `metrics.json`; without metrics, and with the reason, where it cannot be made of them."""
+        metrics = self.metrics
+        try:
+            with computing(METRICS_FILE, metrics.problems):
+                return metrics_json(self.run, metrics)
+        except NotMeasuredError as error:
+            reasons = {metric.name: str(error) for metric in CATALOGUE.metrics()}
+            nothing = Metrics(values={}, source={}, unit={}, missing=reasons, tables={}, problems=metrics.problems)
+            return metrics_json(self.run, nothing)
 
     def export(self, path: str | PathLike[str], file_format: str, overwrite: bool = False) -> Path:
         """Write the measurement for other programs; give the path.
@@ -382,12 +397,23 @@ class Measurement:
         drawn: tuple[Figure, Axes] = function(self, ax=ax, title=title, figsize=figsize, output_path=output_path)
         return drawn
 
-    def _derived(self, derive: Callable[[Run], pa.Table], columns: Sequence[Column]) -> pd.DataFrame:
+    def _derived(self, what: str, derive: Callable[[Run], pa.Table | None], columns: Sequence[Column]) -> pd.DataFrame:
         """Frame of what is made of the run; empty, with the reason, where it cannot be made."""
         try:
-            return self._frame(derive(self.run), "", columns)
+            with computing(what, self.metrics.problems):
+                return self._frame(derive(self.run), DERIVED_FROM.get(what, ""), columns)
         except NotMeasuredError as reason:
             return self._frame(None, "", columns, str(reason))
+
+    def _breakdown(self, name: str, what: str) -> pd.DataFrame:
+        """Breakdown of a ledger; empty, with the reason, where it cannot be made."""
+        ledger = getattr(self, name)
+        try:
+            with computing(f"{name}.by({what!r})", self.metrics.problems):
+                return _breakdown(ledger, what, *BREAKDOWNS[name][1:])
+        except NotMeasuredError as reason:
+            nothing = type(ledger).not_measured(str(reason))
+            return _breakdown(nothing, what, *BREAKDOWNS[name][1:])
 
     def _fact(self, name: str, columns: Sequence[Column]) -> pd.DataFrame:
         """Frame of a table of the metrics; empty, with the reason, where there is none."""
@@ -439,7 +465,7 @@ def load_measurement(path: str | PathLike[str]) -> tuple[dict[str, Any], float, 
     Unix seconds; of a folder of 0.1.2 they are what it stored, readings of a clock of unknown origin.
     """
     measurement = load(path)
-    metrics = dict(measurement.metrics)
+    metrics = measurement.metrics.built()
     metrics |= {alias: metrics[name] for alias, name in CATALOGUE.aliases.items() if name in metrics}
     reported = measurement.run.reported or {}
     return metrics, reported.get("t0", measurement.run.start), reported.get("t1", measurement.run.stop)
@@ -466,7 +492,7 @@ def metrics_json(run: Run, metrics: Metrics) -> bytes:
             if name not in raw
         },
         "missing": {name: reason for name, reason in metrics.missing.items() if name not in raw},
-        "problems": run.problems,
+        "problems": [*run.problems, *metrics.problems],
     }
     return json.dumps(_standard(document), indent=1, allow_nan=False).encode()
 

@@ -5,20 +5,38 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from roastcoffea import legacy, tagged_json
+from roastcoffea import legacy, shapes, tagged_json
 from roastcoffea.errors import MeasurementError
-from roastcoffea.folders import file_name, new_folder, put_in_place, reading, sync_folder, synced_file
+from roastcoffea.folders import (
+    LONGEST_SAVE,
+    NewFolder,
+    content_of,
+    file_name,
+    has_format,
+    holds_only,
+    left_overs,
+    names_in,
+    new_folder,
+    older_left_overs,
+    opened,
+    read_whole,
+    reading,
+    synced_file,
+)
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
@@ -33,6 +51,8 @@ from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_
 FORMAT: Final = "roastcoffea_run"
 SCHEMA: Final = 7
 RUN_FILE: Final = "run.json"
+METRICS_FILE: Final = "metrics.json"
+"""Metrics for other programs; they are never read here."""
 TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "asked": ASKED_COLUMNS,
     "chunks": CHUNK_COLUMNS,
@@ -44,6 +64,9 @@ TABLES: Final[Mapping[str, Sequence[Column]]] = {
     "lifetimes": LIFETIME_COLUMNS,
     "pauses": PAUSE_COLUMNS,
 }
+
+OWN_FILES: Final = frozenset((RUN_FILE, METRICS_FILE, *(f"{name}.parquet" for name in TABLES)))
+"""Files of a measurement, by the versions since 1.0."""
 
 NOT_RECORDED: Final = "this measurement was saved by a version that did not record them"
 
@@ -137,50 +160,74 @@ def save_run(
     name: str | None = None,
     *,
     overwrite: bool = False,
-    extra_files: Mapping[str, bytes] | None = None,
+    metrics_json: Callable[[], bytes] | None = None,
 ) -> Path:
     """Path of the new folder that holds the run.
 
     Everything is written to a hidden folder beside it and moved into place in one step: whatever fails, what
-    was there stays as it was.
+    was there stays as it was. The records are written first: they are saved also where `metrics_json` raises.
 
     Parameters
     ----------
     name
         Name of the new folder; None takes the UTC time of the run's start and a running number.
     overwrite
-        Replace a measurement of that name with all that its folder holds; nothing else is ever replaced.
-    extra_files
-        Contents of further files, by name.
+        Replace a measurement of that name; a folder that holds anything else is never replaced.
+    metrics_json
+        Gives the content of `metrics.json`.
     """
     folder = Path(folder)
-    names = _automatic_names(run) if name is None else [file_name(name)]
-    replaces = _is_measurement if overwrite and name is not None else None
-    for extra in extra_files or {}:
-        file_name(extra)
     tables = {table: getattr(run, table) for table in TABLES if getattr(run, table) is not None}
     for table, rows in tables.items():
         _check_columns(rows, table, f"{table} of run {run.id}")
+    names = _automatic_names(run) if name is None else iter([file_name(name)])
+    replaces = _is_replaceable if overwrite and name is not None else None
+    target = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with new_folder(folder) as temporary:
-            _write(temporary, run, tables, extra_files or {})
-            for target in (folder / each for each in names):
-                if put_in_place(temporary, target, replaces):
-                    return target
+        _remove_unfinished(folder)
+        first = next(each for each in names if name is not None or not os.path.lexists(folder / each))
+        with new_folder(folder, first) as new:
+            _write(new.path, run, tables)
+            new.complete()
+            try:
+                if metrics_json is not None:
+                    _write_metrics(new, metrics_json)
+            finally:
+                target = _put_in_place(new, (folder / each for each in itertools.chain([first], names)), replaces)
     except OSError as error:
-        raise MeasurementError(f"nothing was saved in {folder}: {error}") from error
-    raise MeasurementError(f"{folder / str(name)} exists; choose another name, or overwrite=True to replace it")
+        what = f"nothing was saved in {folder}" if target is None else f"{target} lacks its {METRICS_FILE}"
+        raise MeasurementError(f"{what}: {error}") from error
+    return target
+
+
+def _put_in_place(new: NewFolder, targets: Iterable[Path], replaces: Callable[[Path], bool] | None) -> Path:
+    """First of these places that the new folder could take."""
+    for target in targets:
+        if new.put_in_place(target, replaces):
+            return target
+    raise MeasurementError(f"{target} exists; choose another name, or overwrite=True to replace it")
+
+
+def _write_metrics(new: NewFolder, metrics_json: Callable[[], bytes]) -> None:
+    content = metrics_json()
+    with new.late_file(METRICS_FILE) as file:
+        file.write(content)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what killed saves of older versions left, unless it is whole: then it is listed under its hidden name."""
+    for hidden in older_left_overs(folder):
+        with suppress(OSError):
+            if not (hidden / RUN_FILE).exists() and time.time() - hidden.stat().st_mtime > LONGEST_SAVE:
+                shutil.rmtree(hidden)
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
     """Run that was saved in a folder, by this version or an older one; its `run.json` will do as well."""
     path = Path(path)
     try:
-        folder = path.parent if path.name == RUN_FILE and path.is_file() else path
-        if not folder.is_dir():
-            raise MeasurementError(f"there is no folder {folder}; give the folder of a measurement")
-        return _load(folder)
+        return read_whole(path.parent if path.name == RUN_FILE and path.is_file() else path, _load)
     except OSError as error:
         raise MeasurementError(f"{path} cannot be read: {error}") from error
 
@@ -189,11 +236,18 @@ def list_runs(folder: str | os.PathLike[str]) -> list[StoredRun]:
     """Measurements that lie in a folder, oldest first; those that cannot be read come last."""
     folder = Path(folder)
     try:
-        paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
+        paths = [folder / name for name in names_in(folder)]
     except OSError as error:
         raise MeasurementError(f"{folder} cannot be listed: {error}; give a folder with measurements") from error
-    stored = [run for run in map(_stored, paths) if run is not None]
+    found = [_entry(path) for path in (*paths, *older_left_overs(folder))]
+    stored = [run for run in found if run is not None]
     return sorted(stored, key=lambda run: (run.start is None, run.start or 0, run.name))
+
+
+def is_measurement(path: Path) -> bool:
+    """Whether a measurement is found under a path, be it damaged."""
+    places = path, left_overs(path.parent).get(path.name, path)
+    return any((place / name).exists() for place in places for name in (RUN_FILE, legacy.METADATA_FILE))
 
 
 def _automatic_names(run: Run) -> Iterator[str]:
@@ -201,7 +255,7 @@ def _automatic_names(run: Run) -> Iterator[str]:
     return (f"{start:%Y-%m-%dT%H%M%SZ}-{number:03d}" for number in itertools.count(1))
 
 
-def _write(folder: Path, run: Run, tables: Tables, extra_files: Mapping[str, bytes]) -> None:
+def _write(folder: Path, run: Run, tables: Tables) -> None:
     for name, table in tables.items():
         with synced_file(_table_file(folder, name)) as file:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True, use_compliant_nested_type=False)
@@ -211,10 +265,8 @@ def _write(folder: Path, run: Run, tables: Tables, extra_files: Mapping[str, byt
         "tables": {name: _description(table) for name, table in tables.items()},
         "run": _body(run),
     }
-    for name, content in [(RUN_FILE, tagged_json.dumps(document).encode()), *extra_files.items()]:
-        with synced_file(folder / name) as file:
-            file.write(content)
-    sync_folder(folder)
+    with synced_file(folder / RUN_FILE) as file:
+        file.write(tagged_json.dumps(document).encode())
 
 
 def _description(table: pa.Table) -> dict[str, Any]:
@@ -235,37 +287,39 @@ def _fields(record: Any) -> dict[str, Any]:
     return {each.name: getattr(record, each.name) for each in fields(record)}
 
 
-def _is_measurement(path: Path) -> bool:
-    """Whether a folder holds a measurement, be it damaged: other programs have a run.json, too."""
-    marks = {path / RUN_FILE: FORMAT, path / legacy.METADATA_FILE: legacy.FORMAT}
-    return not path.is_symlink() and any(_has(file, mark) for file, mark in marks.items())
-
-
-def _has(file: Path, mark: str) -> bool:
-    try:
-        return mark.encode() in file.read_bytes()
-    except OSError:
-        return False
+def _is_replaceable(path: Path) -> bool:
+    """Whether a folder holds a measurement, be it damaged, and nothing but the files of one."""
+    ours = holds_only(path, OWN_FILES) and has_format(path / RUN_FILE, FORMAT)
+    return ours or (holds_only(path, legacy.FILES) and has_format(path / legacy.METADATA_FILE, legacy.FORMAT))
 
 
 def _load(folder: Path) -> Run:
+    if not folder.is_dir():
+        raise MeasurementError(f"there is no folder {folder}; give the folder of a measurement")
     file = folder / RUN_FILE
     if not file.exists():
         if (folder / legacy.METADATA_FILE).exists():
             return legacy.load_legacy(folder)
         raise MeasurementError(f"{folder} is no measurement: it has no {RUN_FILE}; give the folder of one")
     body, described, schema = _document(file)
-    tables = {name: _table(_table_file(folder, name), name, table) for name, table in described.items()}
-    for older in range(schema, SCHEMA):
-        body, tables = UPGRADES[older](body, tables)
+    tables = {name: _table(_table_file(folder, name), name, table["rows"]) for name, table in described.items()}
+    with reading(file):
+        for older in range(schema, SCHEMA):
+            body, tables = UPGRADES[older](body, tables)
+        _check_body(body)
     for name, table in tables.items():
         _check_columns(table, name, str(_table_file(folder, name)))
     with reading(file):
         return _run(body, tables)
 
 
+def _entry(path: Path) -> StoredRun | None:
+    """Entry of a list, with the path under which it is found; None for what does not look like a measurement."""
+    stored = read_whole(path, _stored)
+    return None if stored is None else replace(stored, path=path)
+
+
 def _stored(path: Path) -> StoredRun | None:
-    """Entry of a list; None for what does not look like a measurement."""
     try:
         if (path / RUN_FILE).exists():
             body, _, _ = _document(path / RUN_FILE)
@@ -282,37 +336,68 @@ def _stored(path: Path) -> StoredRun | None:
 def _document(path: Path) -> tuple[Body, dict[str, Any], int]:
     """What `run.json` holds: all but the tables, a description of each table, and the schema."""
     with reading(path):
-        content = path.read_bytes()
+        content = content_of(path)
         found = json.loads(content)
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise MeasurementError(f"{path} is not of roastcoffea; give the folder of a measurement")
         schema = _readable_schema(found["schema"], path)
+        if shapes.deeper_than(found, DEEPEST_JSON):
+            raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels")
         document = tagged_json.loads(content)
         body, described = document["run"], document["tables"]
-        _check_document(body, described)
+        _check_times(body)
+        if schema == SCHEMA:
+            _check_body(body)
+        _check_described(described)
         return body, described, schema
 
 
-SHAPES: Final[Mapping[str, tuple[type, ...]]] = {
-    **dict.fromkeys(("id", "outcome", "backend"), (str,)),
-    **dict.fromkeys(("name", "error", "reported_by"), (str, NoneType)),
-    **dict.fromkeys(("start", "stop"), (int, float)),
-    **dict.fromkeys(("environment", "dropped", "absent"), (Mapping,)),
-    **dict.fromkeys(("span_metrics", "reported"), (Mapping, NoneType)),
-    **dict.fromkeys(("calls", "problems"), (list, tuple)),
-}
-LATEST_TIME: Final = 253_402_300_800
-"""The year 10000: what `datetime` cannot show."""
+DEEPEST_JSON: Final = 4 * tagged_json.DEEPEST
+"""Levels of nesting in `run.json`: a dictionary whose keys are no text takes three, and what is around them a few."""
+LATEST_TIME: Final = 253_370_764_800
+"""The year 9999, near the end of what `datetime` can show."""
 
 
-def _check_document(body: Body, described: Mapping[str, Any]) -> None:
-    for name, kinds in SHAPES.items():
-        if not isinstance(body[name], kinds):
-            raise TypeError(f"{name} is {type(body[name]).__name__}")
-    if not all(0 <= body[time] < LATEST_TIME for time in ("start", "stop")):
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    """Types of a record's fields."""
+    return get_type_hints(kind, localns={"pa": pa})
+
+
+def _check_times(body: Body) -> None:
+    """Raise where a run has no outcome, or its times are none."""
+    shapes.check_fields({name: body[name] for name in ("start", "stop", "outcome")}, _hints(Run), "the run")
+    if not all(0 <= body[name] < LATEST_TIME for name in ("start", "stop")):
         raise ValueError("start and stop are no times")
+
+
+def _check_body(body: Body) -> None:
+    """Raise where the fields of a run are not of the types that the records give."""
+    if not body.keys().isdisjoint(TABLES):
+        raise TypeError("tables are not kept there")
+    environment, calls = body["environment"], body.get("calls", [])
+    if not all(isinstance(records, list) for records in (calls, environment["hosts"])):
+        raise TypeError("calls or hosts are no list")
+    parts = {"environment": Environment(versions={}, client_host=None), "calls": ()}
+    shapes.check_fields(body | parts, _hints(Run), "the run")
+    shapes.check_fields({**environment, "hosts": ()}, _hints(Environment), "the environment")
+    for host in environment["hosts"]:
+        shapes.check_fields(host, _hints(Host), "a host")
+    for call in calls:
+        shapes.check_fields(call, _hints(RunnerCall), "a Runner call")
+        _check_times(call)
+    for metered in (body.get("span_metrics"), *(body.get("span_metrics_per_worker") or {}).values()):
+        if () in (metered or {}):
+            raise ValueError("span metrics have an empty key")
+
+
+def _check_described(described: Any) -> None:
+    """Raise where there are no tables but ours, with their numbers of rows."""
     if not described.keys() <= TABLES.keys():
         raise ValueError(f"tables are {', '.join(described)}")
+    for name, table in described.items():
+        if not shapes.fits(table["rows"], int):
+            raise TypeError(f"rows of {name} are {type(table['rows']).__name__}")
 
 
 def _readable_schema(schema: int, path: Path) -> int:
@@ -323,20 +408,39 @@ def _readable_schema(schema: int, path: Path) -> int:
     return schema
 
 
-def _table(path: Path, name: str, described: Mapping[str, Any]) -> pa.Table:
+def _table(path: Path, name: str, rows: int) -> pa.Table:
     with reading(path):
-        with path.open("rb") as file:
-            table = pq.ParquetFile(file, page_checksum_verification=True).read()
-        if table.num_rows != described["rows"]:
-            raise ValueError(f"{table.num_rows} rows instead of {described['rows']}")
-        return _restored(table, name, described["columns"]).replace_schema_metadata(None)
+        with opened(path) as file, pq.ParquetFile(file, page_checksum_verification=True) as stored:
+            _check_rows(stored.metadata.num_rows, rows)
+            _check_memory(rows, stored.metadata.num_columns)
+            table = stored.read()
+        _check_rows(table.num_rows, rows)
+        return _restored(table, name).replace_schema_metadata(None)
 
 
-def _restored(table: pa.Table, name: str, described: Mapping[str, str]) -> pa.Table:
-    """Table with the types that it had, where another program wrote it again with similar ones."""
+def _check_rows(found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"{found} rows instead of {expected}")
+
+
+def _check_memory(rows: int, columns: int) -> None:
+    """Raise where a table has more rows than fit into this machine's memory: a few bytes can promise any number."""
+    import psutil
+
+    needed, memory = SMALLEST_VALUE * rows * columns, psutil.virtual_memory().total
+    if needed > memory:
+        raise MemoryError(f"{rows} rows need {needed} bytes of memory; there are {memory}")
+
+
+SMALLEST_VALUE: Final = 4
+"""Bytes that a value takes in memory, at the least: the offset of a text."""
+
+
+def _restored(table: pa.Table, name: str) -> pa.Table:
+    """Table with the types of its columns, where another program wrote it again with similar ones."""
     for field in arrow_schema(TABLES[name]):
         place = table.schema.get_field_index(field.name)
-        if place >= 0 and described.get(field.name) != str(table.schema.field(place).type):
+        if place >= 0 and table.schema.field(place).type != field.type:
             table = table.set_column(place, field, table.column(place).cast(field.type))
     return table
 

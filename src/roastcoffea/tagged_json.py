@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import io
 import json
@@ -19,6 +20,8 @@ from roastcoffea.redaction import redacted
 
 TAG: Final = "$"
 CONTENT: Final = "of"
+LONGEST_HEADER: Final = 10_000
+"""Bytes of an array's header, which is a Python literal; numpy's own limit."""
 DEEPEST: Final = 64
 """Levels of nesting that are kept; the parser's own limit lies at a few hundred."""
 LONGEST_TEXT: Final = 10_000
@@ -36,7 +39,7 @@ def loads(text: str | bytes) -> Any:
     """Value of a text, with the types that it had; ValueError where the text is damaged."""
     try:
         return json.loads(text, object_hook=_untagged)
-    except (ArithmeticError, LookupError, RecursionError, TypeError) as error:
+    except (ArithmeticError, LookupError, MemoryError, RecursionError, SyntaxError, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
 
 
@@ -72,10 +75,26 @@ def _npy(value: Any) -> str:
 
 
 def _array(text: str) -> Any:
+    content = base64.b64decode(text)
     try:
-        return np.lib.format.read_array(io.BytesIO(base64.b64decode(text)), allow_pickle=False)
+        _check_size(content)
+        return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
     except tokenize.TokenError as error:
         raise ValueError(f"an array cannot be read: {error}") from None
+
+
+def _check_size(npy: bytes) -> None:
+    """Raise where the header declares more than there is: numpy reserves memory for all that is declared."""
+    file = io.BytesIO(npy)
+    version = np.lib.format.read_magic(file)
+    length = int.from_bytes(file.read(2 if version == (1, 0) else 4), "little")
+    if length > LONGEST_HEADER:
+        raise ValueError(f"an array has a header of {length} bytes")
+    header = ast.literal_eval(file.read(length).decode("utf-8" if version == (3, 0) else "latin1"))
+    size = np.lib.format.descr_to_dtype(header["descr"]).itemsize
+    declared = math.prod(header["shape"]) * max(size, 1)
+    if declared > len(npy):
+        raise ValueError(f"an array of {declared} bytes has only {len(npy) - file.tell()}")
 
 
 def _scalar(text: str) -> Any:

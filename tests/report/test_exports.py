@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import stat
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
@@ -179,9 +180,27 @@ def test_an_export_that_fails_leaves_all_as_it_was(
 
 
 def test_an_export_is_known_by_its_own_file(tmp_path: Path) -> None:
-    assert not tables.is_export(tmp_path)
+    assert not tables.is_export(tmp_path, ["metrics"])
     (tmp_path / "columns.json").write_bytes(b"\xff")
-    assert not tables.is_export(tmp_path)
+    assert not tables.is_export(tmp_path, ["metrics"])
+    (tmp_path / "columns.json").write_text(f'{{"mine": "{tables.EXPORT_FORMAT}"}}')
+    assert not tables.is_export(tmp_path, ["metrics"])
+
+
+def test_an_export_with_anything_else_in_it_is_not_replaced(handmade: Measurement, tmp_path: Path) -> None:
+    path = handmade.export(tmp_path / "export", "csv")
+    assert handmade.export(path, "json", overwrite=True) == path
+    (path / "thesis.csv").write_text("mine")
+    with pytest.raises(MeasurementError, match="holds other files"):
+        handmade.export(path, "csv", overwrite=True)
+    assert (path / "thesis.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize("file_format", EXPORT_FORMATS)
+def test_exports_are_the_users_own(handmade: Measurement, file_format: str, tmp_path: Path) -> None:
+    path = handmade.export(tmp_path / "export", file_format)
+    expected = {0o700, 0o600} if path.is_dir() else {0o600}
+    assert {stat.S_IMODE(each.stat().st_mode) for each in (path, *path.glob("*"))} == expected
 
 
 # The command

@@ -2,24 +2,59 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from numbers import Real
+from typing import Any, Final, Generic, TypeVar, get_type_hints
 
 import pyarrow as pa
 
-from roastcoffea.errors import MissingMetricError
+from roastcoffea.errors import MissingMetricError, error_text
 from roastcoffea.markup import Html, folded, heading, page, table
 from roastcoffea.metrics.catalogue import CATALOGUE, RAW, RUN, Fact, Metric, NotMeasuredError, Sourced
 from roastcoffea.records.run import Run
-from roastcoffea.units import STRUCTURE, Unit
+from roastcoffea.units import STRUCTURE, WORD, Unit
 
 T = TypeVar("T")
 
 BOOKKEEPING: Final = frozenset({"t0", "t1"})
 """Names among reported metrics that are none: the clock readings of an older measurement."""
+
+NESTED: Final[Mapping[str, int]] = {
+    "per_dataset": 2,
+    "file_read_metrics": 2,
+    "fine_metrics_per_worker": 2,
+    "sections": 3,
+}
+"""Metrics that are numbers by name, and how deep these lie."""
+
+RUNS_TESTS: Final = "PYTEST_CURRENT_TEST"
+"""What pytest sets in the environment: there our own errors come out, so that tests find them."""
+
+
+@contextmanager
+def computing(what: str, problems: list[str]) -> Iterator[None]:
+    """Turn an error of ours into the reason why something is missing, and note it: it takes nothing else away.
+
+    Raises
+    ------
+    NotMeasuredError
+        For any unexpected error of the block; under pytest that comes out as it is.
+    """
+    try:
+        yield
+    except NotMeasuredError:
+        raise
+    except Exception as error:
+        if RUNS_TESTS in os.environ:
+            raise
+        reason = error_text(error)
+        problems.append(f"{what} could not be computed: {reason}")
+        raise NotMeasuredError(reason) from error
 
 
 class ByMetric(Mapping[str, T], Generic[T]):
@@ -50,28 +85,50 @@ class Metrics(Mapping[str, Any]):
 
     def __init__(
         self,
+        *,
         values: Mapping[str, Any],
         source: Mapping[str, str],
         unit: Mapping[str, Unit],
         missing: Mapping[str, str],
         tables: Mapping[str, pa.Table | str],
+        problems: list[str],
     ) -> None:
         self._values = ByMetric(values)
+        self._reasons = dict(missing)
         self.source: Mapping[str, str] = ByMetric(source)
         self.unit: Mapping[str, Unit] = ByMetric(unit)
-        self.missing: Mapping[str, str] = ByMetric(missing)
+        self.missing: Mapping[str, str] = ByMetric(self._reasons)
         self.tables = tables
         """Tables that were derived from the records, by name; the reason in place of one that could not be had."""
+        self.problems = problems
+        """Errors of ours that kept something from being computed."""
 
     def __getitem__(self, name: str) -> Any:
         if name in self._values:
             value = self._values[name]
-            return value.get() if isinstance(value, Deferred) else value
+            if not isinstance(value, Deferred):
+                return value
+            name = CATALOGUE.aliases.get(name, name)
+            try:
+                with computing(name, self.problems):
+                    return value.get()
+            except NotMeasuredError as error:
+                self._take_away(name, str(error))
         if name in self.missing:
             raise MissingMetricError(f"{name} is missing: {self.missing[name]}")
         near = get_close_matches(name, [*CATALOGUE.aliases, *self.unit])
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise KeyError(f"there is no metric {name!r}{hint}")
+
+    def _take_away(self, name: str, reason: str) -> None:
+        """Let a metric be missing that could not be built when it was asked for."""
+        self._values = ByMetric({other: self._values[other] for other in self._values if other != name})
+        self._reasons[name] = reason
+
+    def built(self) -> dict[str, Any]:
+        """All that can be computed, structures of group "raw" as well."""
+        values = {name: self.get(name) for name in list(self)}
+        return {name: values[name] for name in self}
 
     def __contains__(self, name: object) -> bool:
         return name in self._values
@@ -117,7 +174,8 @@ class Deferred:
 
 def evaluate(run: Run) -> Metrics:
     """Metrics of a run: computed from its records, or those that another program reported with it."""
-    values, reasons, tables = _computed(run)
+    problems: list[str] = []
+    values, reasons, tables = _computed(run, problems)
     source = {metric.name: metric.source for metric in CATALOGUE.metrics()}
     unit = {metric.name: metric.unit for metric in CATALOGUE.metrics()}
     if run.reported is not None:
@@ -133,17 +191,19 @@ def evaluate(run: Run) -> Metrics:
         unit=dict.fromkeys(values, STRUCTURE) | unit,
         missing=reasons,
         tables=tables,
+        problems=problems,
     )
 
 
-def _computed(run: Run) -> tuple[dict[str, Any], dict[str, str], dict[str, pa.Table | str]]:
+def _computed(run: Run, problems: list[str]) -> tuple[dict[str, Any], dict[str, str], dict[str, pa.Table | str]]:
     """Values and reasons of all metrics in the catalogue's order, and tables or their reasons."""
     values: dict[str, Any] = {RUN: run}
     reasons: dict[str, str] = {}
     last_use = {need: name for name, entry in CATALOGUE.entries.items() for need in entry.inputs}
     for name, entry in CATALOGUE.entries.items():
         try:
-            values[name] = _value(entry, values, reasons)
+            with computing(name, problems):
+                values[name] = _value(entry, values, reasons)
         except NotMeasuredError as error:
             reasons[name] = str(error)
         for need in entry.inputs:
@@ -191,13 +251,48 @@ def _reported(
     merged = {name: value for name, value in computed.items() if isinstance(value, Deferred)}
     merged |= _by_present_name(run.reported or {})
     metrics = list(CATALOGUE.metrics())
+    unusable = {metric.name for metric in metrics if not _is_usable(metric, merged.get(metric.name))}
+    lacking = dict.fromkeys(unusable & merged.keys(), f"what {run.reported_by} reported is no such value")
+    for name in lacking:
+        del merged[name]
     values = {metric.name: merged.pop(metric.name) for metric in metrics if metric.name in merged} | merged
     unreported = f"not reported by {run.reported_by}"
     return values, {
-        metric.name: reasons[metric.name] if metric.group == RAW else unreported
+        metric.name: reasons[metric.name] if metric.group == RAW else lacking.get(metric.name, unreported)
         for metric in metrics
         if metric.name not in values
     }
+
+
+def _is_usable(metric: Metric, value: Any) -> bool:
+    """Whether a value that another program reported is what the metric is."""
+    if metric.group == RAW:
+        return True
+    if metric.name in NESTED:
+        return _holds_numbers(value, NESTED[metric.name])
+    if metric.unit is STRUCTURE:
+        return isinstance(value, get_type_hints(metric.function)["return"])
+    return isinstance(value, str) if metric.unit is WORD else _is_number(value)
+
+
+def _holds_numbers(value: Any, levels: int) -> bool:
+    """Whether it is nested mappings of names, with numbers in the last ones."""
+    if levels == 0:
+        return value is None or _is_number(value)
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and _holds_numbers(item, levels - 1) for name, item in value.items()
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number of a size that can be worked with."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def _by_present_name(reported: Mapping[str, Any]) -> dict[str, Any]:

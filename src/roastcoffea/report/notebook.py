@@ -77,7 +77,7 @@ def _datasets(metrics: Metrics) -> Iterator[Html]:
 
 
 def _rest(run: Run, metrics: Metrics) -> Iterator[Html]:
-    yield from _problems(list(run.problems))
+    yield from _problems([*run.problems, *metrics.problems])
     yield folded(f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)", metrics.html_tables())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import IO, Any, Final
 
@@ -15,14 +14,16 @@ from rich.table import Table
 from rich.text import Text
 
 from roastcoffea.errors import root_cause
+from roastcoffea.markup import printable
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger, Verdict
 from roastcoffea.metrics import time as time_metrics
 from roastcoffea.metrics.bytes import CLASSES
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
+from roastcoffea.metrics.evaluation import computing
 from roastcoffea.metrics.failures import failed_files
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, number, share_text
+from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, moment, number, share_text
 
 WIDEST: Final = 100
 NARROWEST: Final = 80
@@ -110,7 +111,7 @@ def print_summary(run: Run, metrics: Metrics, file: IO[str] | None = None) -> No
         _print_datasets(console, metrics["per_dataset"])
     if metrics.get("sections"):
         _print_sections(console, metrics["sections"])
-    _print_problems(console, run.problems)
+    _print_problems(console, [*run.problems, *metrics.problems])
 
 
 def console_for(file: IO[str] | None) -> Console:
@@ -122,14 +123,8 @@ def console_for(file: IO[str] | None) -> Console:
 
 def verbatim(console: Console, text: object) -> Text:
     """Text as it is, line by line; control characters, and what the output cannot encode, as escapes."""
-    lines = ["".join(map(_visible, line)) for line in str(text).splitlines()]
+    lines = [printable(line) for line in str(text).splitlines()]
     return Text("\n".join(lines).encode(console.encoding, "backslashreplace").decode(console.encoding))
-
-
-def _visible(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def title_of(run: Run) -> str:
@@ -139,8 +134,7 @@ def title_of(run: Run) -> str:
 
 def _print_heading(console: Console, run: Run) -> None:
     console.print(Text.assemble(("\nroastcoffea  ", "bold"), verbatim(console, title_of(run))), overflow="fold")
-    started = datetime.fromtimestamp(run.start)
-    what = verbatim(console, f"{started:%Y-%m-%d %H:%M:%S}, {run.backend}, {run.outcome}, {run.id[:8]}")
+    what = verbatim(console, f"{moment(run.start)}, {run.backend}, {run.outcome}, {run.id[:8]}")
     what.stylize(QUIET)
     console.print(what)
     if run.outcome == FAILED:
@@ -182,7 +176,8 @@ def verdict_lines(run: Run, verdict: Verdict) -> list[str]:
 def _print_failed_files(console: Console, run: Run, metrics: Metrics) -> None:
     """Print the files in which attempts failed, and what is missing of them."""
     try:
-        files = failed_files(run)
+        with computing("failed_files", metrics.problems):
+            files = failed_files(run)
     except NotMeasuredError:
         return
     if not len(files):
@@ -325,9 +320,9 @@ def _print_sections(console: Console, sections: Mapping[str, Mapping[str, Mappin
         (f"{name}, {dataset}", amounts) for name, datasets in sections.items() for dataset, amounts in datasets.items()
     ]
     columns = {
-        header: [_amount(unit, amounts[key]) for _, amounts in rows]
+        header: [_amount(unit, amounts.get(key)) for _, amounts in rows]
         for header, key, unit in SECTION_COLUMNS
-        if any(amounts[key] for _, amounts in rows)
+        if any(amounts.get(key) for _, amounts in rows)
     }
     room = console.width - INDENT[3] - NARROWEST_NAME - 2
     while sum(max(map(len, (header, *cells))) + 2 for header, cells in columns.items()) > room:

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from roastcoffea.errors import ComparisonError
-from roastcoffea.legacy import METADATA_FILE
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.records.run import FAILED
-from roastcoffea.store import RUN_FILE, list_runs
+from roastcoffea.store import is_measurement, list_runs
 from roastcoffea.studies.observations import Observation, observed
 from roastcoffea.studies.sources import measurement_of
 
@@ -98,14 +97,14 @@ def paths_of(given: str | os.PathLike[str], folder: Path | None = None) -> list[
     its folder, else in `folder`.
     """
     path = Path(given)
-    if path.is_file() or _is_measurement(path):
+    if path.is_file() or is_measurement(path):
         return [path]
     if path.is_dir():
         found = [stored.path for stored in list_runs(path)]
     else:
         found = _matching(str(given)) or _repeats(path)
         if not found and folder is not None and not path.is_absolute():
-            found = paths_of(folder / path) if _is_measurement(folder / path) else _repeats(folder / path)
+            found = paths_of(folder / path) if is_measurement(folder / path) else _repeats(folder / path)
     if not found:
         nothing = "is no measurement, no pattern of some, and no name with repeats"
         what = "holds no measurement" if path.is_dir() else nothing
@@ -113,13 +112,9 @@ def paths_of(given: str | os.PathLike[str], folder: Path | None = None) -> list[
     return found
 
 
-def _is_measurement(path: Path) -> bool:
-    return any((path / name).exists() for name in (RUN_FILE, METADATA_FILE))
-
-
 def _matching(pattern: str) -> list[Path]:
     # Path.glob takes no pattern that begins with a root
-    return [path for path in map(Path, sorted(glob.glob(pattern))) if _is_measurement(path)]  # noqa: PTH207
+    return [path for path in map(Path, sorted(glob.glob(pattern))) if is_measurement(path)]  # noqa: PTH207
 
 
 def _repeats(name: Path) -> list[Path]:
@@ -127,4 +122,4 @@ def _repeats(name: Path) -> list[Path]:
     if not name.parent.is_dir():
         return []
     numbered = re.compile(re.escape(name.name) + r"[-_. ]\d+")
-    return sorted(path for path in name.parent.iterdir() if numbered.fullmatch(path.name) and _is_measurement(path))
+    return sorted(path for path in name.parent.iterdir() if numbered.fullmatch(path.name) and is_measurement(path))

@@ -78,7 +78,7 @@ def _families(run: Run, metrics: Metrics) -> Iterator[Iterable[str]]:
             yield _gauge(run, metric.name, metric.unit, metric.meaning, [({}, float(value))])
     yield from _ledgers(run, metrics)
     yield from _datasets(run, metrics)
-    problems: list[Sample] = [({}, float(len(run.problems)))]
+    problems: list[Sample] = [({}, float(len(run.problems) + len(metrics.problems)))]
     yield _gauge(run, "problems", COUNT, "What could not be measured as it should.", problems)
     missing = [{"metric": name, "reason": reason} for name, reason in metrics.missing.items()]
     yield _info(run, "missing", "Metrics that could not be computed.", missing)

@@ -6,7 +6,8 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.folders import OR_OVERWRITE, file_name, new_folder, put_in_place, sync_folder, synced_file
+from roastcoffea.folders import OR_OVERWRITE, file_name, has_format, holds_only, new_folder, synced_file
 from roastcoffea.metrics import CATALOGUE, Metrics
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.run import Run
@@ -55,27 +56,27 @@ def write_tables(  # noqa: PLR0917
 ) -> Path:
     """Write each table to a file of a new folder, the metrics among them, and `columns.json`; give the folder."""
     frames = {METRICS_TABLE: metrics_table(metrics), **tables}
-    if folder.exists() and not (overwrite and is_export(folder)):
-        way_out = "it is no export of roastcoffea, and stays" if overwrite else OR_OVERWRITE
+    replaces = partial(is_export, tables=frames.keys())
+    folder = folder.resolve() if folder.name in ("", "..") else folder
+    if folder.exists() and not (overwrite and replaces(folder)):
+        way_out = "it is no export of roastcoffea, or holds other files, and stays" if overwrite else OR_OVERWRITE
         raise MeasurementError(f"{folder} exists; {way_out}")
-    with new_folder(folder.parent) as temporary:
+    with new_folder(folder.parent, folder.name) as new:
         for name, frame in frames.items():
-            with synced_file(temporary / f"{file_name(name)}.{file_format}") as file:
+            with synced_file(new.path / f"{file_name(name)}.{file_format}") as file:
                 WRITERS[file_format](_arrow(frame), file)
-        with synced_file(temporary / COLUMNS_FILE) as file:
-            file.write(json.dumps(_description(run, frames, file_format), indent=1, allow_nan=False).encode())
-        sync_folder(temporary)
-        if not put_in_place(temporary, folder, is_export if overwrite else None):
+        with synced_file(new.path / COLUMNS_FILE) as file:
+            file.write(json.dumps(_description(run, metrics, frames, file_format), indent=1, allow_nan=False).encode())
+        new.complete()
+        if not new.put_in_place(folder, replaces if overwrite else None):
             raise MeasurementError(f"{folder} exists; {OR_OVERWRITE}")
     return folder
 
 
-def is_export(path: Path) -> bool:
-    """Whether a folder holds tables that were exported."""
-    try:
-        return not path.is_symlink() and EXPORT_FORMAT in (path / COLUMNS_FILE).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
+def is_export(path: Path, tables: Collection[str]) -> bool:
+    """Whether a folder holds tables that were exported, and nothing else."""
+    files = {f"{name}.{file_format}" for name in tables for file_format in WRITERS} | {COLUMNS_FILE}
+    return holds_only(path, files) and has_format(path / COLUMNS_FILE, EXPORT_FORMAT)
 
 
 def metrics_table(metrics: Metrics) -> pd.DataFrame:
@@ -105,9 +106,10 @@ def _metric_row(metrics: Metrics, name: str) -> dict[str, Any] | None:
     return row | {"value": float(value)} if isinstance(value, Real) else None
 
 
-def _description(run: Run, frames: Mapping[str, pd.DataFrame], file_format: str) -> dict[str, Any]:
+def _description(run: Run, metrics: Metrics, frames: Mapping[str, pd.DataFrame], file_format: str) -> dict[str, Any]:
     """Content of `columns.json`."""
-    identity = {name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error", "problems")}
+    identity = {name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error")}
+    identity["problems"] = [*run.problems, *metrics.problems]
     notes = {"note": CSV_NOTE} if file_format == "csv" else {}
     tables = {name: _table_description(name, frame, file_format) for name, frame in frames.items()}
     return {"format": EXPORT_FORMAT, "run": identity, **notes, "tables": tables}

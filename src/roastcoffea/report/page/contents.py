@@ -51,7 +51,7 @@ def write_page(measured: Measured, path: Path, *, every_task: bool = False, over
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path, overwrite=overwrite) as file:
-            file.write(page_of(measured, every_task=every_task).encode())
+            file.write(page_of(measured, every_task=every_task).encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise MeasurementError(f"the page was not written to {path}: {error}") from error
     return path
@@ -74,7 +74,7 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
         section("Sections", _table(measured, "sections", "sections", by="wall_seconds")),
         section("Workers", *_workers(measured)),
         section("Failed work", *_failed(measured)),
-        section("Problems", _problems(run)),
+        section("Problems", _problems([*run.problems, *metrics.problems])),
         section("Metrics", *_metrics(metrics)),
         section("Environment", *_environment(run)),
     ]
@@ -171,8 +171,8 @@ def _failed(measured: Measured) -> Iterator[Html]:
     yield from _titled("Missing", _table(measured, "missing", "chunks or files of which nothing came"))
 
 
-def _problems(run: Run) -> Html:
-    return listing(run.problems) if run.problems else paragraph("There were no problems with the measuring.")
+def _problems(problems: list[str]) -> Html:
+    return listing(problems) if problems else paragraph("There were no problems with the measuring.")
 
 
 def _metrics(metrics: Metrics) -> Iterator[Html]:
