@@ -8,6 +8,7 @@ the metrics of past runs can be taken in.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from numbers import Real
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -135,11 +136,19 @@ def family_name(name: str, unit: Unit) -> str:
     word, _, endings = BASE_UNITS[unit]
     for ending in endings:
         name = name.removesuffix(ending)
-    return PREFIX + (name if not word or f"_{name}".endswith(f"_{word}") else f"{name}_{word}")
+    return PREFIX + _name(name if not word or f"_{name}".endswith(f"_{word}") else f"{name}_{word}")
 
 
 def _labels(run: Run, labels: Labels) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in {"run": run.id, **labels}.items()) + "}"
+    """Labels of a sample, each once."""
+    known = {_name(name): _escaped(text) for name, text in {"run": run.id, **labels}.items()}
+    return "{" + ",".join(f'{name}="{text}"' for name, text in known.items()) + "}"
+
+
+def _name(text: str) -> str:
+    """Text as a name that the format allows."""
+    name = re.sub(r"[^a-zA-Z0-9_]", "_", text)
+    return f"_{name}" if not name or name[0].isdigit() else name
 
 
 def _escaped(text: str) -> str:

@@ -1,0 +1,95 @@
+"""A metric that raises what nobody expects: it is missing with its error as the reason, and nothing else is lost."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade import handmade_run
+
+import roastcoffea.measurement
+from roastcoffea import load
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.catalogue import CATALOGUE, Metric
+from roastcoffea.metrics.evaluation import RUNS_TESTS
+
+REASON = "RuntimeError: planted"
+
+
+def raising(*_: Any) -> Any:
+    raise RuntimeError("planted")
+
+
+def using(name: str) -> set[str]:
+    """This entry, and all that use it, or can."""
+    found = {name}
+    for entry in CATALOGUE.entries.values():
+        if found.intersection(entry.inputs):
+            found.add(entry.name)
+    return found
+
+
+@pytest.fixture
+def complete() -> Measurement:
+    return Measurement(handmade_run())
+
+
+@pytest.mark.parametrize("name", CATALOGUE.entries)
+def test_one_that_raises_takes_nothing_else_away(
+    name: str, complete: Measurement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = CATALOGUE.entries[name]
+    before = complete.metrics.built()
+    called: list[str] = []
+
+    def recorded_and_raising(*_: Any) -> Any:
+        called.append(name)
+        raise RuntimeError("planted")
+
+    monkeypatch.delenv(RUNS_TESTS)
+    monkeypatch.setitem(CATALOGUE.entries, name, dataclasses.replace(entry, function=recorded_and_raising))
+    measurement = Measurement(handmade_run())
+    values = measurement.metrics.built()
+    assert [metric for metric in before if metric not in values and metric not in using(name)] == []
+    reported = [problem for problem in measurement.problems if REASON in problem]
+    assert len(reported) == len(called) == (name in called)
+    assert all(problem.startswith(f"{name} could not be computed: ") for problem in reported)
+    if isinstance(entry, Metric) and called:
+        assert REASON in measurement.metrics.missing[name]
+        assert name not in values
+    measurement.print_summary(out := io.StringIO())
+    assert ("planted" in out.getvalue()) == bool(called)
+    if not isinstance(entry, Metric):  # what others are made of
+        assert load(measurement.save(tmp_path, "run")).run.id == measurement.run.id
+        assert set(measurement.tables) == set(complete.tables)
+
+
+def test_under_pytest_it_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "elapsed_time_seconds"
+    entry = CATALOGUE.entries[name]
+    monkeypatch.setitem(CATALOGUE.entries, name, dataclasses.replace(entry, function=raising))
+    with pytest.raises(RuntimeError, match="planted"):
+        _ = Measurement(handmade_run()).metrics
+
+
+@pytest.mark.parametrize("table", ["failed", "failed_files", "missing", "branches", "sections"])
+def test_a_table_that_cannot_be_made_is_empty_with_the_reason(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RUNS_TESTS)
+    makers = {
+        "failed": "failed_work",
+        "branches": "branches_of",
+        "sections": "sections_of",
+    }
+    monkeypatch.setattr(roastcoffea.measurement, makers.get(table, table), raising)
+    measurement = Measurement(handmade_run())
+    frame = getattr(measurement, table)
+    assert (len(frame), frame.attrs["absent"]) == (0, REASON)
+    assert f"{table} could not be computed: {REASON}" in measurement.problems
+
+
+def test_a_measurement_is_shown_in_a_line_without_computing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(roastcoffea.measurement, "evaluate", raising)
+    assert repr(Measurement(handmade_run())).startswith("<Measurement ")
