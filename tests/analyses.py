@@ -16,8 +16,6 @@ import hist
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, ProcessorABC, Runner
 
-from roastcoffea import track_time
-
 
 class Jets(ProcessorABC):
     """Counts events and jets; works on every NanoAOD-like file."""
@@ -288,6 +286,8 @@ class Indiscreet(ProcessorABC):
         self.text = text
 
     def process(self, events: Any) -> dict[str, int]:
+        from roastcoffea import track_time  # workers may lack it where other analyses run
+
         with track_time(f"weights of {self.url}"):
             track_time(f"left open: {self.url}").__enter__()
             if self.text is not None:

@@ -111,8 +111,8 @@ def traced(step: Callable[[], object]) -> Iterator[None]:
     """Call a function before each line of ours, and at the beginning and end of each function of ours."""
 
     def trace(frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.startswith(OURS):
-            return None
+        if not frame.f_code.co_filename.startswith(OURS) or frame.f_code.co_name == "<genexpr>":
+            return None  # Python itself loses an interrupt in a generator that is let go of
         if event != "exception":
             step()
         return trace

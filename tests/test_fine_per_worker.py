@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,17 @@ def test_a_worker_that_is_killed_is_told(sample: Any) -> None:
             wait_until(lambda: first not in own.scheduler_info(n_workers=-1)["workers"])
         measurement = collector.measurement
     assert any(first in problem and "last 5 s" in problem for problem in measurement.problems)
+
+
+def test_a_worker_that_retires_at_the_very_end_is_counted_once(sample: Any) -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+        Client(cluster) as own,
+    ):
+        with MetricsCollector(own) as collector:
+            runner_for(own, 1000)(sample, processor_instance=Sleeping(0.02))
+            time.sleep(0.3)
+            own.retire_workers(list(own.scheduler_info()["workers"])[:1])
+        measurement = collector.measurement
+    assert len(measurement.fine_metrics_per_worker) == 2
+    assert summed(measurement) == pytest.approx(in_tasks(measurement.fine_metrics))

@@ -370,3 +370,12 @@ def test_coffeas_own_report_is_without_secrets() -> None:
     metrics = {"bytesread": 3, "files": {f"root://u:{ROOT_URL}@h//f": 1}}
     assert hook._report({"metrics": metrics}) == {"bytesread": 3, "files": {f"root://{MASK}@h//f": 1}}
     assert ROOT_URL in str(metrics)
+
+
+def test_files_that_differ_only_in_a_secret_are_told(server: CountingServer) -> None:
+    files = {server.url(f"f.root?token={token}"): "Events" for token in ("abc", "def")}
+    with MetricsCollector() as collector:
+        local_runner(IterativeExecutor)({"qcd": {"files": files}}, processor_instance=Indiscreet(""))
+    assert any("differ from others only in what is replaced" in problem for problem in collector.measurement.problems)
+    with pytest.raises(MeasurementError, match="which of them is missing is not known"):
+        collector.measurement.missing_items({"qcd": {"files": files}})

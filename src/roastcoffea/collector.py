@@ -252,10 +252,17 @@ class MetricsCollector:
         chunks = sum(hasattr(item, "entrystart") for item in items)
         self._chunks_asked += chunks
         self._files_asked += len(items) - chunks
+        files = [str(item.filename) for item in items]
+        clean_files = redacted_each(files)
+        merged = len(set(files)) - len(set(clean_files))
+        if merged:
+            self.note(
+                f"{merged} file(s) differ from others only in what is replaced as a secret: they are taken for one"
+            )
         columns = {
             "call": [call] * len(items),
             "dataset": redacted_each(str(item.dataset) for item in items),
-            "file": redacted_each(str(item.filename) for item in items),
+            "file": clean_files,
             "tree": redacted_each(None if item.treename is None else str(item.treename) for item in items),
             "uuid": [None if uuid is None else uuid.hex() for uuid in uuids],
             "entry_start": [getattr(item, "entrystart", None) for item in items],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from numbers import Integral, Real
 from os import PathLike
@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Finding, Metrics, TimeLedger, Verdict, evaluate
 from roastcoffea.metrics import bytes as byte_metrics
 from roastcoffea.metrics import time as time_metrics
@@ -500,11 +501,10 @@ def metrics_json(run: Run, metrics: Metrics) -> bytes:
 def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
     """A dataset of a fileset with none but these files, which are recorded without secrets, in its own form."""
     if not isinstance(dataset, Mapping):
-        return [file for file in dataset if redacted(str(file)) in files]
+        return [file for recorded, file in _by_recorded_name(dataset).items() if recorded in files]
     listed = dataset["files"]
-    if isinstance(listed, Mapping):
-        return {**dataset, "files": {file: tree for file, tree in listed.items() if redacted(str(file)) in files}}
-    return {**dataset, "files": [file for file in listed if redacted(str(file)) in files]}
+    own = [file for recorded, file in _by_recorded_name(listed).items() if recorded in files]
+    return {**dataset, "files": {file: listed[file] for file in own} if isinstance(listed, Mapping) else own}
 
 
 def _given(fileset: Mapping[str, Any]) -> dict[str, tuple[str, Any, dict[str, str]]]:
@@ -513,8 +513,28 @@ def _given(fileset: Mapping[str, Any]) -> dict[str, tuple[str, Any, dict[str, st
     for name, dataset in fileset.items():
         described = isinstance(dataset, Mapping)
         files = dataset["files"] if described else dataset
-        own = {redacted(str(file)): str(file) for file in files}
+        own = {recorded: str(file) for recorded, file in _by_recorded_name(files).items()}
         found[redacted(name)] = name, dataset.get("metadata") if described else None, own
+    return found
+
+
+def _by_recorded_name(files: Iterable[Any]) -> dict[str, Any]:
+    """Files of a dataset by the names under which they were recorded.
+
+    Raises
+    ------
+    MeasurementError
+        If that is one name for several: which of them is missing is not known then.
+    """
+    found: dict[str, Any] = {}
+    for file in files:
+        recorded = redacted(str(file))
+        if recorded in found and str(found[recorded]) != str(file):
+            raise MeasurementError(
+                f"several files were recorded as {recorded}, as they differ only in what is replaced as a secret: "
+                "which of them is missing is not known; use missing_fileset() without a fileset"
+            )
+        found[recorded] = file
     return found
 
 

@@ -395,8 +395,14 @@ class DaskMetricsBackend(AbstractMetricsBackend):
                 more = answer is None or self._take(answer)
                 while more:
                     more = self._drain_some()
+                self._learn_counts(answer)
         finally:
             self._draining.release()
+
+    def _learn_counts(self, answer: Mapping[str, Any] | None) -> None:
+        """Learn what Dask counted on each worker, when the log has come whole: it has the workers that left."""
+        if answer is not None and self.span_metrics is not None:
+            self.span_metrics_per_worker = self.log.counted_per_worker(answer["counted"], answer["spans"])
 
     def _no_fine_metrics(self, reason: str) -> None:
         self._note(reason)
@@ -441,7 +447,6 @@ class DaskMetricsBackend(AbstractMetricsBackend):
             self.absent["span_metrics"] = "no Dask task ran in the span of the run"
         else:
             self.span_metrics = dict(answer["span"])
-            self.span_metrics_per_worker = self.log.counted_per_worker(answer["counted"], answer["spans"])
         if answer["silent"]:
             self.problems.append(
                 f"{len(answer['silent'])} worker(s) did not answer within {WORKERS_TIMEOUT:g} s at the end "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -147,7 +148,8 @@ class ReceivedRecords:
         self._branches = Growing("records of branches", table_of_branches, BATCH_OF_BRANCHES)
         self._sections = Growing("records of sections", partial(table_of_rows, SECTION_COLUMNS))
         self._preprocessing = Growing("records of preprocessing", partial(table_of_rows, PREPROCESSING_COLUMNS))
-        self._set_aside: dict[str, list[str]] = {}
+        self._set_aside: Counter[str] = Counter()
+        self._first_set_aside: dict[str, str] = {}
         self._known: set[int] = set()
         self._taking = threading.Lock()
         self.tally = Tally()
@@ -157,7 +159,8 @@ class ReceivedRecords:
         """What workers told, and what of their records could not be read."""
         tables: tuple[Growing[Any], ...] = (self._chunks, self._branches, self._sections, self._preprocessing)
         set_aside = [
-            f"{len(found)} {what} and were set aside; the first: {found[0]}" for what, found in self._set_aside.items()
+            f"{number} {what} and were set aside; the first: {self._first_set_aside[what]}"
+            for what, number in self._set_aside.items()
         ]
         return [*self._told, *set_aside, *(problem for table in tables for problem in table.problems())]
 
@@ -191,12 +194,16 @@ class ReceivedRecords:
         where = f"in {record.get('file')}, entries {record.get('entry_start')} to {record.get('entry_stop')}"
         wrong = impossible_times(record)
         if wrong is not None:
-            self._set_aside.setdefault("record(s) hold impossible times", []).append(f"{wrong} {where}")
+            self._leave_aside("record(s) hold impossible times", f"{wrong} {where}")
             return False
         for name, found in impossible_values(record).items():
-            self._set_aside.setdefault("value(s) in records are impossible", []).append(f"{found} {where}")
+            self._leave_aside("value(s) in records are impossible", f"{found} {where}")
             record[name] = None
         return True
+
+    def _leave_aside(self, what: str, found: str) -> None:
+        self._set_aside[what] += 1
+        self._first_set_aside.setdefault(what, found)
 
     def _note(self, problem: str) -> None:
         if problem not in self._told:

@@ -365,7 +365,9 @@ class CollectorPlugin(SchedulerPlugin):  # type: ignore[misc]
         """
         answer = await metrics_of_span(flush, self.span, timeout, self.scheduler, self._elsewhere, self.name)
         self._write_unfinished(answer.pop("running"))
-        self._counted |= answer.pop("counted")
+        for address, counts in answer.pop("counted").items():
+            if address in self._workers:  # of one that left meanwhile they are in the log
+                self._counted[address] = counts
         await self._last_words(min(timeout, LAST_WORD))
         for address in sorted(self._departed):
             self._note_lost(address)

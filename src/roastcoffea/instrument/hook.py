@@ -119,7 +119,8 @@ def unwatch(watcher: Watcher) -> None:
     """Undo `watch`, where that was done; with the last collector coffea is as it was."""
     if watcher not in _active:
         return
-    _here.set(tuple(other for other in _here.get() or () if other is not watcher))
+    # a thread without any is as one that never had one
+    _here.set(tuple(other for other in _here.get() or () if other is not watcher) or None)
     with _lock:
         _active.remove(watcher)
         _outer.pop(watcher.topic)

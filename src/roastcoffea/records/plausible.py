@@ -67,7 +67,7 @@ def impossible_values(record: Mapping[str, Any]) -> dict[str, str]:
 
 def _outside(value: Any, most: float) -> bool:
     number = _number(value)
-    return number is not None and not 0 <= number <= most
+    return number is not None and not -CLOCK_SLACK <= number <= most
 
 
 def _number(value: Any) -> float | None:
