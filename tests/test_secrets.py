@@ -35,6 +35,7 @@ from roastcoffea.backends import task_events
 from roastcoffea.backends.log import ClusterLog
 from roastcoffea.backends.scheduler import LONGEST_TEXT
 from roastcoffea.cli import main
+from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument import hook
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
@@ -376,6 +377,6 @@ def test_files_that_differ_only_in_a_secret_are_told(server: CountingServer) -> 
     files = {server.url(f"f.root?token={token}"): "Events" for token in ("abc", "def")}
     with MetricsCollector() as collector:
         local_runner(IterativeExecutor)({"qcd": {"files": files}}, processor_instance=Indiscreet(""))
-    assert any("differ from others only in what is replaced" in problem for problem in collector.measurement.problems)
+    assert any("they count as one" in problem for problem in collector.measurement.problems)
     with pytest.raises(MeasurementError, match="which of them is missing is not known"):
         collector.measurement.missing_items({"qcd": {"files": files}})
