@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
+from roastcoffea.backends.received import row_codes
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.errors import RoastcoffeaError, error_text, noting
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
@@ -511,7 +512,7 @@ def _ended_chunks(chunks: pa.Table) -> dict[str, int]:
 def _equal_chunks(asked: pa.Table, call: str) -> int:
     """How many of the chunks that a Runner call asked for equal another one of it."""
     chunks = asked.filter(pc.and_(pc.equal(asked["call"], call), pc.is_valid(asked["entry_start"])))
-    codes = _codes(chunks.select(["file", "entry_start"]))
+    codes = row_codes(chunks.select(["file", "entry_start"]))
     in_order = np.sort(codes)
     # most chunks can be told from all others by file and entry alone
     alike = chunks.filter(pa.array(np.isin(codes, in_order[1:][in_order[1:] == in_order[:-1]])))
@@ -537,17 +538,8 @@ def _are_recorded(attempts: pa.Table, records: pa.Table) -> npt.NDArray[np.bool_
 
 def _are_among(rows: pa.Table, others: pa.Table) -> npt.NDArray[np.bool_]:
     """For each row, whether another table has it; null equals null."""
-    codes = _codes(pa.concat_tables([rows, others]))
+    codes = row_codes(pa.concat_tables([rows, others]))
     return np.isin(codes[: len(rows)], codes[len(rows) :])
-
-
-def _codes(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """Number for each row of a table of two columns at most; equal rows have equal ones."""
-    codes = np.zeros(len(rows), np.int64)
-    for column in rows.columns:
-        found = column.combine_chunks().dictionary_encode(null_encoding="encode")
-        codes = codes * len(found.dictionary) + found.indices.to_numpy()
-    return codes
 
 
 def _backend(client: Any, backend: str | None) -> AbstractMetricsBackend:
