@@ -29,6 +29,8 @@ from roastcoffea.backends.dask import DRAIN_BYTES
 from roastcoffea.backends.log import ClusterLog
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.run import FINISHED, Environment, Run, RunnerCall
 from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_records
 from roastcoffea.store import load_run, save_run
@@ -316,6 +318,7 @@ def unpacked(load: Load, folder: Path) -> list[Step]:
     watch = Watch()
     log = watch("unpacking", lambda: fed(folder / "log"))
     run = watch("tables", lambda: run_of(log, load))
+    watch("comparing", lambda: compared(run), lambda problems: f"{len(problems)} problems")
     watch("saving", lambda: save_run(run, folder, "run"), lambda path: f"{size_of(path) / 1e6:.0f} MB on disk")
     return watch.steps
 
@@ -373,6 +376,15 @@ def run_of(log: ClusterLog, load: Load) -> Run:
         pauses=log.pauses(0.0, BEGINNING, stop),
         span_metrics={},
     )
+
+
+def compared(run: Run) -> list[str]:
+    """What a collector says of chunks and attempts that left no record: it does this as it is left."""
+    collector = MetricsCollector()
+    collector._calls = list(run.calls)
+    collector._note_chunks_without_record(run.chunks, table_of_rows(ASKED_COLUMNS, []))
+    collector._note_attempts_without_record(run.tasks, run.chunks)
+    return collector.problems
 
 
 def size_of(folder: Path) -> int:

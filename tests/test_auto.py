@@ -15,8 +15,9 @@ from typing import Any
 
 import analyses
 import pytest
-from coffea.processor import IterativeExecutor, Runner
+from coffea.processor import DaskExecutor, IterativeExecutor, ProcessorABC, Runner
 from conftest import wait_until
+from distributed import Client, LocalCluster
 
 import roastcoffea
 from roastcoffea.auto import record
@@ -297,6 +298,53 @@ def test_threads_that_call_at_the_same_time(sample: Any, tmp_path: Path) -> None
     measurements = [roastcoffea.load(path) for path in recorder.saved]
     assert [measurement.metrics["num_chunks"] for measurement in measurements] == [4, 4, 4]
     assert len({measurement.run.calls[0].id for measurement in measurements}) == 3
+
+
+class InTurns(ProcessorABC):
+    """Says that its first chunk has begun, and waits for something in each."""
+
+    begun: dict[str, threading.Event]
+    go_on: dict[str, threading.Event]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def process(self, events: Any) -> dict[str, int]:
+        InTurns.begun[self.name].set()
+        assert InTurns.go_on[self.name].wait(20)
+        return {"events": len(events)}
+
+
+@pytest.mark.parametrize("with_dask", [False, True], ids=["here", "dask"])
+@pytest.mark.parametrize("first_to_end", ["qcd", "zprime"])
+def test_a_thread_that_calls_while_another_call_goes_on(
+    sample: Any, tmp_path: Path, with_dask: bool, first_to_end: str
+) -> None:
+    InTurns.begun, InTurns.go_on = ({name: threading.Event() for name in sample} for _ in range(2))
+    outputs: dict[str, Any] = {}
+
+    def call(dataset: str) -> None:
+        executor = DaskExecutor(client=client, status=False) if with_dask else None
+        outputs[dataset] = runner(executor)({dataset: sample[dataset]}, processor_instance=InTurns(dataset))
+
+    cluster = LocalCluster(n_workers=1, threads_per_worker=5, processes=False, dashboard_address=":0")
+    with cluster, Client(cluster) as client, record(tmp_path) as recorder:
+        threads = {dataset: threading.Thread(target=call, args=(dataset,)) for dataset in sample}
+        for dataset, thread in threads.items():
+            thread.start()
+            assert InTurns.begun[dataset].wait(20)
+        for dataset in sorted(threads, key=first_to_end.__ne__):
+            InTurns.go_on[dataset].set()
+            threads[dataset].join(20)
+    assert outputs == {"qcd": {"events": 8000}, "zprime": {"events": 8000}}
+    measurements = [roastcoffea.load(path) for path in recorder.saved]
+    assert sorted(map(list, (measurement.chunks["dataset"] for measurement in measurements))) == [
+        ["qcd", "qcd"],
+        ["zprime", "zprime"],
+    ]
+    for measurement in measurements:
+        assert len(measurement.run.calls) == 1
+        assert all("no fine metrics: Dask counted" in problem for problem in measurement.problems)
 
 
 def break_opening(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
+from roastcoffea.backends.received import row_codes
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
@@ -41,6 +42,12 @@ VERSIONS_OF = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distribute
 TABLES = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes", "pauses")
 FROM_CHUNKS = ("branch_reads", "sections")
 """Tables that hold parts of the records of chunks."""
+
+ATTEMPT = ["key", "run_id"]
+"""What identifies an attempt of a Dask task."""
+
+NO_RUN = -(2**63)
+"""Stands for a run_id that is not known."""
 
 EQUAL_CHUNKS = "equal to another chunk (a file that is listed twice), one task for Dask, twice in coffea's report"
 
@@ -366,8 +373,8 @@ class MetricsCollector:
             yield f"for an unknown reason: {others - dropped - refused}"
 
     def _note_attempts_without_record(self, tasks: pa.Table, chunks: pa.Table) -> None:
-        attempts = tasks.filter(pc.equal(tasks["kind"], PROCESSOR))
-        lacking = attempts["outcome"].filter(pa.array(~_are_among(attempts, chunks, ("key", "run_id"))))
+        attempts = tasks.select([*ATTEMPT, "outcome"]).filter(pc.equal(tasks["kind"], PROCESSOR))
+        lacking = attempts["outcome"].filter(pa.array(~_are_recorded(attempts, chunks.select(ATTEMPT))))
         for count in lacking.value_counts().to_pylist():
             self.note(
                 f"{count['counts']} attempt(s) of chunks left no record (the task's outcome: {count['values']}): "
@@ -497,29 +504,47 @@ class MetricsCollector:
 
 def _ended_chunks(chunks: pa.Table) -> dict[str, int]:
     """Number of chunks that have a record of their end, by Runner call; attempts of one task are one chunk."""
-    ended = chunks.filter(pc.fill_null(pc.not_equal(chunks["outcome"], ERROR), True))
-    tasks = ended.filter(pc.is_valid(ended["key"])).group_by("call").aggregate([("key", "count_distinct")])
-    others = ended.filter(pc.is_null(ended["key"])).group_by("call").aggregate([("id", "count_distinct")])
-    counts: dict[str, int] = {}
-    for table, column in ((tasks, "key_count_distinct"), (others, "id_count_distinct")):
-        for call, number in zip(table["call"].to_pylist(), table[column].to_pylist(), strict=True):
-            counts[call] = counts.get(call, 0) + number
+    ended = pc.fill_null(pc.not_equal(chunks["outcome"], ERROR), True)
+    counts = {row["values"]: row["counts"] for row in chunks["call"].filter(ended).value_counts().to_pylist()}
+    tried_again = chunks["key"].filter(pc.greater(chunks["attempt"], 1)).drop_null()
+    if len(tried_again):
+        of_these = pc.is_in(chunks["key"], tried_again.combine_chunks())
+        again = chunks.select(["call", "key"]).filter(pc.and_(ended, of_these)).group_by("call")
+        for row in again.aggregate([("key", "count"), ("key", "count_distinct")]).to_pylist():
+            counts[row["call"]] -= row["key_count"] - row["key_count_distinct"]
     return counts
 
 
 def _equal_chunks(asked: pa.Table, call: str) -> int:
     """How many of the chunks that a Runner call asked for equal another one of it."""
     chunks = asked.filter(pc.and_(pc.equal(asked["call"], call), pc.is_valid(asked["entry_start"])))
-    return len(chunks) - len(chunks.group_by(chunks.column_names).aggregate([]))
+    codes = row_codes(chunks.select(["file", "entry_start"]))
+    in_order = np.sort(codes)
+    # most chunks can be told from all others by file and entry alone
+    alike = chunks.filter(pa.array(np.isin(codes, in_order[1:][in_order[1:] == in_order[:-1]])))
+    return len(alike) - len(alike.group_by(alike.column_names, use_threads=False).aggregate([]))
 
 
-def _are_among(rows: pa.Table, others: pa.Table, columns: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """For each row, whether another table has its values in these columns; null equals null."""
-    codes = np.zeros(len(rows) + len(others), np.int64)
-    for name in columns:
-        values = pa.chunked_array([*rows[name].chunks, *others[name].chunks], rows[name].type).combine_chunks()
-        found = values.dictionary_encode(null_encoding="encode")
-        codes = codes * len(found.dictionary) + found.indices.to_numpy()
+def _are_recorded(attempts: pa.Table, records: pa.Table) -> npt.NDArray[np.bool_]:
+    """For each attempt of a task, whether a record has its key and run_id; null equals null."""
+    if not len(records):
+        return np.zeros(len(attempts), np.bool_)
+    wanted, known = (pc.fill_null(table["run_id"], NO_RUN).to_numpy() for table in (attempts, records))
+    order = np.argsort(known)
+    first = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
+    same_key = pc.equal(attempts["key"], records["key"].combine_chunks().take(pa.array(first)))
+    recorded: npt.NDArray[np.bool_] = (known[first] == wanted) & pc.fill_null(same_key, False).to_numpy()
+    # nearly always one record has the run_id; the others are compared as a whole
+    others = np.flatnonzero(~recorded)
+    if len(others):
+        near = records.filter(pa.array(np.isin(known, wanted[others])))
+        recorded[others] = _are_among(attempts.select(ATTEMPT).take(pa.array(others)), near)
+    return recorded
+
+
+def _are_among(rows: pa.Table, others: pa.Table) -> npt.NDArray[np.bool_]:
+    """For each row, whether another table has it; null equals null."""
+    codes = row_codes(pa.concat_tables([rows, others]))
     return np.isin(codes[: len(rows)], codes[len(rows) :])
 
 

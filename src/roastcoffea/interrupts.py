@@ -110,9 +110,13 @@ class whole(Generic[Entered]):  # noqa: N801  (a context)
         self._awaited_end: weakref.ref[Any] | None = None
 
     def __enter__(self) -> Entered:
-        with interrupts_held():
-            entered = self._context.__enter__()
-            self._is_open = True
+        try:
+            with interrupts_held():
+                entered = self._context.__enter__()
+                self._is_open = True
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return entered
 
     @exit_in_any_case

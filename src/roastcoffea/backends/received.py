@@ -43,6 +43,8 @@ BATCH_OF_BRANCHES: Final = 128
 MOST_BETWEEN: Final = 256
 """So many baskets that were not read between others of a branch are in its list of sizes, as 0."""
 
+LARGEST_CODE: Final = 2**62
+
 DOES_NOT_FIT: Final = (TypeError, ValueError, OverflowError)
 """What Arrow raises at a value that is not of its column's type."""
 
@@ -251,9 +253,21 @@ def _attempts(chunks: pa.Table) -> npt.NDArray[np.int64]:
     numbers = attempt_numbers(key)
     alone = np.flatnonzero(key.is_null().to_numpy(zero_copy_only=False))
     place = chunks.select(["call", "dataset", "file", "tree", "entry_start", "entry_stop"]).take(pa.array(alone))
-    texts = pa.array(map(repr, zip(*(column.to_pylist() for column in place.columns), strict=True)), pa.string())
-    numbers[alone] = attempt_numbers(texts)
+    numbers[alone] = attempt_numbers(pa.array(row_codes(place)))
     return numbers
+
+
+def row_codes(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """A number for each row of a table; equal rows have equal ones, and null equals null."""
+    codes, different = np.zeros(len(rows), np.int64), 1
+    for column in rows.columns:
+        found = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        if different * len(found.dictionary) > LARGEST_CODE:
+            values, codes = np.unique(codes, return_inverse=True)
+            different = len(values)
+        codes = codes * len(found.dictionary) + found.indices.to_numpy()
+        different *= len(found.dictionary)
+    return codes
 
 
 def _of(table: pa.Table, chunks: pa.Table) -> pa.Table:

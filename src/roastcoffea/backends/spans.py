@@ -35,9 +35,13 @@ class RunSpan:
         self._awaited_end: Any = None
 
     def __enter__(self) -> str:
-        with interrupts_held():
-            self._is_open = True
-            return self._enter()
+        try:
+            with interrupts_held():
+                self._is_open = True
+                return self._enter()
+        except BaseException:
+            self.__exit__()
+            raise
 
     def _enter(self) -> str:
         self.id = str(self._open.enter_context(span(self.name)))
