@@ -263,7 +263,7 @@ class MetricsCollector:
         clean_files = redacted_each(files)
         merged = len(set(files)) - len(set(clean_files))
         if merged:
-            self.note(f"{merged} file(s) differ from others only in what is replaced as a secret: they count as one")
+            self.note(f"{merged} file(s) differ from others only in what is masked in their names, and count as one")
         columns = {
             "call": [call] * len(items),
             "dataset": redacted_each(str(item.dataset) for item in items),

@@ -531,7 +531,7 @@ def _by_recorded_name(files: Iterable[Any]) -> dict[str, Any]:
         recorded = redacted(str(file))
         if recorded in found and str(found[recorded]) != str(file):
             raise MeasurementError(
-                f"several files were recorded as {recorded}, as they differ only in what is replaced as a secret: "
+                f"several files were recorded as {recorded}, as they differ only in what was masked in their names: "
                 "which of them is missing is not known; use missing_fileset() without a fileset"
             )
         found[recorded] = file
