@@ -72,7 +72,7 @@ class Life:
         now = state_of_process()
         self.problems += [f"{name} is {now[name]}, was {state[name]}" for name in state if now[name] != state[name]]
         assert self.collector is not None
-        if getattr(self.collector, "_start", None) is not None:
+        if self.collector._start is not None:
             self.problems += lacks_of(self.collector)
 
 

@@ -244,13 +244,13 @@ def test_a_recording_that_is_interrupted_while_it_is_saved(
     sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def recorded(steps: Steps) -> Recorder:
-        close = Recorder.close
+        close = Recorder._close
 
         def close_counted(self: Recorder, *arguments: Any) -> None:
             steps.reached("leaving")
             close(self, *arguments)
 
-        monkeypatch.setattr(Recorder, "close", close_counted)
+        monkeypatch.setattr(Recorder, "_close", close_counted)
         try:
             with traced(steps.step), record(tmp_path) as recorder:
                 runner = runner_for(None, 4000, executor=lambda **_: IterativeExecutor(status=False))

@@ -103,7 +103,7 @@ class Recorder:
     def save_open(self, error: BaseException) -> None:
         """Save what has been seen of calls that go on."""
         for collector in list(self._open.values()):
-            self.close(collector, error)
+            self._close(collector, error)
 
     def _patch(self, module: ModuleType) -> None:
         runner = module.Runner
@@ -127,7 +127,7 @@ class Recorder:
     def _takes_call(self) -> bool:
         return self.recording and not _in_dask_task() and not _is_in_collector()
 
-    def collector_for(self, executor: Any) -> MetricsCollector:
+    def _collector_for(self, executor: Any) -> MetricsCollector:
         """A collector for one Runner call of this context alone."""
         from coffea.processor import DaskExecutor
 
@@ -138,11 +138,11 @@ class Recorder:
         self._open[id(collector)] = collector
         return collector
 
-    def forget(self, collector: MetricsCollector) -> None:
+    def _forget(self, collector: MetricsCollector) -> None:
         """Save nothing of a collector that could not be entered."""
         self._open.pop(id(collector), None)
 
-    def close(self, collector: MetricsCollector, error: BaseException | None) -> None:
+    def _close(self, collector: MetricsCollector, error: BaseException | None) -> None:
         """Save what was measured of a Runner call, unless that is done already."""
         if self._open.pop(id(collector), None) is None:
             return
@@ -165,11 +165,11 @@ class _Recording:
     def __enter__(self) -> bool:
         self._is_open = True
         with reported(_warn, "a Runner call is not measured", Exception):
-            collector = self._collector = self._recorder.collector_for(self._executor)
+            collector = self._collector = self._recorder._collector_for(self._executor)
             try:
                 collector.__enter__()
             except BaseException:
-                self._recorder.forget(collector)
+                self._recorder._forget(collector)
                 raise
             return True
         return False
@@ -183,7 +183,7 @@ class _Recording:
     def _close(self, error: BaseException | None) -> None:
         self._is_open, self._awaited_end = False, None
         if self._collector is not None:
-            self._recorder.close(self._collector, error)
+            self._recorder._close(self._collector, error)
 
 
 def _warn(text: str) -> None:

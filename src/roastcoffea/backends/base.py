@@ -26,7 +26,7 @@ class AbstractMetricsBackend(ABC):
     """Name of the backend in a run."""
 
     refused: int
-    """Entries of the scheduler's log that were refused: they were not what they must be."""
+    """Messages of others to the topic of the backend that were refused."""
 
     def __init__(self) -> None:
         self._reset()
