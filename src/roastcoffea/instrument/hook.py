@@ -119,8 +119,9 @@ def unwatch(watcher: Watcher) -> None:
     """Undo `watch`, where that was done; with the last collector coffea is as it was."""
     if watcher not in _active:
         return
-    # a thread without any is as one that never had one
-    _here.set(tuple(other for other in _here.get() or () if other is not watcher) or None)
+    others = tuple(other for other in _here.get() or () if other is not watcher)
+    # a thread in which a call was recorded without its doing is as one that never had a collector
+    _here.set(others if others or watcher.of_all_contexts else None)
     with _lock:
         _active.remove(watcher)
         _outer.pop(watcher.topic)
