@@ -26,14 +26,14 @@ from distributed import Client, LocalCluster, wait
 
 from roastcoffea.backends import scheduler as scheduler_module
 from roastcoffea.backends.dask import DRAIN_BYTES
-from roastcoffea.backends.log import ClusterLog
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.wire import ANNOTATION, METADATA_KEY, packed_records
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.run import FINISHED, Environment, Run, RunnerCall
-from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_records
-from roastcoffea.store import load_run, save_run
+from roastcoffea.storage.store import load_run, save_run
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from stand_ins import NAME, SPAN, Scheduler, Task, started_plugin
@@ -325,7 +325,7 @@ def unpacked(load: Load, folder: Path) -> list[Step]:
 
 def fed(path: Path) -> ClusterLog:
     """A client's log that got these entries, in pieces that end where an entry ends."""
-    from roastcoffea.records.wire import HEADER_SIZE
+    from roastcoffea.log.wire import HEADER_SIZE
 
     log = ClusterLog()
     with path.open("rb") as file:

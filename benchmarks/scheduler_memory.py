@@ -27,7 +27,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.dask import DRAIN_BYTES, DaskMetricsBackend
 from roastcoffea.backends.scheduler import BLOCK, LOG_CAP, CollectorPlugin
-from roastcoffea.records.wire import (
+from roastcoffea.log.wire import (
     ANNOTATION,
     BASKETS_TOLD,
     BRANCHES,

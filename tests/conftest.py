@@ -30,7 +30,7 @@ TIMED = (
     "test_phases.py",
     "test_planted_causes.py",
     "test_sections.py",
-    "test_time_ledger.py",
+    "test_real_time.py",
     "test_truth.py",
     "test_what_if.py",
 )
@@ -105,7 +105,7 @@ def real_files() -> dict[str, dict[str, dict[str, str]]]:
 @pytest.fixture(scope="session")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Two datasets of two files with 4000 events each."""
-    from roastcoffea.demo import write_sample
+    from roastcoffea.cli.demo import write_sample
 
     return write_sample(tmp_path_factory.mktemp("sample"), files=2, events=4000, baskets=4)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.backends import received
-from roastcoffea.backends.received import _attempts
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.log import received
+from roastcoffea.log.received import _attempts
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS

@@ -20,10 +20,10 @@ from distributed import Client, LocalCluster
 
 from roastcoffea import collector as collector_module
 from roastcoffea.backends.dask import DaskMetricsBackend
-from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.report.live import LiveLine
 
 
@@ -199,7 +199,7 @@ def break_finish(dask_scheduler: Any) -> None:
 def test_records_that_cannot_be_read_do_not_take_the_others_with_them(
     client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roastcoffea.backends.received import ReceivedRecords
+    from roastcoffea.log.received import ReceivedRecords
 
     def broken(self: Any, calls: Any) -> None:
         raise ValueError("planted")

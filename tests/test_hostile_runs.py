@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 from handmade import handmade_run
 
-from roastcoffea import load, tagged_json
+from roastcoffea import load
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, metrics_json
 from roastcoffea.report.exports.openmetrics import write_openmetrics
-from roastcoffea.store import RUN_FILE, list_runs
+from roastcoffea.storage import tagged_json
+from roastcoffea.storage.store import RUN_FILE, list_runs
 
 WRONG: tuple[Any, ...] = (
     None,
@@ -197,7 +198,9 @@ def test_numbers_that_name_runs_are_runs(
     monkeypatch.chdir(tmp_path)
     for name in ("2024", "first"):
         Measurement(handmade_run()).save("roastcoffea-runs", name)
-    monkeypatch.setattr("roastcoffea.studies.what_if.what_if", lambda *runs, **given: seen.append((list(runs), given)))
+    monkeypatch.setattr(
+        "roastcoffea.studies.what_if.prediction.what_if", lambda *runs, **given: seen.append((list(runs), given))
+    )
     monkeypatch.setattr(cli, "_print_study", lambda *_: None)
     for words, runs, workers in (
         (["--workers", "1", "2", "2024"], ["2024"], (1, 2)),

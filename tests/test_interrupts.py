@@ -21,9 +21,9 @@ from conftest import wait_until, what_stays
 from interrupted import PHASES, SEED, Steps, interrupted_at, number_of_steps, state_of_process, traced
 
 import roastcoffea
-from roastcoffea.auto import Recorder, record
 from roastcoffea.interrupts import interrupts_held, uninterrupted, whole
-from roastcoffea.monitor import TaskMonitor
+from roastcoffea.monitor.task_monitor import TaskMonitor
+from roastcoffea.recording.auto import Recorder, record
 
 # what holds an interrupt back
 

@@ -21,28 +21,33 @@ BELOW: dict[str, tuple[str, ...]] = {
     "redaction": (),
     "errors": ("redaction",),
     "interrupts": (),
-    "markup": (),
+    "report.sheets": ("units",),
+    "report.terminal": ("report.sheets",),
+    "report.markdown": ("report.sheets",),
+    "report.notebook": ("report.sheets",),
+    "report.presented": ("report.terminal", "report.markdown", "report.notebook"),
     "records": ("units", "errors"),
-    "instrument": ("records", "interrupts"),
-    "backends": ("records", "interrupts"),
-    "shapes": (),
-    "tagged_json": ("redaction",),
-    "folders": ("errors",),
-    "legacy": ("records", "folders"),
-    "store": ("legacy", "shapes", "tagged_json"),
-    "metrics": ("records", "markup"),
-    "visualization": ("metrics", "folders"),
+    "log": ("records",),
+    "instrument": ("log", "interrupts"),
+    "backends": ("log", "compat", "interrupts"),
+    "storage": ("compat",),
+    "compat": ("records",),
+    "metrics": ("compat", "report.presented"),
+    "replay": ("metrics",),
+    "diagnosis": ("replay",),
+    "visualization": ("diagnosis", "storage"),
     "report": ("visualization", "interrupts"),
-    "measurement": ("report", "store"),
-    "export": ("measurement",),
+    "measurement": ("report", "storage"),
+    "compat.measurements": ("measurement",),
+    "export": ("compat.measurements",),
+    "legacy": ("compat",),
+    "collector": ("measurement", "instrument", "backends"),
     "studies": ("collector",),
     "monitor": ("measurement", "instrument", "backends"),
-    "collector": ("measurement", "instrument", "backends"),
-    "importers": ("measurement",),
-    "auto": ("collector",),
-    "script": ("auto",),
-    "demo": ("collector",),
-    "cli": ("script", "demo", "monitor", "studies"),
+    "recording": ("collector",),
+    "auto": ("recording",),
+    "cli": ("recording", "monitor", "studies"),
+    "demo": ("cli",),
     "__main__": ("cli",),
     "__init__": (),
 }
@@ -54,7 +59,7 @@ TRAVELLING = (
     "roastcoffea.instrument.track",
     "roastcoffea.backends.scheduler",
     "roastcoffea.backends.worker",
-    "roastcoffea.backends.task_events",
+    "roastcoffea.monitor.task_events",
 )
 """Modules that run on workers or on the scheduler."""
 
@@ -63,8 +68,9 @@ FOR_PLUGINS = {"dask", "distributed.diagnostics.plugin"}
 
 
 def part(module: str) -> str:
-    """The part of the package that a module belongs to."""
-    return [*module.split("."), "__init__"][1]
+    """The part of the package that a module belongs to: the longest name of BELOW that its own begins with."""
+    names = module.split(".")[1:] or ["__init__"]
+    return next((name for end in range(len(names), 0, -1) if (name := ".".join(names[:end])) in BELOW), names[0])
 
 
 def all_below(layer: str) -> set[str]:

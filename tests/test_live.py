@@ -25,8 +25,8 @@ from coffea.processor import DaskExecutor, FuturesExecutor, Runner
 from coffea.util import coffea_console, rich_bar
 from conftest import wait_until
 
-from roastcoffea.backends.received import Tally
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.log.received import Tally
 from roastcoffea.report import live
 from roastcoffea.report.live import LiveLine, Progress, Rates, line_of
 

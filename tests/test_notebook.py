@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from handmade import CHUNKS, EXPECTED, LIFETIMES, empty_run, handmade_run, run_without_tables
 
-from roastcoffea import markup
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
+from roastcoffea.report import html as markup
 from roastcoffea.units import BYTE, SECOND, STRUCTURE
 
 NAMES = ["<script>alert(1)</script>", "$$x$$", "a&b", '"><img src=x onerror=alert(1)>', r"\(y\)"]

@@ -14,7 +14,7 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, ProcessorABC, Runner
-from storage import served, write_tree
+from stored import served, write_tree
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement

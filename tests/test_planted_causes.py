@@ -16,7 +16,7 @@ import uproot
 from analyses import Bulky, Planted, runner_for
 from coffea.nanoevents import BaseSchema
 from distributed import Client, LocalCluster
-from storage import served
+from stored import served
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement

@@ -19,7 +19,7 @@ from distributed import Client, LocalCluster
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.instrument.track import track_time
-from roastcoffea.monitor import TaskMonitor
+from roastcoffea.monitor.task_monitor import TaskMonitor
 
 TESTS = Path(__file__).parent
 

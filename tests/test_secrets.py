@@ -26,20 +26,20 @@ from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
 from distributed import Client
 from stand_ins import CLIENT, TOKEN, Scheduler, Task, started_plugin
 from stand_ins import NAME as PLUGIN
-from storage import REFUSED, CountingServer, served, write_tree
+from stored import REFUSED, CountingServer, served, write_tree
 
 import roastcoffea
 from roastcoffea import MetricsCollector, TaskMonitor, redaction
-from roastcoffea.auto import record
-from roastcoffea.backends import task_events
-from roastcoffea.backends.log import ClusterLog
 from roastcoffea.backends.scheduler import LONGEST_TEXT
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument import hook
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
+from roastcoffea.log.reader import ClusterLog
 from roastcoffea.measurement import Measurement
+from roastcoffea.monitor.task_monitor import task_events
+from roastcoffea.recording.auto import record
 from roastcoffea.records.tasks import ERROR
 from roastcoffea.redaction import MASK, add_pattern
 from roastcoffea.report.exports.formats import FORMATS

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from roastcoffea.errors import MeasurementError as MeasurementError
     from roastcoffea.errors import MissingMetricError as MissingMetricError
     from roastcoffea.errors import RoastcoffeaError as RoastcoffeaError
-    from roastcoffea.importers import measurement_from_report as measurement_from_report
     from roastcoffea.instrument.track import track_bytes as track_bytes
     from roastcoffea.instrument.track import track_memory as track_memory
     from roastcoffea.instrument.track import track_metrics as track_metrics
@@ -19,12 +18,13 @@ if TYPE_CHECKING:
     from roastcoffea.measurement import Measurement as Measurement
     from roastcoffea.measurement import load as load
     from roastcoffea.measurement import load_measurement as load_measurement
-    from roastcoffea.monitor import TaskMonitor as TaskMonitor
-    from roastcoffea.studies.branches import branch_study as branch_study
-    from roastcoffea.studies.compare import compare as compare
-    from roastcoffea.studies.scaling import scaling as scaling
-    from roastcoffea.studies.scenarios import compare_scenarios as compare_scenarios
-    from roastcoffea.studies.what_if import what_if as what_if
+    from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
+    from roastcoffea.recording.importers import measurement_from_report as measurement_from_report
+    from roastcoffea.studies.branches.study import branch_study as branch_study
+    from roastcoffea.studies.compare.comparison import compare as compare
+    from roastcoffea.studies.compare.scenarios import compare_scenarios as compare_scenarios
+    from roastcoffea.studies.scaling.scaling import scaling as scaling
+    from roastcoffea.studies.what_if.prediction import what_if as what_if
     from roastcoffea.visualization.plots import plot_branch_access_per_chunk as plot_branch_access_per_chunk
     from roastcoffea.visualization.plots import plot_branch_bytes as plot_branch_bytes
     from roastcoffea.visualization.plots import plot_byte_ledger as plot_byte_ledger
@@ -107,19 +107,19 @@ _MODULES: Final = {
     "MetricsCollector": "roastcoffea.collector",
     "MissingMetricError": "roastcoffea.errors",
     "RoastcoffeaError": "roastcoffea.errors",
-    "TaskMonitor": "roastcoffea.monitor",
-    "branch_study": "roastcoffea.studies.branches",
-    "compare": "roastcoffea.studies.compare",
-    "compare_scenarios": "roastcoffea.studies.scenarios",
+    "TaskMonitor": "roastcoffea.monitor.task_monitor",
+    "branch_study": "roastcoffea.studies.branches.study",
+    "compare": "roastcoffea.studies.compare.comparison",
+    "compare_scenarios": "roastcoffea.studies.compare.scenarios",
     "load": "roastcoffea.measurement",
     "load_measurement": "roastcoffea.measurement",
-    "measurement_from_report": "roastcoffea.importers",
-    "scaling": "roastcoffea.studies.scaling",
+    "measurement_from_report": "roastcoffea.recording.importers",
+    "scaling": "roastcoffea.studies.scaling.scaling",
     "track_bytes": "roastcoffea.instrument.track",
     "track_memory": "roastcoffea.instrument.track",
     "track_metrics": "roastcoffea.instrument.track",
     "track_time": "roastcoffea.instrument.track",
-    "what_if": "roastcoffea.studies.what_if",
+    "what_if": "roastcoffea.studies.what_if.prediction",
     **dict.fromkeys(_PLOTS, "roastcoffea.visualization.plots"),
 }
 

@@ -22,12 +22,12 @@ import pyarrow.compute as pc
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
-from roastcoffea.backends.received import row_codes
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.interrupts import exit_in_any_case, uninterrupted
+from roastcoffea.log.received import row_codes
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.checks import checked, with_report
 from roastcoffea.records.arrow import arrow_schema

@@ -14,12 +14,14 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from roastcoffea.diagnosis import Finding, Verdict
+from roastcoffea.diagnosis.balance import BALANCE_COLUMNS
+from roastcoffea.diagnosis.stragglers import STRAGGLER_COLUMNS
 from roastcoffea.errors import MeasurementError
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Finding, Metrics, TimeLedger, Verdict, evaluate
-from roastcoffea.metrics import bytes as byte_metrics
-from roastcoffea.metrics import time as time_metrics
-from roastcoffea.metrics.balance import BALANCE_COLUMNS
-from roastcoffea.metrics.bytes import BRANCH_COLUMNS, branches_of
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger, evaluate
+from roastcoffea.metrics import byte_ledger as byte_metrics
+from roastcoffea.metrics import time_ledger as time_metrics
+from roastcoffea.metrics.byte_ledger import BRANCH_COLUMNS, branches_of
 from roastcoffea.metrics.catalogue import RAW, NotMeasuredError
 from roastcoffea.metrics.evaluation import computing
 from roastcoffea.metrics.facts import reason_of_absence
@@ -32,7 +34,6 @@ from roastcoffea.metrics.failures import (
     missing,
 )
 from roastcoffea.metrics.sections import SECTION_TOTALS, sections_of
-from roastcoffea.metrics.stragglers import STRAGGLER_COLUMNS
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -42,7 +43,7 @@ from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.redaction import redacted
-from roastcoffea.store import METRICS_FILE, load_run, save_run
+from roastcoffea.storage.store import METRICS_FILE, load_run, save_run
 from roastcoffea.units import BYTE, SECOND, Unit
 
 if TYPE_CHECKING:

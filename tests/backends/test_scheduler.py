@@ -12,9 +12,10 @@ from distributed import wait
 from stand_ins import CLIENT, NAME, SPAN, TOKEN, Scheduler, Task, Worker, started_plugin
 
 from roastcoffea.backends import scheduler as scheduler_module
-from roastcoffea.backends.log import ClusterLog
 from roastcoffea.backends.scheduler import BLOCK, MOST_PROBLEMS, CollectorPlugin
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.wire import ANNOTATION, METADATA_KEY, packed_records
 from roastcoffea.records.tasks import (
     CANCELLED,
     ERROR,
@@ -27,7 +28,6 @@ from roastcoffea.records.tasks import (
     PROCESSOR,
     UNFINISHED,
 )
-from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_records
 from roastcoffea.records.workers import OF_SCHEDULER
 
 WORKERS, SAMPLES, TASKS = 50, 100, 2000

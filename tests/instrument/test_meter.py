@@ -29,13 +29,13 @@ from coffea.nanoevents import BaseSchema, NanoEventsFactory
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from coffea.processor.executor import WorkItem
 from fsspec.implementations.local import LocalFileSystem
-from storage import baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
+from stored import baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector, track_time
-from roastcoffea.instrument import meter as meter_module
 from roastcoffea.instrument.attempt import Attempt
 from roastcoffea.instrument.channels import DaskTask
-from roastcoffea.instrument.meter import READ, Meter
+from roastcoffea.instrument.meter.meter import READ, Meter
+from roastcoffea.instrument.meter.meter import meter as meter_module
 from roastcoffea.measurement import Measurement
 
 FLAT = 12

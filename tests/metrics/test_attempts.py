@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from roastcoffea.backends.received import attempt_numbers
+from roastcoffea.log.received import attempt_numbers
 from roastcoffea.metrics.attempts import identities
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from test_notebook import NAMES
 
-from roastcoffea.markup import Html
+from roastcoffea.report.html import Html
 from roastcoffea.report.page import frame
 from roastcoffea.units import PERCENT
 

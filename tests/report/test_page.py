@@ -22,13 +22,13 @@ from test_notebook import NAMES, hostile  # noqa: F401  # a fixture
 from visualization.pictures import synthetic_run
 
 import roastcoffea
-from roastcoffea import markup
 from roastcoffea.cli import main
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.ledger import TOTAL
 from roastcoffea.records.run import Host
+from roastcoffea.report import html as markup
 from roastcoffea.report.page import charts, contents
 from roastcoffea.report.page.frame import table
 from roastcoffea.report.page.packing import ESCAPE, packed_pixels, packed_tasks

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from roastcoffea.metrics import bytes as byte_classes
-from roastcoffea.metrics import time as time_classes
+from roastcoffea.metrics import byte_ledger as byte_classes
+from roastcoffea.metrics import time_ledger as time_classes
 from roastcoffea.metrics.chunks import PHASES_OF_CHUNKS
 from roastcoffea.visualization.colours import CYCLE, OF_BYTES, OF_PHASES, OF_TIME
 

@@ -8,11 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from roastcoffea.backends.received import ReceivedRecords
+from roastcoffea.compat.tracking import tracking_data
 from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Host
-from roastcoffea.records.tracking import tracking_data
 from roastcoffea.records.workers import PAUSE_COLUMNS
 
 if TYPE_CHECKING:

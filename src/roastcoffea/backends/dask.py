@@ -24,14 +24,14 @@ import roastcoffea
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.byvalue import ByValue, packed_by_value
 from roastcoffea.backends.hosts import hosts_of, with_more, with_throttling
-from roastcoffea.backends.log import ClusterLog
-from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.backends.scheduler import CollectorPlugin, call_plugin, metrics_of_span, register, survey
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.worker import WorkerHalf, flush
+from roastcoffea.compat.tracking import tracking_data
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import interrupts_held
-from roastcoffea.records.tracking import tracking_data
+from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.received import ReceivedRecords
 
 DRAIN_INTERVAL: Final = 1.0
 DRAIN_BYTES: Final = 1_000_000

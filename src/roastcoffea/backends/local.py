@@ -21,9 +21,9 @@ from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.hosts import hosts_of
 from roastcoffea.backends.limits import limits, throttled_since, throttling
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
-from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
+from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, THROTTLED
 

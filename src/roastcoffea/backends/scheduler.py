@@ -21,21 +21,7 @@ from typing import Any, NamedTuple
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from roastcoffea.backends.worker import BEGUN, PUSH_SECONDS, clear_metadata, importable_package, unmark
-from roastcoffea.records.tasks import (
-    CANCELLED,
-    ERROR,
-    KINDS,
-    LOST,
-    MERGE,
-    MERGE_PREFIX,
-    OK,
-    OTHER,
-    OUTCOMES,
-    PREPROCESSING,
-    PROCESSOR,
-    UNFINISHED,
-)
-from roastcoffea.records.wire import (
+from roastcoffea.log.wire import (
     ANNOTATION,
     ARRIVAL,
     ARRIVAL_FIELDS,
@@ -63,6 +49,20 @@ from roastcoffea.records.wire import (
     TASK_FIELDS,
     VIEWS,
     packing,
+)
+from roastcoffea.records.tasks import (
+    CANCELLED,
+    ERROR,
+    KINDS,
+    LOST,
+    MERGE,
+    MERGE_PREFIX,
+    OK,
+    OTHER,
+    OUTCOMES,
+    PREPROCESSING,
+    PROCESSOR,
+    UNFINISHED,
 )
 from roastcoffea.redaction import redacted_beginning
 

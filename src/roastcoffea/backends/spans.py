@@ -10,7 +10,7 @@ import dask
 from distributed.spans import span
 
 from roastcoffea.interrupts import exit_in_any_case, interrupts_held, uninterrupted
-from roastcoffea.records.wire import ANNOTATION
+from roastcoffea.log.wire import ANNOTATION
 
 
 class RunSpan:

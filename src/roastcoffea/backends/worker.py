@@ -16,7 +16,7 @@ from typing import Any
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from roastcoffea.backends.limits import limits, throttled_since, throttling
-from roastcoffea.records.wire import ANNOTATION, METADATA_KEY
+from roastcoffea.log.wire import ANNOTATION, METADATA_KEY
 
 PUSH_SECONDS = 5.0
 """Between two messages of what a worker has counted: so much is missing at most of one that is killed."""

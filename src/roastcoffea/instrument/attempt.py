@@ -13,10 +13,10 @@ from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.current import OpenChunk, open_chunk
 from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
-from roastcoffea.instrument.meter import Meter
+from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.sections import Sections
+from roastcoffea.log.wire import BRANCHES, SECTIONS, TOLD
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
-from roastcoffea.records.wire import BRANCHES, SECTIONS, TOLD
 from roastcoffea.redaction import Added, redacted
 
 READ_NOTHING: Final = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from roastcoffea.records.wire import METADATA_KEY, TOLD, packed_records
+from roastcoffea.log.wire import METADATA_KEY, TOLD, packed_records
 
 OUTPUT_KEY: Final = "__roastcoffea_records__"
 """Where records stand in an output on its way to the client, which takes them out again."""

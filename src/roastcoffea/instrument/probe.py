@@ -14,10 +14,10 @@ from typing import Any
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask, WaysHome
-from roastcoffea.instrument.meter import Meter
+from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.shared import made_once
+from roastcoffea.log.wire import TOLD, packed_records
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
-from roastcoffea.records.wire import TOLD, packed_records
 from roastcoffea.redaction import Added, added_patterns, redacted
 
 LOST = "a record was lost on a worker"

@@ -10,15 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.bytes import MEANINGS, ByteLedger
+from roastcoffea.compat.tracking import TrackingData
+from roastcoffea.compat.tracking import tracking_data as tracking_of
+from roastcoffea.metrics.byte_ledger import MEANINGS, ByteLedger
 from roastcoffea.metrics.catalogue import CATALOGUE, CHUNKS, PHASES, RAW, Metric, NotMeasuredError, metric
 from roastcoffea.metrics.facts import FAILED, complete_sum, counted_chunks, known_sum, measured_values, with_outcome
 from roastcoffea.metrics.ledger import TOTAL
 from roastcoffea.metrics.statistics import Numbers, sample_deviation
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run, SpanMetrics
-from roastcoffea.records.tracking import TrackingData
-from roastcoffea.records.tracking import tracking_data as tracking_of
 from roastcoffea.units import COUNT, MEBIBYTE, SECOND, STRUCTURE, Unit
 
 CHUNK_RECORDS: Final = "chunk records"

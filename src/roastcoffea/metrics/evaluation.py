@@ -14,9 +14,9 @@ from typing import Any, Final, Generic, TypeVar, get_type_hints
 import pyarrow as pa
 
 from roastcoffea.errors import MissingMetricError, error_text
-from roastcoffea.markup import Html, folded, heading, page, table
 from roastcoffea.metrics.catalogue import CATALOGUE, RAW, RUN, Fact, Metric, NotMeasuredError, Sourced
 from roastcoffea.records.run import Run
+from roastcoffea.report.html import Html, folded, heading, page, table
 from roastcoffea.units import STRUCTURE, WORD, Unit
 
 T = TypeVar("T")

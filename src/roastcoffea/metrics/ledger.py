@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from roastcoffea.markup import Html, bar, paragraph, table
+from roastcoffea.report.html import Html, bar, paragraph, table
 from roastcoffea.units import Unit, number, share_text
 
 RESIDUAL: Final = "residual"

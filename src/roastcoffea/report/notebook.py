@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from roastcoffea.markup import Html, columns, folded, heading, listing, page, paragraph, table
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger
 from roastcoffea.records.run import FAILED, Run
+from roastcoffea.report.html import Html, columns, folded, heading, listing, page, paragraph, table
 from roastcoffea.report.terminal import DATASET_COLUMNS, NOT_KNOWN, title_of, verdict_lines
 from roastcoffea.units import BYTE, SECOND, moment
 

@@ -13,16 +13,17 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from roastcoffea.diagnosis import Verdict
 from roastcoffea.errors import root_cause
-from roastcoffea.markup import printable
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger, Verdict
-from roastcoffea.metrics import time as time_metrics
-from roastcoffea.metrics.bytes import CLASSES
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger
+from roastcoffea.metrics import time_ledger as time_metrics
+from roastcoffea.metrics.byte_ledger import CLASSES
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.evaluation import computing
 from roastcoffea.metrics.failures import failed_files
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
+from roastcoffea.report.html import printable
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, moment, number, share_text
 
 WIDEST: Final = 100

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from roastcoffea.markup import Html, heading, paragraph
-from roastcoffea.markup import table as html_table
+from roastcoffea.report.html import Html, heading, paragraph
+from roastcoffea.report.html import table as html_table
 from roastcoffea.report.page import frame
 from roastcoffea.report.terminal import INDENT, NARROWEST_NAME, bare_table, verbatim
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from roastcoffea.metrics import bytes as byte_classes
+from roastcoffea.metrics import byte_ledger as byte_classes
 from roastcoffea.metrics import slots
-from roastcoffea.metrics import time as time_classes
+from roastcoffea.metrics import time_ledger as time_classes
 from roastcoffea.metrics.ledger import RESIDUAL
 
 BLUE: Final = "#3F80B6"

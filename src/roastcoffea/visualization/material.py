@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.compat.older import chunks_of, counts_of, kind_of, samples_of
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger, evaluate
-from roastcoffea.metrics.bytes import branches_of
+from roastcoffea.metrics.byte_ledger import branches_of
 from roastcoffea.metrics.catalogue import RUN, Fact, NotMeasuredError, Sourced
 from roastcoffea.metrics.chunks import PHASES_OF_CHUNKS
 from roastcoffea.metrics.facts import clock_offsets, measured_values, reason_of_absence, recorded, with_outcome
@@ -20,7 +21,6 @@ from roastcoffea.metrics.sections import sections_of
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, SpanMetrics
-from roastcoffea.visualization.older import chunks_of, counts_of, kind_of, samples_of
 
 TABLES: Final = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes")
 GIVEN: Final = {"tracking_data": "samples", "chunk_metrics": "chunks", "span_metrics": "span_metrics"}

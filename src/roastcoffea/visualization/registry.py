@@ -18,8 +18,8 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from roastcoffea.folders import whole_file
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.storage.folders import whole_file
 from roastcoffea.visualization.material import Material
 
 PREFIX: Final = "plot_"

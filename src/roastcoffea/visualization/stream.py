@@ -14,7 +14,7 @@ from roastcoffea.metrics.attempts import identities
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.ledger import RESIDUAL
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.metrics.time import BUSY, OF_KIND, OVERHEAD, PHASES, WASTED
+from roastcoffea.metrics.time_ledger import BUSY, OF_KIND, OVERHEAD, PHASES, WASTED
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import tasks as task_records
 from roastcoffea.visualization.series import Integers, busy_in_pixels

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.folders import whole_file
 from roastcoffea.metrics import Metrics
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.openmetrics import write_openmetrics
 from roastcoffea.report.exports.perfetto import write_perfetto
 from roastcoffea.report.exports.tables import TableFormat, write_tables
+from roastcoffea.storage.folders import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.folders import OR_OVERWRITE, file_name, has_format, holds_only, new_folder, synced_file
 from roastcoffea.metrics import CATALOGUE, Metrics
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.run import Run
+from roastcoffea.storage.folders import OR_OVERWRITE, file_name, has_format, holds_only, new_folder, synced_file
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,11 +25,11 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-from roastcoffea.markup import Html, heading, paragraph, text
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.report.html import Html, heading, paragraph, text
 from roastcoffea.report.page.frame import asset, data_block, packed_block
 from roastcoffea.report.page.packing import MOST_GROUPS, groups_of, packed_pixels, packed_tasks
 from roastcoffea.report.page.stills import stacked, stream_picture

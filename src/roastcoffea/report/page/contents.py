@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.folders import whole_file
-from roastcoffea.markup import Html, columns, heading, listing, paragraph, text
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Host, Run
 from roastcoffea.report.exports.tables import metrics_table
+from roastcoffea.report.html import Html, columns, heading, listing, paragraph, text
 from roastcoffea.report.notebook import SHOWN
 from roastcoffea.report.page.frame import NOT_KNOWN, Cell, Head, page, section, table, table_of_cells
 from roastcoffea.report.terminal import DATASET_COLUMNS, bound_line, gaps_text, time_notes, title_of, verdict_lines
+from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, Unit, moment
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from importlib.resources import files
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from roastcoffea.markup import Html, heading, paragraph, text
+from roastcoffea.report.html import Html, heading, paragraph, text
 from roastcoffea.units import (
     BYTE,
     FRACTION,

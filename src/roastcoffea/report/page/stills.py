@@ -12,8 +12,8 @@ import numpy as np
 from matplotlib.colors import to_rgba
 from matplotlib.image import imsave
 
-from roastcoffea.markup import Html
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.report.html import Html
 from roastcoffea.visualization.colours import OF_TIME
 from roastcoffea.visualization.stream import SHOWN, Stream, main_in_pixels
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
-from roastcoffea.metrics.bytes import OF_ALL, PAYLOAD, REREAD
+from roastcoffea.metrics.byte_ledger import OF_ALL, PAYLOAD, REREAD
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import measured_values
 from roastcoffea.metrics.statistics import Numbers

@@ -1,0 +1,1 @@
+"""Bytes and time of reading, by branch and basket."""

@@ -1,0 +1,1 @@
+"""Every task of a cluster, seen from outside."""

@@ -1,0 +1,126 @@
+"""The picture of a branch study: input, output, growth, and output against input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from roastcoffea.metrics import byte_ledger as byte_classes
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.studies.branches.study import COLUMNS, SCALING
+from roastcoffea.visualization import draw
+from roastcoffea.visualization.colours import CYCLE, GREY, OF_BYTES
+from roastcoffea.visualization.registry import new_figure, own_style
+
+if TYPE_CHECKING:
+    from roastcoffea.studies.branches.study import BranchStudy
+
+SIZE: Final = (9.0, 6.8)
+COLOURS: Final[Mapping[str, str]] = {
+    "bytes_read": CYCLE[5],
+    "bytes_payload": OF_BYTES[byte_classes.PAYLOAD],
+    "bytes_reread": OF_BYTES[byte_classes.REREAD],
+    "bytes_metadata": OF_BYTES[byte_classes.METADATA],
+    "bytes_uncompressed": CYCLE[4],
+    "bytes_results": CYCLE[1],
+    "bytes_output": CYCLE[2],
+}
+INPUT: Final = ("bytes_read", "bytes_payload", "bytes_reread", "bytes_metadata")
+ALWAYS: Final = "bytes_payload"
+"""Drawn also where it is 0."""
+
+OUTPUT: Final = ("bytes_results", "bytes_output")
+
+
+def drawn(study: BranchStudy) -> Figure:
+    """Figure of the four panels."""
+    with own_style(), new_figure(SIZE) as figure:
+        panels = figure.subplots(2, 2)
+        for ax, panel in zip(panels.flat, PANELS, strict=True):
+            panel(ax, study)
+    return figure
+
+
+def _input(ax: Axes, study: BranchStudy) -> None:
+    _amounts(ax, study, INPUT)
+    ax.set_title("Input")
+
+
+def _output(ax: Axes, study: BranchStudy) -> None:
+    _amounts(ax, study, OUTPUT)
+    ax.set_title("Output")
+
+
+def _amounts(ax: Axes, study: BranchStudy, names: Sequence[str]) -> None:
+    """Draw amounts in bytes against the number of branches."""
+    known = {name: values for name, values in _known(study, names).items() if values.any() or name == ALWAYS}
+    scale = draw.bytes_scale(max((float(values.max()) for values in known.values()), default=1.0))
+    _lines(ax, study, {name: values * scale.factor for name, values in known.items()})
+    ax.set_ylabel(f"bytes ({scale.unit})")
+    _finish(ax)
+
+
+def _growth(ax: Axes, study: BranchStudy) -> None:
+    """Draw how many times each amount is that of the first count, beside the number of branches itself."""
+    branches = _floats(study, "branches_read")
+    ratios = {name: study.ratios[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in SCALING[1:]}
+    if branches[0]:
+        ax.plot(branches, branches / branches[0], "--", color=GREY, linewidth=1, label="branches")
+    _lines(ax, study, {name: values for name, values in ratios.items() if not np.isnan(values).any()})
+    ax.set_title("Growth from the first count")
+    ax.set_ylabel("times")
+    _finish(ax)
+
+
+def _against(ax: Axes, study: BranchStudy) -> None:
+    """Draw output against what was read."""
+    payload = _floats(study, "bytes_payload")
+    name = "bytes_payload" if payload.any() and not np.isnan(payload).any() else "bytes_uncompressed"
+    read = _floats(study, name)
+    across = draw.bytes_scale(float(np.nanmax(read, initial=1.0)))
+    known = _known(study, OUTPUT)
+    up = draw.bytes_scale(max(float(values.max()) for values in known.values()))
+    for output, values in known.items():
+        correlation = study.correlation(name, output)
+        told = "" if correlation is None else f", correlation {correlation:.2f}"
+        label = f"{COLUMNS[output][0]}{told}"
+        ax.plot(read * across.factor, values * up.factor, "o", color=COLOURS[output], markersize=5, label=label)
+    ax.set_title("Output against input")
+    ax.set_xlabel(f"{COLUMNS[name][0]} ({across.unit})")
+    ax.set_ylabel(f"bytes ({up.unit})")
+    ax.set_ylim(bottom=0)
+    draw.legend(ax)
+
+
+PANELS: Final[tuple[Callable[[Axes, BranchStudy], None], ...]] = (_input, _output, _growth, _against)
+
+
+def _lines(ax: Axes, study: BranchStudy, columns: Mapping[str, Numbers]) -> None:
+    branches = _floats(study, "branches_read")
+    # the first are wider, so that lines which lie on each other are seen
+    for narrower, (name, values) in enumerate(columns.items()):
+        width = 1.2 + 0.5 * (len(columns) - 1 - narrower)
+        ax.plot(
+            branches, values, "o-", color=COLOURS[name], markersize=width + 2.5, linewidth=width, label=COLUMNS[name][0]
+        )
+
+
+def _known(study: BranchStudy, names: Sequence[str]) -> dict[str, Numbers]:
+    """Columns that were measured for every count."""
+    columns = {name: _floats(study, name) for name in names}
+    return {name: values for name, values in columns.items() if not np.isnan(values).any()}
+
+
+def _floats(study: BranchStudy, name: str) -> Numbers:
+    return np.asarray(study.table[name].to_numpy(dtype=np.float64, na_value=np.nan))
+
+
+def _finish(ax: Axes) -> None:
+    ax.set_xlabel("branches read")
+    draw.whole_numbers(ax.xaxis)
+    ax.set_ylim(bottom=0)
+    draw.legend(ax)

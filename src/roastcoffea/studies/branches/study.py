@@ -1,0 +1,308 @@
+"""A study of how bytes read and bytes given back grow with the number of branches that an analysis reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from os import PathLike
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow.compute as pc
+
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.errors import ComparisonError
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.byte_ledger import METADATA, PAYLOAD, REREAD
+from roastcoffea.metrics.facts import known_sum
+from roastcoffea.records.tasks import OK, PROCESSOR
+from roastcoffea.report.terminal import console_for
+from roastcoffea.studies.printed import Printed
+from roastcoffea.studies.sheets import Amount, Sheet, markdown, print_sheets
+from roastcoffea.units import BYTE, COUNT, RATIO, SECOND, Unit, number, three_digits
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+COUNTS: Final = (1, 2, 3, 5, 10)
+
+COLUMNS: Final[Mapping[str, tuple[str, Unit, str]]] = {
+    "branches_asked": ("asked", COUNT, "what the processor was made with"),
+    "branches_read": ("branches", COUNT, "different branches that were read, offsets of jagged ones among them"),
+    "bytes_read": ("bytes read", BYTE, "requested by chunks (coffea's bytesread)"),
+    "bytes_payload": ("payload", BYTE, "of these, of baskets, each counted once"),
+    "bytes_reread": ("re-read", BYTE, "of these, of baskets that had been read before"),
+    "bytes_metadata": ("metadata", BYTE, "of these, of headers, keys, trees"),
+    "bytes_uncompressed": ("uncompressed", BYTE, "what was read, after decompression"),
+    "bytes_results": ("results", BYTE, "Dask's nbytes of all chunks' results, as coffea sends them"),
+    "bytes_output": ("output", BYTE, "size of the merged output in memory"),
+    "elapsed_time_seconds": ("wall", SECOND, "wall time"),
+}
+"""Columns of the table: what they are called, their unit and meaning."""
+
+SCALING: Final = ("branches_read", "bytes_read", "bytes_payload", "bytes_uncompressed", "bytes_results", "bytes_output")
+"""Columns whose growth is compared."""
+
+FLAT: Final = 0.05
+"""Relative growth up to which an amount is said to stay."""
+
+LESS: Final = 0.75
+"""Where outputs grow by less than that much of the growth of what is read, a part of them does not grow."""
+
+STRAIGHT: Final = 0.9
+"""Correlation from which two amounts are said to go together."""
+
+FEWEST_COUNTS: Final = 3
+"""Different counts from which on a correlation says anything: two points always lie on a line."""
+
+
+@dataclass(frozen=True)
+class BranchStudy(Printed):
+    """What a branch study found: `table` has a row for each count, `measurements` the runs themselves."""
+
+    table: pd.DataFrame
+    measurements: tuple[Measurement, ...]
+
+    @cached_property
+    def ratios(self) -> pd.DataFrame:
+        """How many times each amount is that of the first count; missing where that is 0 or was not measured."""
+        amounts = self.table[list(SCALING)].astype(float)
+        return amounts / amounts.iloc[0].where(amounts.iloc[0] > 0)
+
+    @cached_property
+    def correlations(self) -> dict[str, float | None]:
+        """Correlation of each amount with the number of branches that were read; None where one does not vary."""
+        return {name: self.correlation("branches_read", name) for name in SCALING[1:]}
+
+    def correlation(self, one: str, other: str) -> float | None:
+        """Pearson's correlation of two columns; None of two counts, or where one is unknown or constant."""
+        first, second = (self.table[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in (one, other))
+        few = self.table["branches_asked"].nunique() < FEWEST_COUNTS
+        if few or np.isnan(first).any() or np.isnan(second).any() or not (np.ptp(first) and np.ptp(second)):
+            return None
+        return float(np.corrcoef(first, second)[0, 1])
+
+    @property
+    def sentence(self) -> str:
+        """What the size of outputs can stand for, and what it cannot."""
+        name = "bytes_output" if self.table["bytes_results"].isna().any() else "bytes_results"
+        read = "bytes_uncompressed" if not self._grown("bytes_payload") else "bytes_payload"
+        output, payload = self._growth(name), self._growth(read)
+        if output is None or payload is None:
+            return "What output size stands for cannot be told: input or output was not measured for every count."
+        size = f"{COLUMNS[name][0]} ({COLUMNS[name][2]})"
+        told = f"From the first count to the last {COLUMNS[read][0]} grew x{_times(payload)}, {size} x{_times(output)}"
+        together = self.correlation(read, name)
+        if abs(output - 1) <= FLAT:
+            return f"{told}: the size of the output says nothing of what was read; it is that of what is filled."
+        if self.table["branches_asked"].nunique() < FEWEST_COUNTS:
+            return f"{told}: whether they go together takes three counts or more."
+        if together is None or together < STRAIGHT:
+            return f"{told}, not together: the size of the output stands for nothing that was read."
+        share = "part of it is fixed, and " if output < payload * LESS else ""
+        return (
+            f"{told} (correlation {together:.2f}): {share}output size can stand for how many columns are kept. It is "
+            "no measure of bytes read from storage, which are compressed, and hold metadata."
+        )
+
+    def _growth(self, name: str) -> float | None:
+        last = float(self.ratios[name].iloc[-1])
+        return None if np.isnan(last) else last
+
+    def _grown(self, name: str) -> bool:
+        return self._growth(name) is not None
+
+    @property
+    def notes(self) -> list[str]:
+        """What has to be known to read the table, such as why there is no payload."""
+        found = [_embedded(self.table)] if self._all_embedded() else []
+        lacking = [name for name in COLUMNS if self.table[name].isna().any()]
+        reasons = self.table.attrs["absent"]
+        return found + [f"{COLUMNS[name][0]}: not measured, {reasons[name]}" for name in lacking]
+
+    def _all_embedded(self) -> bool:
+        """Whether branches were read, and none of their bytes were requested on their own."""
+        payload, uncompressed = self.table["bytes_payload"], self.table["bytes_uncompressed"]
+        return bool((payload == 0).all() and (uncompressed > 0).any())
+
+    def print(self, file: IO[str] | None = None) -> None:
+        """Print the table, how amounts grow, and what output size stands for."""
+        print_sheets(console_for(file), self._sheets())
+
+    def markdown(self) -> str:
+        """The same in GitHub's Markdown."""
+        return markdown(self._sheets())
+
+    def _sheets(self) -> list[Sheet]:
+        counts = [str(count) for count in self.table["branches_asked"]]
+        shown = [name for name in COLUMNS if name != "branches_asked" and not self.table[name].isna().all()]
+        rows = [[COLUMNS[name][0], *(_cell(COLUMNS[name][1], value) for value in self.table[name])] for name in shown]
+        headers = ["asked for", *counts]
+        return [
+            Sheet(title="branch study", headers=headers, rows=rows, lines=self.notes),
+            self._growth_sheet(counts),
+        ]
+
+    def _growth_sheet(self, counts: Sequence[str]) -> Sheet:
+        """Growth from the first count to each, and the correlation with the number of branches."""
+        known = [name for name in SCALING if self._grown(name)]
+        rows = [
+            [
+                COLUMNS[name][0],
+                *(_cell(RATIO, value) for value in self.ratios[name]),
+                _correlation_text(self.correlations.get(name)),
+            ]
+            for name in known
+        ]
+        headers = ["growth to", *counts, "correlation"]
+        return Sheet(title="growth with the number of branches", headers=headers, rows=rows, lines=[self.sentence])
+
+    def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
+        """Draw input, output, growth, and output against input, in four panels.
+
+        Parameters
+        ----------
+        output_path : optional
+            File to save the figure to; its suffix (png, pdf, svg) says how.
+        """
+        from roastcoffea.studies.branches.pictures import drawn
+        from roastcoffea.visualization.registry import save
+
+        figure = drawn(self)
+        if output_path is not None:
+            save(figure, output_path)
+        return figure
+
+
+def branch_study(
+    processor_factory: Callable[[int], Any],
+    fileset: Mapping[str, Any],
+    counts: Sequence[int] = COUNTS,
+    *,
+    client: Any = None,
+    runner: Any = None,
+    chunksize: int = 100_000,
+    treename: str = "Events",
+) -> BranchStudy:
+    """Run an analysis with several numbers of branches, and relate what is read and given back to that number.
+
+    Parameters
+    ----------
+    processor_factory : callable
+        Makes the processor that reads so many branches.
+    fileset : mapping
+        What a Runner takes.
+    counts : sequence of int
+        Numbers of branches.
+    client : distributed.Client, optional
+        Cluster to run on; without it and without `runner` all runs here, one chunk after the other.
+    runner : coffea.processor.Runner, optional
+        Instead of one made here; with one on Dask give its client as well.
+    chunksize : int
+        Events in a chunk, where the Runner is made here.
+    treename : str
+        Tree, for files that the fileset names without one.
+
+    Raises
+    ------
+    ComparisonError
+        If there are fewer than two counts.
+    """
+    counts = list(counts)
+    if len(set(counts)) < 2 or min(counts, default=0) < 0:
+        raise ComparisonError(f"a study needs two different numbers of branches at least, not {counts}")
+    runner = runner or _runner(client, chunksize)
+    rows, measurements = [], []
+    for count in counts:
+        with MetricsCollector(client) as collector:
+            found = runner(fileset, treename=treename, processor_instance=processor_factory(count))
+        measurements.append(collector.measurement)
+        rows.append(_row(count, collector.measurement, _output(found)))
+    return BranchStudy(_table(rows, measurements[0]), tuple(measurements))
+
+
+def _runner(client: Any, chunksize: int) -> Any:
+    from coffea.nanoevents import NanoAODSchema
+    from coffea.processor import DaskExecutor, IterativeExecutor, Runner
+
+    executor = IterativeExecutor(status=False) if client is None else DaskExecutor(client=client, status=False)
+    return Runner(executor=executor, schema=NanoAODSchema, chunksize=chunksize, savemetrics=True)
+
+
+def _output(found: Any) -> Any:
+    """What a processor made, without the metrics that the Runner gives with it."""
+    return found[0] if isinstance(found, tuple) and len(found) == 2 else found
+
+
+def _row(count: int, measurement: Measurement, output: Any) -> dict[str, Any]:
+    from dask.sizeof import sizeof
+
+    metrics, ledger = measurement.metrics, measurement.byte_ledger
+    return {
+        "branches_asked": count,
+        "branches_read": metrics.get("total_branches_read"),
+        "bytes_read": metrics.get("total_bytes_read"),
+        "bytes_payload": ledger.get(PAYLOAD),
+        "bytes_reread": ledger.get(REREAD),
+        "bytes_metadata": ledger.get(METADATA),
+        "bytes_uncompressed": metrics.get("total_bytes_uncompressed"),
+        "bytes_results": _result_bytes(measurement),
+        "bytes_output": sizeof(output),
+        "elapsed_time_seconds": metrics.get("elapsed_time_seconds"),
+    }
+
+
+def _result_bytes(measurement: Measurement) -> int | None:
+    """Size of the results of all chunks, each in its last attempt; None where no scheduler told it."""
+    tasks = measurement.run.tasks
+    if tasks is None:
+        return None
+    good = pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.equal(tasks["outcome"], OK))
+    done = tasks.select(["key", "nbytes"]).filter(good)
+    sizes = done.group_by("key").aggregate([("nbytes", "max")])["nbytes_max"]
+    return None if done["nbytes"].null_count else int(known_sum(sizes))
+
+
+def _table(rows: Sequence[Mapping[str, Any]], first: Measurement) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    whole = {name: "Int64" for name, (_, unit, _) in COLUMNS.items() if unit is not SECOND}
+    frame = frame.astype(whole)
+    missing, ledger = first.metrics.missing, first.byte_ledger.absent
+    reasons = {name: missing.get(name) or ledger or "as Dask's scheduler alone tells it" for name in COLUMNS}
+    frame.attrs = {
+        "columns": {name: f"{meaning} [{unit}]" for name, (_, unit, meaning) in COLUMNS.items()},
+        "units": {name: str(unit) for name, (_, unit, _) in COLUMNS.items()},
+        "absent": reasons,
+    }
+    return frame
+
+
+def _embedded(table: pd.DataFrame) -> str:
+    """Why nothing was payload."""
+    read, metadata = table["bytes_read"], table["bytes_metadata"]
+    told = (
+        "the payload is 0 B because the baskets of these branches are embedded in the tree's own metadata, as in small "
+        "files: they arrive with it, read or not, and their compressed size is not known"
+    )
+    if read.isna().any() or not (metadata == read).all():
+        return told
+    stays = f"stays at {BYTE.text(int(read.iloc[0]))}" if read.nunique() == 1 else "does not follow the branches"
+    return f"{told}; bytesread {stays}: all of it is metadata"
+
+
+def _cell(unit: Unit, value: Any) -> Amount:
+    import pandas as pd
+
+    return Amount("-") if pd.isna(value) else Amount(unit.text(value), float(value))
+
+
+def _correlation_text(value: float | None) -> Amount:
+    return Amount("-") if value is None else Amount(f"{value:.2f}", value)
+
+
+def _times(value: float) -> str:
+    return number(three_digits(value))

@@ -1,0 +1,278 @@
+"""How far repeats of a run differ, and whether two groups of them can be told apart.
+
+Rates and durations are compared by the ratio of their typical values, that is on their logarithms. The interval of a
+change holds every shift of one group at which the ranks of both (Wilcoxon, Mann, Whitney) would not tell them apart:
+it is exact whatever the scatter, and one run that went astray does not move it far. Ranks of three and three runs reach
+no 5 %: there, from three each on, it is that of Welch's t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, takewhile
+from math import comb, exp, log1p, sqrt
+from typing import Final, NamedTuple
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.studies.compare.observations import Observation
+
+CONFIDENCE: Final = 0.95
+SEED: Final = 20260101
+RESAMPLES: Final = 2000
+FEWEST: Final = 3
+"""Repeats of each from which on Welch's t is taken at its word."""
+
+MOST_PAIRS: Final = 2500
+"""Pairs of runs up to which the ways to order them are counted; of more the number is nearly normal."""
+
+MOST_GROUPS: Final = 500
+"""Chunks that are drawn one by one; of more, those that took nearly as long are drawn together."""
+
+SMALLEST: Final = 0.05
+"""Relative change that is worth to be told: the number of repeats that are needed is never for less."""
+
+POWER: Final = 0.8
+LARGEST_EXPONENT: Final = 700.0
+MOST_NEEDED: Final = 1000
+
+RUNS: Final = "runs"
+CHUNKS: Final = "chunks"
+NO_RATIO: Final = "it was 0 before, so that there is no relative change: give the limit in its unit, without %"
+ABOVE: Final = "above"
+BELOW: Final = "below"
+
+EXACT: Final = frozenset(
+    {
+        "total_events",
+        "total_events_from_chunks",
+        "num_chunks",
+        "num_successful_chunks",
+        "chunk_events_mean",
+        "chunk_events_min",
+        "chunk_events_max",
+        "total_bytes_read",
+        "bytes_payload",
+        "bytes_reread",
+        "bytes_metadata",
+        "total_bytes_uncompressed",
+        "compression_ratio",
+        "read_amplification",
+        "avg_bytes_read_percent",
+        "avg_branches_read_percent",
+        "total_branches_read",
+    }
+)
+"""Metrics that are the same in each repeat of a run: one run will do to know them."""
+
+
+class Spread(NamedTuple):
+    """Median of repeats, and an interval of it; `over` says of what it was resampled: "runs", "chunks" or nothing."""
+
+    values: tuple[float, ...]
+    median: float
+    low: float | None = None
+    high: float | None = None
+    over: str | None = None
+
+
+class Judgement(NamedTuple):
+    """Whether the values after lie "above" or "below" a limit; `side` is None where that cannot be told.
+
+    `low` and `high` bound the relative change (absolute where `relative` was not asked for).
+    """
+
+    side: str | None
+    low: float | None
+    high: float | None
+    over: str | None
+    reason: str | None = None
+    needed: int | None = None
+    """Repeats of each that would be needed; None where that is not known, or more would not help."""
+
+
+# Intervals of a median
+
+
+def spread(runs: Sequence[Observation], name: str, confidence: float = CONFIDENCE) -> Spread:
+    """Median of a metric with its interval, over runs; of one run over its chunks, where they make the metric."""
+    values = tuple(run.metrics[name] for run in runs)
+    middle = float(np.median(values))
+    if len(values) > 1:
+        picked = np.random.default_rng(SEED).integers(len(values), size=(RESAMPLES, len(values)))
+        return Spread(values, middle, *_interval(np.median(np.array(values)[picked], axis=1), confidence), RUNS)
+    resampled = resampled_chunks(runs[0], name)
+    if resampled is None:
+        return Spread(values, middle)
+    return Spread(values, middle, *_interval(resampled, confidence), CHUNKS)
+
+
+def _interval(values: Numbers, confidence: float) -> tuple[float, float]:
+    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+class OfChunks(NamedTuple):
+    """How a metric follows from resampled chunks: `power` of the wall or CPU time that they give the run."""
+
+    of: Callable[[Observation], tuple[Numbers, float, float]]
+    power: int
+
+
+def _wall(run: Observation) -> tuple[Numbers, float, float]:
+    """Seconds of chunks, how much of them is one of wall time, and the wall time."""
+    return run.chunk_seconds, run.metrics.get("total_cores", 0.0), run.metrics["elapsed_time_seconds"]
+
+
+def _cpu(run: Observation) -> tuple[Numbers, float, float]:
+    return run.chunk_cpu_seconds, 1.0, run.metrics["total_cpu_time"]
+
+
+FROM_CHUNKS: Final[Mapping[str, OfChunks]] = {
+    "elapsed_time_seconds": OfChunks(_wall, 1),
+    "event_rate_elapsed_khz": OfChunks(_wall, -1),
+    "event_rate_core_khz": OfChunks(_wall, -1),
+    "data_rate_gbps": OfChunks(_wall, -1),
+    "data_rate_requested_gbps": OfChunks(_wall, -1),
+    "data_rate_payload_gbps": OfChunks(_wall, -1),
+    "total_cpu_time": OfChunks(_cpu, 1),
+    "avg_cpu_time_per_chunk": OfChunks(_cpu, 1),
+    "event_rate_cpu_total_khz": OfChunks(_cpu, -1),
+}
+"""Metrics of a run that follow from the time that its chunks took."""
+
+
+def resampled_chunks(run: Observation, name: str, seed: int = SEED) -> Numbers | None:
+    """Values that a metric of one run takes where other chunks of its kind came; None where they do not make it.
+
+    What chunks take beyond those that were seen is shared by the threads. How runs differ as a whole is not in it.
+    """
+    if name not in FROM_CHUNKS:
+        return None
+    seconds, threads, total = FROM_CHUNKS[name].of(run)
+    if len(seconds) < FEWEST or not threads or not total:
+        return None
+    groups = np.array_split(np.sort(seconds), min(len(seconds), MOST_GROUPS))
+    sizes, means = np.array([len(group) for group in groups]), np.array([group.mean() for group in groups])
+    drawn = np.random.default_rng(seed).multinomial(len(seconds), sizes / len(seconds), RESAMPLES)
+    totals = np.maximum(total + (drawn @ means - seconds.sum()) / threads, total / 100)
+    return np.asarray(run.metrics[name] * (totals / total) ** FROM_CHUNKS[name].power)
+
+
+# Telling two groups apart
+
+
+def judged(
+    before: Sequence[float],
+    after: Sequence[float],
+    limit: float = 0.0,
+    *,
+    relative: bool = True,
+    exact: bool = False,
+    confidence: float = CONFIDENCE,
+) -> Judgement:
+    """Whether the change from before to after lies above or below a limit, at this confidence (two-sided).
+
+    Parameters
+    ----------
+    limit
+        Of the relative change (0.1 is 10 %), or of the change itself.
+    exact
+        Whether repeats cannot differ, so that one value each is enough where indeed they do not.
+    """
+    first, second = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
+    if relative and np.median(first) == 0 and (np.any(first) or np.any(second)):
+        return Judgement(None, None, None, None, NO_RATIO)
+    if np.ptp(first) == np.ptp(second) == 0 and (exact or min(len(first), len(second)) >= FEWEST):
+        return _compared(float(np.median(first)), float(np.median(second)), limit, relative)
+    return _tested(first, second, limit, relative, confidence)
+
+
+def _compared(before: float, after: float, limit: float, relative: bool) -> Judgement:
+    """Judgement of values that have no scatter."""
+    change = (after - before) / abs(before) if relative and before else after - before
+    side = ABOVE if change > limit else BELOW if change < limit else None
+    return Judgement(side, change, change, None, None if side else "it lies on the limit")
+
+
+def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confidence: float) -> Judgement:
+    ratios = relative and bool(np.all(first > 0) and np.all(second > 0))
+    scale = (abs(float(np.median(first))) if relative else 0.0) or 1.0
+    old, new = (np.log(first), np.log(second)) if ratios else (first / scale, second / scale)
+    # a relative change is one of the median before, where logarithms cannot be taken
+    moved = log1p(limit) if ratios else limit
+    count = min(len(old), len(new))
+    if count < 2:
+        return Judgement(None, None, None, None, "how far repeats of a single run differ is not known", FEWEST)
+    left_out = ranks_left_out(len(old), len(new), confidence)
+    low, high = _rank_interval(old, new, left_out) if left_out else _welch_interval(old, new, confidence)
+    needed = _needed(old, new, moved, confidence, ratios)
+    if count < FEWEST and not left_out:
+        return Judgement(None, None, None, None, f"{len(old)} and {len(new)} runs are too few", needed)
+    bounds = (_change(low, ratios), _change(high, ratios))
+    if low <= moved <= high:
+        return Judgement(None, *bounds, RUNS, "repeats differ as much", needed)
+    return Judgement(ABOVE if low > moved else BELOW, *bounds, RUNS)
+
+
+def _change(difference: float, ratios: bool) -> float:
+    if not ratios:
+        return difference
+    return exp(min(difference, LARGEST_EXPONENT)) - 1
+
+
+def _welch_interval(old: Numbers, new: Numbers, confidence: float) -> tuple[float, float]:
+    """Interval of the difference of means of two groups that may scatter differently."""
+    of_old, of_new = (float(np.var(values, ddof=1)) / len(values) for values in (old, new))
+    error = sqrt(of_old + of_new)
+    difference = float(new.mean() - old.mean())
+    if error == 0:
+        return difference, difference
+    freedom = (of_old + of_new) ** 2 / (of_old**2 / (len(old) - 1) + of_new**2 / (len(new) - 1))
+    reach = float(stdtrit(freedom, (1 + confidence) / 2)) * error
+    return difference - reach, difference + reach
+
+
+def _rank_interval(old: Numbers, new: Numbers, left_out: int) -> tuple[float, float]:
+    """Interval of the difference of two groups: their pairwise differences without so many at either end."""
+    differences = np.sort(np.subtract.outer(new, old), axis=None)
+    return float(differences[left_out - 1]), float(differences[-left_out])
+
+
+@lru_cache(maxsize=256)
+def ranks_left_out(first: int, second: int, confidence: float) -> int:
+    """Which of the ordered pairwise differences bounds the interval, counted from either end; 0 where none can."""
+    pairs = first * second
+    if pairs > MOST_PAIRS:
+        reach = float(ndtri((1 + confidence) / 2)) * sqrt(pairs * (first + second + 1) / 12)
+        return max(int(pairs / 2 - reach), 0)
+    level = (1 - confidence) / 2 * comb(first + second, first) * (1 + 1e-9)
+    below = accumulate(ways_of_ranks(first, second))
+    return sum(1 for _ in takewhile(lambda ways: ways <= level, below))
+
+
+def ways_of_ranks(first: int, second: int) -> list[int]:
+    """In how many ways runs can be split so that 0, 1, 2, ... pairs stand in the other order than the rest."""
+    ways = [1] + [0] * (first * second)
+    for size in range(1, first + 1):
+        for place in range(len(ways) - 1, second + size - 1, -1):
+            ways[place] -= ways[place - second - size]
+        for place in range(size, len(ways)):
+            ways[place] += ways[place - size]
+    return ways
+
+
+def _needed(old: Numbers, new: Numbers, moved: float, confidence: float, ratios: bool) -> int | None:
+    """Repeats of each that tell a change of this size from the limit in 80 % of cases; None where it is over 1000."""
+    scatter = sqrt((float(np.var(old, ddof=1)) + float(np.var(new, ddof=1))) / 2)
+    smallest = log1p(SMALLEST) if ratios else SMALLEST * abs(float(np.median(old)))
+    distance = max(abs(float(new.mean() - old.mean()) - moved), smallest)
+    for count in range(FEWEST, MOST_NEEDED + 1):
+        freedom = 2 * count - 2
+        reach = float(stdtrit(freedom, (1 + confidence) / 2) + stdtrit(freedom, POWER))
+        if distance >= reach * scatter * sqrt(2 / count):
+            return count
+    return None

@@ -1,0 +1,141 @@
+"""Chunks of another size, where the recorded ones tell what a chunk costs beside its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+from scipy.optimize import nnls
+
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.replay.engine import Counts
+from roastcoffea.replay.recorded import PARTS, Chunks, Flags
+from roastcoffea.units import number
+
+FEWEST: Final = 4
+"""Chunks of a dataset from which a law is drawn."""
+
+VARIED: Final = 1.5
+"""Events of the largest chunks beside those of the smallest from which the fixed cost of a chunk shows."""
+
+SPREAD: Final = 0.15
+"""And the standard deviation of events beside their mean: one odd chunk at the end of each file is not enough."""
+
+LEAST_FACTOR: Final = 0.1
+
+ChunkLaw = Mapping[str, Numbers]
+"""For each dataset the fixed seconds and those of an event, a row each part of a chunk."""
+
+
+class Pieces(NamedTuple):
+    """Files cut into chunks: the place of each chunk's file among the recorded chunks, and its entries."""
+
+    row: Counts
+    start: Counts
+    stop: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class NoLaw:
+    """Why the fixed cost of a chunk cannot be told."""
+
+    reason: str
+
+
+def law_of(runs: Sequence[Chunks]) -> ChunkLaw | NoLaw:
+    """What a chunk of so many events takes, by dataset, from all chunks of runs of the same analysis."""
+    laws = {}
+    for name in dict.fromkeys(name for chunks in runs for name in chunks.datasets):
+        events = np.concatenate([chunks.events[rows] for chunks, rows in _of_dataset(runs, name)])
+        reason = _untold(name, events)
+        if reason is not None:
+            return NoLaw(reason)
+        traits = np.column_stack([np.ones(len(events)), events])
+        laws[name] = np.array(
+            [
+                nnls(traits, np.concatenate([getattr(chunks, part)[rows] for chunks, rows in _of_dataset(runs, name)]))[
+                    0
+                ]
+                for part in PARTS
+            ]
+        )
+    return laws
+
+
+def _of_dataset(runs: Sequence[Chunks], name: str) -> Iterator[tuple[Chunks, Flags]]:
+    """Runs that have chunks of a dataset, and which those are."""
+    for chunks in runs:
+        if name in chunks.datasets:
+            yield chunks, chunks.dataset == chunks.datasets.index(name)
+
+
+def _untold(name: str, events: Numbers) -> str | None:
+    """Why what a chunk costs beside its events cannot be told; None where it can."""
+    if len(events) < FEWEST:
+        return f"{name} has {len(events)} chunks, which are too few to tell what a chunk costs beside its events"
+    low, high = np.quantile(events, [0.05, 0.95])
+    if high >= VARIED * low and np.std(events) >= SPREAD * np.mean(events):
+        return None
+    return (
+        f"chunks of {name} have about {number(round(float(np.median(events))))} events each: what a chunk costs "
+        "beside its events cannot be told; give a run with another chunk size as well"
+    )
+
+
+def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
+    """Chunks of another size as the law has them, scattered about it as the recorded ones are."""
+    laws = np.array([law[name] for name in chunks.datasets])
+    pieces = cut(chunks, size)
+    events, dataset = (pieces.stop - pieces.start).astype(np.float64), chunks.dataset[pieces.row]
+    seconds = laws[dataset, :, 0] + laws[dataset, :, 1] * events[:, None]
+    seconds *= _scatter(chunks, laws, events)[:, None]
+    return _cut_chunks(chunks, pieces, dict(zip(PARTS, seconds.T, strict=True)))
+
+
+def _scatter(chunks: Chunks, laws: Numbers, events: Numbers) -> Numbers:
+    """Factors about 1: larger chunks scatter less, as what differs within them averages out."""
+    expected = (laws[chunks.dataset, :, 0] + laws[chunks.dataset, :, 1] * chunks.events[:, None]).sum(axis=1)
+    found = np.sum([getattr(chunks, part) for part in PARTS], axis=0)
+    ratio = np.divide(found, expected, out=np.ones(len(found)), where=expected > 0)
+    ratio = np.random.default_rng(0).permutation(ratio / ratio.mean())[np.arange(len(events)) % len(ratio)]
+    factor = np.maximum(1 + (ratio - 1) * np.sqrt(chunks.events.mean() / events.mean()), LEAST_FACTOR)
+    return np.asarray(factor / factor.mean())
+
+
+def bracket(chunks: Chunks, size: int) -> tuple[Chunks, Chunks]:
+    """Chunks of another size if all that a chunk takes were fixed, and if only opening it were."""
+    pieces = cut(chunks, size)
+    share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
+    fixed = {part: getattr(chunks, part)[pieces.row] for part in PARTS}
+    opening = {part: seconds if part.startswith("open") else seconds * share for part, seconds in fixed.items()}
+    return _cut_chunks(chunks, pieces, fixed), _cut_chunks(chunks, pieces, opening)
+
+
+def cut(chunks: Chunks, size: int) -> Pieces:
+    """Cut files as coffea does: each into equal chunks of about that size."""
+    rows, starts, stops = [], [], []
+    for file in np.unique(np.column_stack([chunks.dataset, chunks.file]), axis=0):
+        here = np.flatnonzero((chunks.dataset == file[0]) & (chunks.file == file[1]))
+        entries = int(chunks.stop[here].max())
+        number_of = max(round(entries / size), 1)
+        edges = np.minimum(np.arange(number_of + 1) * -(-entries // number_of), entries)
+        # a piece is made of the recorded chunk in which it begins
+        of_piece = np.searchsorted(np.sort(chunks.start[here]), edges[:-1], side="right") - 1
+        rows.append(here[np.argsort(chunks.start[here])][np.maximum(of_piece, 0)])
+        starts.append(edges[:-1])
+        stops.append(edges[1:])
+    pieces = Pieces(np.concatenate(rows), np.concatenate(starts), np.concatenate(stops))
+    return Pieces(*(column[pieces.stop > pieces.start] for column in pieces))
+
+
+def _cut_chunks(chunks: Chunks, pieces: Pieces, parts: Mapping[str, Numbers]) -> Chunks:
+    return replace(
+        chunks.with_parts(parts),
+        dataset=chunks.dataset[pieces.row],
+        file=chunks.file[pieces.row],
+        start=pieces.start,
+        stop=pieces.stop,
+        factor=np.ones(len(pieces.row)),
+    )
