@@ -14,8 +14,9 @@ from roastcoffea.metrics.catalogue import CATALOGUE, RUN, NotMeasuredError
 from roastcoffea.metrics.evaluator import Evaluator, computing
 from roastcoffea.metrics.reported import with_reported
 from roastcoffea.records.run import Run
-from roastcoffea.report.html import Html, folded, heading, page, table
-from roastcoffea.units import STRUCTURE, Unit
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import Amount, Column, Sheet
+from roastcoffea.units import COUNT, STRUCTURE, Unit
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ class ByName(Mapping[str, T], Generic[T]):
         return f"{type(self).__name__}({dict(self)!r})"
 
 
-class Metrics(Mapping[str, Any]):
+class Metrics(Presented, Mapping[str, Any]):
     """Metrics of one run by name; iteration gives those that can be computed, without their aliases.
 
     `missing` has the reason for each that cannot, `source` where each number came from, `unit` its unit. What is asked
@@ -102,20 +103,22 @@ class Metrics(Mapping[str, Any]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _repr_html_(self) -> str:
-        return page(self.html_tables())
-
-    def html_tables(self) -> Html:
+    def sheets(self) -> list[Sheet]:
         """Numbers and words by group, and the reasons of those that are missing."""
-        groups: dict[str, list[tuple[str, str, str]]] = {}
-        for metric in CATALOGUE.metrics():
-            if metric.name in self and self.unit[metric.name] is not STRUCTURE:
-                row = (metric.name, metric.unit.text(self[metric.name]), self.source[metric.name])
+        groups: dict[str, list[tuple[str, Amount, str]]] = {}
+        for metric in self.evaluator.catalogue.metrics():
+            if metric.unit is not STRUCTURE and metric.name in self:
+                row = (metric.name, _amount(self[metric.name], metric.unit), self.source[metric.name])
                 groups.setdefault(metric.group, []).append(row)
-        parts = [f"{heading(group)}{table(('', 'value', 'source'), rows)}" for group, rows in groups.items()]
+        columns = (Column(name=""), Column(name="value", unit=COUNT), Column(name="source"))
+        sheets = [Sheet(title=group, columns=columns, rows=rows, things="metrics") for group, rows in groups.items()]
         if self.missing:
-            parts.append(folded(f"{len(self.missing)} missing", table(("", "reason"), list(self.missing.items()))))
-        return Html("".join(parts))
+            reasons = (Column(name=""), Column(name="reason"))
+            rows = [*self.missing.items()]
+            sheets.append(
+                Sheet(title=f"{len(rows)} missing", columns=reasons, rows=rows, things="metrics", folded=True)
+            )
+        return sheets
 
     def __repr__(self) -> str:
         return f"<Metrics: {len(self)} computed, {len(self.missing)} missing>"
@@ -125,6 +128,10 @@ class Metrics(Mapping[str, Any]):
             return self.evaluator.value(name)
         except NotMeasuredError as reason:
             return str(reason)
+
+
+def _amount(value: float | str, unit: Unit) -> Amount:
+    return Amount(None, unit, value) if isinstance(value, str) else Amount(value, unit)
 
 
 def evaluate(run: Run) -> Metrics:
