@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,15 @@ def contention() -> float:
     except OSError:
         return 0.0
     return int(some.rpartition("=")[2]) / 1e6
+
+
+def stolen(core: int) -> float:
+    """Seconds that a host took of a virtual core: they are neither CPU time nor waiting of any process."""
+    try:
+        rows = map(str.split, Path("/proc/stat").read_text().splitlines())
+    except OSError:
+        return 0.0
+    return sum(int(row[8]) for row in rows if row[0] == f"cpu{core}") / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
