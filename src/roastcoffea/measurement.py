@@ -366,13 +366,13 @@ class Measurement:
 
     def _repr_html_(self) -> str:
         """Page of it for notebooks."""
-        from roastcoffea.report.notebook import measurement_html
+        from roastcoffea.report.former import measurement_html
 
         return measurement_html(self.run, self.metrics)
 
     def print_summary(self, file: IO[str] | None = None) -> None:
         """Print the metrics as tables, to the terminal or into a file."""
-        from roastcoffea.report.terminal import print_summary
+        from roastcoffea.report.summary import print_summary
 
         print_summary(self.run, self.metrics, file)
 
