@@ -239,7 +239,8 @@ class Tally:
                 told = [*map(len, sizes)]
             baskets = [*chain.from_iterable(sizes)]
             bytes_of_baskets = [*chain.from_iterable(map(dict.values, sizes))]
-            columns = (names, payload, again, uncompressed, counts, *seconds, told, baskets, bytes_of_baskets)
+            columns: list[Any] = [names, payload, again, uncompressed, counts, *seconds]
+            columns += told, baskets, bytes_of_baskets
             return dict(zip(BRANCHES_HAVE, columns, strict=True))
 
     # what is told it
