@@ -46,7 +46,7 @@ def folder(tmp_path: Path, sample: Any) -> Path:
 
 
 def run_in(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    paths = {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
+    paths = {"PYTHONPATH": str(Path(__file__).parents[1]), "NO_COLOR": "1"}
     quiet = {"DASK_LOGGING__DISTRIBUTED": "critical"}
     return subprocess.run(
         command,
