@@ -38,7 +38,7 @@ from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.measurement import Measurement
-from roastcoffea.monitor.task_monitor import task_events
+from roastcoffea.monitor import task_events
 from roastcoffea.recording.auto import record
 from roastcoffea.records.tasks import ERROR
 from roastcoffea.redaction import MASK, add_pattern
@@ -363,7 +363,7 @@ def test_a_probe_takes_the_patterns_of_where_it_is_made(
 
 def test_preprocessing_tells_its_problems_without_secrets() -> None:
     opening = _Opening(DaskTask(), len, (("ticket", r"TGT-\w+"),))
-    opening.meter._miss("bytes", f"{TICKET} of password={OPTIONS}")
+    opening.meter.miss("bytes", f"{TICKET} of password={OPTIONS}")
     assert opening.end(None)["problems"] == [f"bytes could not be metered: {MASK} of password={MASK}"]
 
 
