@@ -78,7 +78,16 @@ def _datasets(metrics: Metrics) -> Iterator[Html]:
 
 def _rest(run: Run, metrics: Metrics) -> Iterator[Html]:
     yield from _problems([*run.problems, *metrics.problems])
-    yield folded(f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)", metrics.html_tables())
+    yield folded(f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)", _metric_tables(metrics))
+
+
+def _metric_tables(metrics: Metrics) -> str:
+    """Every metric with its value and source, and the reasons of those that are missing."""
+    parts = []
+    for sheet in metrics.sheets():
+        rows = [[str(cell) for cell in row] for row in sheet.rows]
+        parts.append(heading(sheet.title) + table([column.name for column in sheet.columns], rows))
+    return "".join(parts)
 
 
 def _problems(problems: list[str]) -> Iterator[Html]:

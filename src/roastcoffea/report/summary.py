@@ -19,7 +19,6 @@ from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedg
 from roastcoffea.metrics import time_ledger as time_metrics
 from roastcoffea.metrics.byte_ledger import CLASSES
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
-from roastcoffea.metrics.evaluation import computing
 from roastcoffea.metrics.failures import failed_files
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
@@ -165,7 +164,7 @@ def verdict_lines(run: Run, verdict: Verdict) -> list[str]:
 def _print_failed_files(console: Console, run: Run, metrics: Metrics) -> None:
     """Print the files in which attempts failed, and what is missing of them."""
     try:
-        with computing("failed_files", metrics.problems):
+        with metrics.computing("failed_files"):
             files = failed_files(run)
     except NotMeasuredError:
         return
