@@ -17,7 +17,6 @@ from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedg
 from roastcoffea.metrics import time_ledger as time_metrics
 from roastcoffea.metrics.byte_ledger import CLASSES
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
-from roastcoffea.metrics.evaluation import computing
 from roastcoffea.metrics.failures import failed_files
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
@@ -112,7 +111,7 @@ def overview(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     yield from _with_rows(datasets(metrics))
     yield from ([problems(found)] if (found := [*run.problems, *metrics.problems]) else [])
     title = f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)"
-    yield Sheet(title=title, folded=True, parts=list(_all_metrics(metrics)))
+    yield Sheet(title=title, folded=True, parts=metrics.sheets())
 
 
 def state_of_collector(state: str, found: Sequence[str]) -> Iterator[Sheet]:
@@ -170,7 +169,7 @@ def verdict_lines(run: Run, verdict: Verdict) -> list[str]:
 def failing_files(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     """Files in which attempts failed, and what is missing of them."""
     try:
-        with computing("failed_files", metrics.problems):
+        with metrics.computing("failed_files"):
             files = failed_files(run)
     except NotMeasuredError:
         return
@@ -211,19 +210,6 @@ def amount_of(metrics: Metrics, name: str) -> Cell:
     """A metric as a cell: a number, or a word."""
     value, unit = metrics[name], metrics.unit[name]
     return Amount(float(value), unit) if isinstance(value, Real) else unit.text(value)
-
-
-def _all_metrics(metrics: Metrics) -> Iterator[Sheet]:
-    """Numbers and words by group, and the reasons of those that are missing."""
-    shown = [each for each in CATALOGUE.metrics() if each.name in metrics and each.unit is not STRUCTURE]
-    columns = (Column(name=""), Column(name="value", unit=COUNT), Column(name="source"))
-    for group, members in groupby(shown, key=lambda metric: metric.group):
-        rows = [(metric.name, amount_of(metrics, metric.name), metrics.source[metric.name]) for metric in members]
-        yield Sheet(title=group, columns=columns, rows=rows)
-    if metrics.missing:
-        reasons = list(metrics.missing.items())
-        headed = (Column(name=""), Column(name="reason"))
-        yield Sheet(title=f"{len(reasons)} missing", columns=headed, rows=reasons, folded=True)
 
 
 def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
