@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from roastcoffea.measurement import Measurement
     from roastcoffea.storage.store import StoredRun
     from roastcoffea.studies.scaling.scaling import Scaling
-    from roastcoffea.studies.what_if.prediction import WhatIf
+    from roastcoffea.studies.what_if.what_if import WhatIf
 
 RUNS_FOLDER: Final = Path("roastcoffea-runs")
 PLOTS_FOLDER: Final = Path("roastcoffea-plots")
@@ -470,7 +470,7 @@ def what_if(*, runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     Several numbers may follow an option. The second and later ones are runs where runs of these names exist, and so is
     the last one where no other RUN is given: --workers 1 --workers 2024 is sure to be the number.
     """
-    from roastcoffea.studies.what_if.prediction import what_if as predictions
+    from roastcoffea.studies.what_if.what_if import what_if as predictions
 
     _print_study(predictions(*_paths_of(runs), **settings), as_json)
 
