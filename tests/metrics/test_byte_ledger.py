@@ -11,7 +11,8 @@ from stored import write_tree
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.baskets import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
-from roastcoffea.metrics.byte_ledger import CLASSES, LOCAL, UNKNOWN, branches_of, endpoint
+from roastcoffea.metrics.branches import branches_of
+from roastcoffea.metrics.byte_ledger import CLASSES, LOCAL, UNKNOWN, endpoint
 from roastcoffea.metrics.ledger import Attempts
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS

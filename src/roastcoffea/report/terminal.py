@@ -15,9 +15,7 @@ from rich.text import Text
 
 from roastcoffea.diagnosis import Verdict
 from roastcoffea.errors import root_cause
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger
-from roastcoffea.metrics import time_ledger as time_metrics
-from roastcoffea.metrics.byte_ledger import CLASSES
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.evaluation import computing
 from roastcoffea.metrics.failures import failed_files
@@ -84,8 +82,8 @@ WORKER_COLUMNS: Final[Sequence[tuple[str, str, Unit]]] = (
 )
 SMALL_OFFSET: Final = 0.01
 """Seconds below which clocks agree for all that people look at; times are set right all the same."""
-TIME_ROWS: Final = (*time_metrics.CLASSES, TOTAL)
-LEDGER_ROWS: Final = (*CLASSES, TOTAL, TRANSFERRED)
+TIME_ROWS: Final = (*phases.TIME_NAMES, TOTAL)
+LEDGER_ROWS: Final = (*phases.BYTE_NAMES, TOTAL, TRANSFERRED)
 """Labels of the metrics that the table of the byte ledger shows."""
 
 

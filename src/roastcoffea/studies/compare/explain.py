@@ -15,8 +15,7 @@ from math import prod
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from roastcoffea.metrics import slots
-from roastcoffea.metrics import time_ledger as rows
+from roastcoffea.metrics import phases
 from roastcoffea.metrics.ledger import RESIDUAL
 from roastcoffea.studies.compare.observations import OF_BRANCHES, Observation, Work, bytes_of_branches
 from roastcoffea.units import BYTE, FRACTION, SECOND, number, three_digits
@@ -35,19 +34,8 @@ AFTER: Final = "client after the last task"
 BYTES: Final = "bytes"
 CHUNKS: Final = "chunks"
 
-DRIVERS: Final[Mapping[str, str]] = {
-    rows.COMPUTE: EVENTS,
-    rows.WAIT: EVENTS,
-    **dict.fromkeys(OF_BRANCHES, BYTES),
-    **dict.fromkeys((rows.OPEN, rows.CHECKPOINT, rows.OVERHEAD, rows.MERGE), CHUNKS),
-    **dict.fromkeys((slots.TRANSFER, slots.WORKER, slots.ON_THE_WAY), CHUNKS),
-    **dict.fromkeys((slots.PAUSED, slots.QUEUED, slots.PLACEMENT, slots.TAIL, slots.CLIENT), THREADS),
-}
-"""What each class of the time ledger grows with; the others (preprocessing, failed, other tasks) are themselves.
-
-A slot that idles while the client works idles on every thread: such time grows with the threads, and takes no more wall
-time the more there are.
-"""
+DRIVERS: Final = {one.name: one.grows_with for one in phases.TIME_CLASSES if one.grows_with is not None}
+"""What each class of the time ledger grows with; the others (preprocessing, failed, other tasks) are themselves."""
 
 UNITS: Final[Mapping[str, str]] = {
     EVENTS: "an event",
@@ -257,7 +245,7 @@ def _leaves(sides: Sides) -> list[Leaf]:
     names = dict.fromkeys(name for one in (*sides.before, *sides.after) for name in one.time)
     leaves: list[Leaf] = []
     for name in names:
-        if name == slots.CLIENT:
+        if name == phases.CLIENT:
             leaves += _leaves_of_client(sides)
         elif name in OF_BRANCHES and (sides.new or sides.gone):
             leaves += _leaves_of_branches(sides, name)
@@ -274,12 +262,12 @@ def _leaves_of_client(sides: Sides) -> list[Leaf]:
     """Idle time that the client makes, by when it made it; what is not told apart is between tasks."""
 
     def rest(one: Observation) -> float:
-        return one.time.get(slots.CLIENT, 0.0) - sum(one.client_of.get(when, 0.0) for when in ("before", "after"))
+        return one.time.get(phases.CLIENT, 0.0) - sum(one.client_of.get(when, 0.0) for when in ("before", "after"))
 
     def told(when: str) -> Callable[[Observation], float]:
         return rest if when == "between" else lambda one: one.client_of.get(when, 0.0)
 
-    return [Leaf(slots.CLIENT, THREADS, *sides.means(told(when)), cause=cause) for when, cause in OF_CLIENT.items()]
+    return [Leaf(phases.CLIENT, THREADS, *sides.means(told(when)), cause=cause) for when, cause in OF_CLIENT.items()]
 
 
 def _leaves_of_branches(sides: Sides, name: str) -> list[Leaf]:
@@ -308,7 +296,7 @@ def _bytes_of(one: Observation, branches: frozenset[str]) -> float:
 
 def _factors(leaf: Leaf, before: Volumes, after: Volumes, shared: Mapping[str, float]) -> list[Factor]:
     """Factors of a leaf's thread seconds, before and after; the seconds themselves where they came of no volume."""
-    own = leaf.cause if leaf.cause and leaf.row == slots.CLIENT else leaf.row
+    own = leaf.cause if leaf.cause and leaf.row == phases.CLIENT else leaf.row
     shared_rate = 1.0 if leaf.cause else shared.get(leaf.row, 1.0)
     found = _with_cost(_volume_factors(leaf, before, after), leaf, own, shared_rate) if leaf.driver else None
     return found or [Factor(leaf.cause or own, leaf.before, leaf.after)]
@@ -371,6 +359,10 @@ def _shares(leaf: Leaf, factors: list[Factor], before: Volumes, after: Volumes) 
 # Nodes
 
 
+DRIVEN: Final = tuple(name for name in phases.COLUMNS_OF if DRIVERS.get(name) in {EVENTS, BYTES, CHUNKS})
+"""Classes of which it is known for each host how much there was to do."""
+
+
 def _shared_rates(sides: Sides) -> dict[str, float]:
     """By how many times the cost of a unit of each class changed on hosts of both sides, where there are others too."""
     first, second = ({host for one in side for host in one.hosts} for side in (sides.before, sides.after))
@@ -378,7 +370,7 @@ def _shared_rates(sides: Sides) -> dict[str, float]:
     if not both or first == second:
         return {}
     found = {}
-    for name in rows.PHASES:
+    for name in DRIVEN:
         old, new = (_rate(side, both, name) for side in (sides.before, sides.after))
         if old and new:
             found[name] = new / old
