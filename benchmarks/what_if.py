@@ -22,7 +22,8 @@ from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 from roastcoffea.cli.demo import TREE, DijetProcessor, local_client, write_sample
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.replay.replay import Cluster, Costs, Load, replayed
+from roastcoffea.replay.cluster import Cluster, Load, replayed
+from roastcoffea.replay.inputs import Costs
 from roastcoffea.studies.what_if.prediction import what_if
 
 RECORDED: Final = 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
+import roastcoffea.diagnosis  # noqa: F401  # its metrics are in the catalogue as well
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS

@@ -269,7 +269,7 @@ def test_a_terminal_that_takes_nothing_holds_nobody_up(terminal: Terminal, monke
     shown.start()
     began = time.monotonic()
     shown.stop()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10  # half of what the terminal takes
     release.set()
 
 
@@ -282,7 +282,7 @@ def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample
         executor = DaskExecutor(client=client, status=True, retries=0)
         # the cache that Runners share would make preprocessing a matter of what ran before
         runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=1000, savemetrics=True, metadata_cache={})
-        runner(sample, processor_instance=Sleeping(0.15))
+        runner(sample, processor_instance=Sleeping(0.1))
     print("after")
     assert wait_until(lambda: "after" in terminal.rows())
     told = [moment[-1] for moment in terminal.moments if moment[-1].startswith("roastcoffea")]

@@ -28,7 +28,7 @@ EVENTS = 16_000
 
 
 def measured(
-    client: Any, fileset: Any, processor: Any, chunks: int = 40, pause: float = 0.0, **options: Any
+    client: Any, fileset: Any, processor: Any, chunks: int = 32, pause: float = 0.0, **options: Any
 ) -> Measurement:
     """A measurement of so many chunks, after which the client does nothing for a while; it may raise."""
     with MetricsCollector(client) as collector:
@@ -81,7 +81,7 @@ def check_timelines(ledger: TimeLedger, bins: int = 40) -> None:
     assert one[CLIENT].to_numpy() == pytest.approx(lines.threads[CLIENT][0], abs=1e-6)
 
 
-@pytest.mark.parametrize(("chunks", "seconds"), [(40, 0.1), pytest.param(400, 0.005, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("chunks", "seconds"), [(32, 0.05), pytest.param(400, 0.005, marks=pytest.mark.slow)])
 def test_sleep_is_waiting(client: Any, sample: Any, chunks: int, seconds: float) -> None:
     measurement = measured(client, sample, Sleeping(seconds), chunks)
     ledger = measurement.time_ledger
@@ -92,20 +92,24 @@ def test_sleep_is_waiting(client: Any, sample: Any, chunks: int, seconds: float)
 
 
 def test_cpu_is_computing(client: Any, sample: Any) -> None:
-    measurement = measured(client, sample, Spinning(0.1))
+    measurement = measured(client, sample, Spinning(0.05))
     ledger = measurement.time_ledger
-    assert ledger["compute"] == pytest.approx(4.0, rel=0.05)
+    assert ledger["compute"] == pytest.approx(32 * 0.05, rel=0.1)
     busy = sum(ledger[name] for name in BUSY)
     told = measurement.fine_metrics
     digests = sum(value for key, value in told.items() if key[2] in ("thread-cpu", "thread-noncpu"))
-    assert busy == pytest.approx(digests, rel=0.01)
+    # between the clocks of two observers a task may lose its core
+    waited = measurement.chunks["core_wait_seconds"].sum()
+    assert busy == pytest.approx(digests, rel=0.01, abs=0.1 * waited)
     assert measurement.metrics["busy_percent"] == pytest.approx(100 * busy / ledger.total)
 
 
 def test_a_client_that_does_nothing_is_the_client_s(client: Any, sample: Any) -> None:
-    ledger = measured(client, sample, Sleeping(0.02), 16, pause=2.0).time_ledger
-    assert ledger[CLIENT] == pytest.approx(4.0, rel=0.1, abs=0.3)
-    assert ledger.client_of["after"] == pytest.approx(4.0, rel=0.1)
+    measurement = measured(client, sample, Sleeping(0.02), 16, pause=1.0)
+    ledger = measurement.time_ledger
+    after = measurement.run.stop - measurement.tasks["stop"].max()
+    assert after >= 1.0
+    assert ledger.client_of["after"] == pytest.approx(2 * after, abs=0.1)
     assert set(ledger.by("worker").index) == set(client.scheduler_info()["workers"])
 
 
@@ -130,7 +134,7 @@ def test_a_worker_that_dask_pauses_is_paused(client: Any, sample: Any) -> None:
     with MetricsCollector(client) as collector, ThreadPoolExecutor(1) as pool:
         runner = pool.submit(runner_for(client, 500), sample, processor_instance=Sleeping(0.1))
         assert wait_until(lambda: any(client.processing().values()))
-        (told,) = client.run(paused_for, 2.0, workers=[address]).values()
+        (told,) = client.run(paused_for, 1.0, workers=[address]).values()
         runner.result()
     measurement = collector.measurement
     check_closes(measurement)
@@ -142,7 +146,7 @@ def test_a_worker_that_dask_pauses_is_paused(client: Any, sample: Any) -> None:
     within = (ran["stop"].clip(*seen) - ran["start"].clip(*seen)).sum()
     ledger = measurement.time_ledger
     assert ledger[PAUSED] == pytest.approx(seen[1] - seen[0] - within, abs=0.05)
-    assert ledger[PAUSED] > 0.5
+    assert ledger[PAUSED] > 0.3
     assert ledger.by("worker")[PAUSED].idxmax() == address
     assert measurement.metrics["time_paused_seconds"] == ledger[PAUSED]
 
@@ -190,7 +194,7 @@ def test_many_threads_in_a_worker(sample: Any) -> None:
         Client(cluster) as own,
     ):
         ledger = measured(own, sample, Sleeping(0.1)).time_ledger
-    assert ledger["wait"] >= 4.0
+    assert ledger["wait"] >= 3.2
     assert ledger.total is not None
 
 

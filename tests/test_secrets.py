@@ -38,7 +38,7 @@ from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.measurement import Measurement
-from roastcoffea.monitor.task_monitor import task_events
+from roastcoffea.monitor import task_events
 from roastcoffea.recording.auto import record
 from roastcoffea.records.tasks import ERROR
 from roastcoffea.redaction import MASK, add_pattern

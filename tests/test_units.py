@@ -6,7 +6,7 @@ import pytest
 from handmade import T, handmade_run
 
 from roastcoffea import units
-from roastcoffea.report import notebook
+from roastcoffea.report import former as notebook
 from roastcoffea.report.page import contents
 from roastcoffea.units import (
     BYTE,

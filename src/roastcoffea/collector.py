@@ -427,7 +427,7 @@ class MetricsCollector:
 
     def _repr_html_(self) -> str:
         """Page of the measurement, or of where the collector stands."""
-        from roastcoffea.report.notebook import collector_html
+        from roastcoffea.report.former import collector_html
 
         if self._measurement is not None:
             return self._measurement._repr_html_()

@@ -22,8 +22,7 @@ from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger, eval
 from roastcoffea.metrics import byte_ledger as byte_metrics
 from roastcoffea.metrics import time_ledger as time_metrics
 from roastcoffea.metrics.branches import BRANCH_COLUMNS, branches_of
-from roastcoffea.metrics.catalogue import RAW, NotMeasuredError
-from roastcoffea.metrics.evaluation import computing
+from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import (
     FAILED_COLUMNS,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 METRICS_FORMAT: Final = "roastcoffea metrics 1"
+RAW_METRICS: Final = frozenset(metric.name for metric in CATALOGUE.metrics() if metric.on_request)
 JOINED: Final = ("branch_reads", "sections")
 """Records that belong to the chunks' own."""
 
@@ -135,7 +135,7 @@ class Measurement:
     @cached_property
     def branches(self) -> pd.DataFrame:
         """Branches of files by dataset, over the attempts that counted."""
-        if "metrics" in vars(self) and self.byte_ledger.absent is None:  # it has counted them already
+        if self.byte_ledger.absent is None:  # it has counted them already
             return self._frame(self.byte_ledger.branches, "branch_reads", BRANCH_COLUMNS)
         return self._derived("branches", branches_of, BRANCH_COLUMNS)
 
@@ -312,14 +312,13 @@ class Measurement:
 
     def _metrics_json(self) -> bytes:
         """Content of `metrics.json`; without metrics, and with the reason, where it cannot be made of them."""
-        metrics = self.metrics
+        problems = [*self.run.problems, *self.metrics.problems]
         try:
-            with computing(METRICS_FILE, metrics.problems):
-                return metrics_json(self.run, metrics)
+            with self.metrics.computing(METRICS_FILE):
+                return metrics_json(self.run, _values(self.metrics), self.metrics.missing, problems)
         except NotMeasuredError as error:
             reasons = {metric.name: str(error) for metric in CATALOGUE.metrics()}
-            nothing = Metrics(values={}, source={}, unit={}, missing=reasons, tables={}, problems=metrics.problems)
-            return metrics_json(self.run, nothing)
+            return metrics_json(self.run, {}, reasons, self.problems)
 
     def export(self, path: str | PathLike[str], file_format: str, overwrite: bool = False) -> Path:
         """Write the measurement for other programs; give the path.
@@ -366,13 +365,13 @@ class Measurement:
 
     def _repr_html_(self) -> str:
         """Page of it for notebooks."""
-        from roastcoffea.report.notebook import measurement_html
+        from roastcoffea.report.former import measurement_html
 
         return measurement_html(self.run, self.metrics)
 
     def print_summary(self, file: IO[str] | None = None) -> None:
         """Print the metrics as tables, to the terminal or into a file."""
-        from roastcoffea.report.terminal import print_summary
+        from roastcoffea.report.summary import print_summary
 
         print_summary(self.run, self.metrics, file)
 
@@ -402,7 +401,7 @@ class Measurement:
     def _derived(self, what: str, derive: Callable[[Run], pa.Table | None], columns: Sequence[Column]) -> pd.DataFrame:
         """Frame of what is made of the run; empty, with the reason, where it cannot be made."""
         try:
-            with computing(what, self.metrics.problems):
+            with self.metrics.computing(what):
                 return self._frame(derive(self.run), DERIVED_FROM.get(what, ""), columns)
         except NotMeasuredError as reason:
             return self._frame(None, "", columns, str(reason))
@@ -411,7 +410,7 @@ class Measurement:
         """Breakdown of a ledger; empty, with the reason, where it cannot be made."""
         ledger = getattr(self, name)
         try:
-            with computing(f"{name}.by({what!r})", self.metrics.problems):
+            with self.metrics.computing(f"{name}.by({what!r})"):
                 return _breakdown(ledger, what, *BREAKDOWNS[name][1:])
         except NotMeasuredError as reason:
             nothing = type(ledger).not_measured(str(reason))
@@ -473,13 +472,23 @@ def load_measurement(path: str | PathLike[str]) -> tuple[dict[str, Any], float, 
     return metrics, reported.get("t0", measurement.run.start), reported.get("t1", measurement.run.stop)
 
 
-def metrics_json(run: Run, metrics: Metrics) -> bytes:
+def _values(metrics: Metrics) -> dict[str, dict[str, Any]]:
+    """Metrics for `metrics.json`, without the raw structures."""
+    return {
+        name: {"value": metrics[name], "unit": str(metrics.unit[name]), "source": metrics.source[name]}
+        for name in metrics
+        if name not in RAW_METRICS
+    }
+
+
+def metrics_json(
+    run: Run, values: Mapping[str, Mapping[str, Any]], missing: Mapping[str, str], problems: list[str]
+) -> bytes:
     """Content of `metrics.json`: the metrics, without the raw structures, for other programs.
 
     It is standard JSON: {"metrics": {name: {"value", "unit", "source"}}, "missing": {name: reason}} with
     the run's identity; a number that JSON cannot hold is the text "NaN", "Infinity" or "-Infinity".
     """
-    raw = {metric.name for metric in CATALOGUE.metrics() if metric.group == RAW}
     document = {
         "format": METRICS_FORMAT,
         "id": run.id,
@@ -488,13 +497,9 @@ def metrics_json(run: Run, metrics: Metrics) -> bytes:
         "stop": run.stop,
         "outcome": run.outcome,
         "error": run.error,
-        "metrics": {
-            name: {"value": metrics[name], "unit": str(metrics.unit[name]), "source": metrics.source[name]}
-            for name in metrics
-            if name not in raw
-        },
-        "missing": {name: reason for name, reason in metrics.missing.items() if name not in raw},
-        "problems": [*run.problems, *metrics.problems],
+        "metrics": values,
+        "missing": {name: reason for name, reason in missing.items() if name not in RAW_METRICS},
+        "problems": problems,
     }
     return json.dumps(_standard(document), indent=1, allow_nan=False).encode()
 

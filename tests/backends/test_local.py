@@ -163,7 +163,7 @@ def cpu_of_children() -> float:
 @process_pools
 def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: LocalMetricsBackend, pool: Any) -> None:
     before = cpu_of_children()
-    chunks = measured(backend, FuturesExecutor(pool=pool, workers=2, status=False), spun, [0.4] * 4)
+    chunks = measured(backend, FuturesExecutor(pool=pool, workers=2, status=False), spun, [0.2] * 4)
     used = cpu_of_children() - before
     workers = lifetimes(backend)
     told = cpu_of(chunks)
@@ -450,10 +450,11 @@ def test_samples_are_bounded_and_keep_the_highest_memory(
     assert [s["time"] for s in samples] == sorted({s["time"] for s in samples})
 
 
-def test_looking_harms_no_fork(backend: LocalMetricsBackend) -> None:
+@pytest.mark.parametrize("rounds", [8, pytest.param(60, marks=pytest.mark.slow)])
+def test_looking_harms_no_fork(backend: LocalMetricsBackend, rounds: int) -> None:
     backend.open(0.0005)
     context = multiprocessing.get_context("fork")
-    for _ in range(30):
+    for _ in range(rounds):
         children = [context.Process(target=record, args=(0.0,)) for _ in range(4)]
         for child in children:
             child.start()

@@ -34,8 +34,10 @@ from stored import baskets_of, clusters_of, served, write_parquet, write_rntuple
 from roastcoffea import MetricsCollector, track_time
 from roastcoffea.instrument.attempt import Attempt
 from roastcoffea.instrument.channels import DaskTask
-from roastcoffea.instrument.meter.meter import READ, Meter
-from roastcoffea.instrument.meter.meter import meter as meter_module
+from roastcoffea.instrument.meter import meter as meter_module
+from roastcoffea.instrument.meter import sources, tally
+from roastcoffea.instrument.meter.meter import Meter
+from roastcoffea.instrument.meter.tally import READ, BranchRead, Tally
 from roastcoffea.measurement import Measurement
 
 FLAT = 12
@@ -204,7 +206,7 @@ def test_phases_of_many_short_steps_add_up(folder: Path) -> None:
 
 
 def test_steps_may_be_added_up_before_the_chunk_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter_module, "MOST_NOTED", 2)
+    monkeypatch.setattr(sources, "MOST_VALUES", 2)
     _, measurement = outcome(folder / "tree.root", total_of_all)
     read = {branch.branch: branch for branch in measurement.branches.itertuples()}
     assert len(read) == FLAT
@@ -229,8 +231,8 @@ class Reading:
         self.meter = Meter()
         options = self.meter.options({})
         self.submit = {kind: options[f"{kind}_executor"].submit for kind in ("decompression", "interpretation")}
-        self.meter.watch_source(self)
-        self.meter.in_process = self.meter._in_line = in_line
+        sources.watch_source(self.meter, self)
+        self.meter.in_process = self.meter.in_line = in_line
 
     def chunk(self) -> None:
         """Shadowed."""
@@ -378,19 +380,19 @@ UNKNOWN_BRANCHES = {"bytes_payload", "bytes_metadata", "bytes_uncompressed", "br
 
 
 @pytest.mark.parametrize(
-    ("file", "hook", "told", "unknown"),
+    ("file", "place", "hook", "told", "unknown"),
     [
-        ("tree.root", "_watch_trees", "bytes of branches", UNKNOWN_BRANCHES),
-        ("ntuple.root", "_watch_trees", "bytes of branches", UNKNOWN_BRANCHES),
-        ("tree.root", "_path", "bytes of branches", UNKNOWN_BRANCHES),
-        ("ntuple.root", "_read_of", "bytes of branches", UNKNOWN_BRANCHES),
-        ("tree.root", "_watch_file_system", "bytes transferred", {"bytes_transferred"}),
+        ("tree.root", meter_module, "leaves_once", "bytes of branches", UNKNOWN_BRANCHES),
+        ("ntuple.root", meter_module, "watch_ntuple", "bytes of branches", UNKNOWN_BRANCHES),
+        ("tree.root", tally, "branch_path", "bytes of branches", UNKNOWN_BRANCHES),
+        ("ntuple.root", Tally, "branch_read", "bytes of branches", UNKNOWN_BRANCHES),
+        ("tree.root", sources, "CountedFileSystem", "bytes transferred", {"bytes_transferred"}),
     ],
 )
 def test_where_a_hook_is_missing_the_chunk_works_and_says_so(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, hook: str, told: str, unknown: set[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, place: Any, hook: str, told: str, unknown: set[str]
 ) -> None:
-    monkeypatch.setattr(Meter if hasattr(Meter, hook) else meter_module, hook, missing)
+    monkeypatch.setattr(place, hook, missing)
     _, measurement = outcome(folder / file, total_of_f0)
     (chunk,) = measurement.run.chunks.to_pylist()
     assert any(f"{told} could not be metered: AttributeError: not there" in text for text in measurement.problems)
@@ -402,11 +404,11 @@ def test_where_a_hook_is_missing_the_chunk_works_and_says_so(
 def test_where_a_handler_cannot_be_given_nothing_is_known_of_bytes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter_module, "_watched_source", missing)
+    monkeypatch.setattr(meter_module, "watched_source", missing)
     _, measurement = outcome(folder / "tree.root", total_of_f0)
     (chunk,) = measurement.run.chunks.to_pylist()
     assert any("bytes requested from storage could not be metered" in text for text in measurement.problems)
-    assert {chunk[name] for name in meter_module.READ} == {None}
+    assert {chunk[name] for name in READ} == {None}
     assert measurement.byte_ledger.absent is not None
 
 
@@ -592,7 +594,7 @@ def test_what_a_thread_still_reads_at_the_end_is_payload(folder: Path, monkeypat
 
 def test_of_baskets_far_apart_the_first_and_the_last_tell_their_sizes() -> None:
     meter = Meter()
-    meter.branches["far"] = read = meter_module.BranchRead()
+    meter.branches["far"] = read = BranchRead()
     for basket in (10**9, 0):
         read.add(basket, 5)
     columns = meter.branch_columns()
@@ -603,7 +605,7 @@ def test_of_baskets_far_apart_the_first_and_the_last_tell_their_sizes() -> None:
 def test_of_very_many_baskets_the_first_and_the_last_tell_their_sizes() -> None:
     meter = Meter()
     for name, baskets in (("few", 1), ("many", 1000)):
-        meter.branches[name] = read = meter_module.BranchRead()
+        meter.branches[name] = read = BranchRead()
         for basket in reversed(range(baskets)):
             read.add(basket, 5 + basket)
     columns = meter.branch_columns()

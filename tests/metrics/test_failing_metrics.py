@@ -14,7 +14,7 @@ import roastcoffea.measurement
 from roastcoffea import load
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import CATALOGUE, Metric
-from roastcoffea.metrics.evaluation import RUNS_TESTS
+from roastcoffea.metrics.evaluator import RUNS_TESTS
 
 REASON = "RuntimeError: planted"
 
@@ -72,7 +72,7 @@ def test_under_pytest_it_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = CATALOGUE.entries[name]
     monkeypatch.setitem(CATALOGUE.entries, name, dataclasses.replace(entry, function=raising))
     with pytest.raises(RuntimeError, match="planted"):
-        _ = Measurement(handmade_run()).metrics
+        Measurement(handmade_run()).metrics[name]
 
 
 @pytest.mark.parametrize("table", ["failed", "failed_files", "missing", "branches", "sections"])
@@ -84,7 +84,7 @@ def test_a_table_that_cannot_be_made_is_empty_with_the_reason(table: str, monkey
         "sections": "sections_of",
     }
     monkeypatch.setattr(roastcoffea.measurement, makers.get(table, table), raising)
-    measurement = Measurement(handmade_run())
+    measurement = Measurement(handmade_run(absent={"branch_reads": "branches are not taken from the byte ledger"}))
     frame = getattr(measurement, table)
     assert (len(frame), frame.attrs["absent"]) == (0, REASON)
     assert f"{table} could not be computed: {REASON}" in measurement.problems

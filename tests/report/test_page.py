@@ -30,7 +30,7 @@ from roastcoffea.metrics.ledger import TOTAL
 from roastcoffea.records.run import Host
 from roastcoffea.report import html as markup
 from roastcoffea.report.page import charts, contents
-from roastcoffea.report.page.frame import table
+from roastcoffea.report.page.former import table
 from roastcoffea.report.page.packing import ESCAPE, packed_pixels, packed_tasks
 from roastcoffea.units import BYTE, SECOND, STRUCTURE
 from roastcoffea.visualization.material import Material

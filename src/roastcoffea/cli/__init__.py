@@ -14,7 +14,7 @@ import click
 
 from roastcoffea import __version__
 from roastcoffea.errors import RoastcoffeaError
-from roastcoffea.report.html import printable
+from roastcoffea.report.terminal import printable
 
 if TYPE_CHECKING:
     from roastcoffea.measurement import Measurement

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from scipy.optimize import nnls
 
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.arrays import amounts, codes
 from roastcoffea.metrics.catalogue import TIMING, NotMeasuredError, fact, metric, table
 from roastcoffea.metrics.facts import rows_where, with_outcome
 from roastcoffea.metrics.statistics import Numbers
@@ -77,7 +78,7 @@ def expected_seconds(counted_chunks: pa.Table, lifetimes: pa.Table | None = None
     chunks = rows_where(computed, computed["wall_seconds"].is_valid())
     if len(chunks) < FEWEST_TO_FIT:
         raise NotMeasuredError(f"{len(chunks)} chunks: it takes {FEWEST_TO_FIT} to tell a slow one")
-    wall, workers, hosts = _numbers(chunks, "wall_seconds"), _codes(chunks["worker"]), _hosts(chunks, lifetimes)
+    wall, workers, hosts = amounts(chunks, "wall_seconds"), codes(chunks["worker"]), _hosts(chunks, lifetimes)
     slowness, typical, usual = np.ones(len(chunks)), wall, np.full(len(chunks), fill_value=True)
     for _ in range(REFITS):
         # a law that is drawn through slow workers and fast ones fits neither; a straggler of rare traits draws its own
@@ -93,27 +94,18 @@ def expected_seconds(counted_chunks: pa.Table, lifetimes: pa.Table | None = None
     return chunks
 
 
-def _numbers(chunks: pa.Table, name: str) -> Numbers:
-    return np.array(pc.fill_null(pc.cast(chunks[name], pa.float64()), 0.0).to_numpy(), dtype=np.float64)
-
-
-def _codes(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    encoded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
-    return np.asarray(encoded.indices.to_numpy(), dtype=np.int64)
-
-
 def _hosts(chunks: pa.Table, lifetimes: pa.Table | None) -> npt.NDArray[np.int64]:
     """Number of the host of each chunk's worker; one for all where hosts are not known."""
     if lifetimes is None:
         return np.zeros(len(chunks), np.int64)
     places = pc.index_in(chunks["worker"], value_set=lifetimes["worker"].combine_chunks())
-    return _codes(lifetimes["host"].take(places))
+    return codes(lifetimes["host"].take(places))
 
 
 def _typical(chunks: pa.Table, wall: Numbers, usual: npt.NDArray[np.bool_]) -> Numbers:
     """Seconds that a chunk takes on the typical worker, by the usual ones of its dataset and its events and bytes."""
-    dataset = _codes(chunks["dataset"])
-    traits = np.column_stack([np.ones(len(wall)), _numbers(chunks, "events"), _numbers(chunks, "bytes_payload")])
+    dataset = codes(chunks["dataset"])
+    traits = np.column_stack([np.ones(len(wall)), amounts(chunks, "events"), amounts(chunks, "bytes_payload")])
     numbers = np.bincount(dataset)
     few = numbers[dataset] < FEWEST_TO_FIT
     typical = _predicted(traits, wall, usual) if few.any() else np.empty(len(wall))
@@ -165,8 +157,8 @@ def _slowness(ratio: Numbers, workers: npt.NDArray[np.int64], hosts: npt.NDArray
 @table
 def stragglers(expected_seconds: pa.Table) -> pa.Table:
     """Chunks that took much longer than expected, with STRAGGLER_COLUMNS."""
-    wall, expected = _numbers(expected_seconds, "wall_seconds"), _numbers(expected_seconds, "expected_seconds")
-    excess, dataset = wall - expected, _codes(expected_seconds["dataset"])
+    wall, expected = amounts(expected_seconds, "wall_seconds"), amounts(expected_seconds, "expected_seconds")
+    excess, dataset = wall - expected, codes(expected_seconds["dataset"])
     spread = _medians(np.abs(excess), dataset)[dataset]
     slow = np.flatnonzero((wall > SLOW_CHUNK * expected) & (excess > np.maximum(SPREADS * spread, SHORTEST)))
     slow = slow[np.argsort(-excess[slow], kind="stable")]
@@ -178,8 +170,8 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
 
 def _slow_phases(chunks: pa.Table, slow: npt.NDArray[np.int64]) -> list[str | None]:
     """For each of these chunks the phase that took the most beyond the median of its dataset, where one took more."""
-    dataset = _codes(chunks["dataset"])
-    times = [_numbers(chunks, name) for name in PHASES]
+    dataset = codes(chunks["dataset"])
+    times = [amounts(chunks, name) for name in PHASES]
     beyond = np.column_stack([seconds[slow] - _medians(seconds, dataset)[dataset[slow]] for seconds in times])
     return [
         PHASES[place].removesuffix("_seconds") if row[place] > 0 else None
@@ -190,8 +182,8 @@ def _slow_phases(chunks: pa.Table, slow: npt.NDArray[np.int64]) -> list[str | No
 @fact
 def slow_workers(expected_seconds: pa.Table) -> dict[str, tuple[float, float]]:
     """Workers that are slower than the typical one: {worker: (factor, seconds that it took beyond the typical)}."""
-    wall, typical = _numbers(expected_seconds, "wall_seconds"), _numbers(expected_seconds, "typical_seconds")
-    slowness = _numbers(expected_seconds, "slowness")
+    wall, typical = amounts(expected_seconds, "wall_seconds"), amounts(expected_seconds, "typical_seconds")
+    slowness = amounts(expected_seconds, "slowness")
     workers = np.asarray(expected_seconds["worker"].to_numpy(zero_copy_only=False))
     slow = slowness > SLOW_WORKER
     return {

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.arrays import amounts
 from roastcoffea.metrics.attempts import among, assigned_chunks, having, places
 from roastcoffea.metrics.bins import Axes, Counts, axes
 from roastcoffea.metrics.facts import measured_values, rows_where, with_outcome
@@ -142,7 +143,4 @@ def incomplete_phases(counted: pa.Table) -> list[str]:
 
 def sum_of(chunks: pa.Table, columns: tuple[str, ...]) -> Numbers:
     """Sum of these columns, as far as they were measured."""
-    total = np.zeros(len(chunks))
-    for column in columns:
-        total += np.asarray(pc.fill_null(chunks[column], 0.0).to_numpy())
-    return total
+    return sum((amounts(chunks, column) for column in columns), np.zeros(len(chunks)))

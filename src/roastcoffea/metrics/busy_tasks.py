@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.arrays import moments
 from roastcoffea.metrics.attempts import among, having, identities, lost_rows, places
 from roastcoffea.metrics.baskets import Flags
 from roastcoffea.metrics.bins import Counts
@@ -82,13 +83,13 @@ def _kinds(tasks: pa.Table) -> Counts:
 def _intervals(tasks: pa.Table, worker: Counts, records: Records) -> tuple[Numbers, Numbers]:
     """When attempts kept their thread; of those that were lost with their worker it is estimated."""
     run, presence = records.run, records.presence
-    start, stop = (_times(tasks, name) for name in ("start", "stop"))
+    start, stop = (moments(tasks, name) for name in ("start", "stop"))
     unfinished = having(tasks["outcome"], task_records.UNFINISHED)
     stop[unfinished] = run.stop
     left = np.zeros(int(presence.worker.max(initial=-1)) + 2)
     np.maximum.at(left, presence.worker, presence.stop)
     lost = np.flatnonzero(having(tasks["outcome"], task_records.LOST) & np.isnan(start) & (worker >= 0))
-    assigned = _times(tasks, "assigned") if len(lost) else start
+    assigned = moments(tasks, "assigned") if len(lost) else start
     for number in np.unique(worker[lost]):
         # from when a thread was free for them until the worker left
         threads = int(presence.threads[presence.worker == number].max())
@@ -96,7 +97,7 @@ def _intervals(tasks: pa.Table, worker: Counts, records: Records) -> tuple[Numbe
         first = here[np.argsort(assigned[here], kind="stable")][:threads]
         start[first] = np.maximum(assigned[first], _when_free(stop[worker == number], threads)[: len(first)])
         stop[first] = np.maximum(left[number], start[first])
-    stop = np.fmin(stop, _times(tasks, "seceded"))
+    stop = np.fmin(stop, moments(tasks, "seceded"))
     others = having(tasks["kind"], task_records.OTHER)
     stop = np.where(others | unfinished, np.minimum(stop, left[worker]), stop)
     # what others began before the run belongs to it from then on
@@ -110,17 +111,13 @@ def _when_free(stops: Numbers, threads: int) -> Numbers:
     return np.sort(np.concatenate([last, np.full(threads - len(last), -np.inf)]))
 
 
-def _times(tasks: pa.Table, name: str) -> Numbers:
-    return np.array(pc.fill_null(tasks[name], np.nan).to_numpy(), dtype=np.float64)
-
-
 def _moments(tasks: pa.Table, worker: Counts, start: Numbers, stop: Numbers) -> Moments:
     """Moments of attempts in their order: what is not known came as late as it could."""
     lasting = having(tasks["outcome"], task_records.UNFINISHED)
-    seen = np.where(lasting, stop, np.fmax(_times(tasks, "seen"), stop))
+    seen = np.where(lasting, stop, np.fmax(moments(tasks, "seen"), stop))
     late = [start]
     for name in ("ready", "arrived", "assigned", "runnable"):
-        late.append(np.fmin(_times(tasks, name), late[-1]))
+        late.append(np.fmin(moments(tasks, name), late[-1]))
     ready, arrived, assigned, runnable = late[1:]
     return Moments(worker, runnable, assigned, arrived, ready, start, stop, seen, _kinds(tasks))
 

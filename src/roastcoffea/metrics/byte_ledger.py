@@ -25,7 +25,6 @@ from roastcoffea.metrics.requests import (
     transferred,
 )
 from roastcoffea.records.run import Run
-from roastcoffea.report.html import heading, page, paragraph
 from roastcoffea.report.sheets import Cell, Sheet
 from roastcoffea.units import BYTE, FRACTION, GIGABIT_PER_SECOND, RATIO, STRUCTURE, Unit
 
@@ -127,7 +126,7 @@ class ByteLedger(Ledger["int | None"]):
     def sheets(self) -> list[Sheet]:
         """Classes with their amounts and shares of the total, what is missing, and what would save bytes."""
         advice = [saving.text for saving in self.advice]
-        return [*super().sheets(), *([Sheet(title="to read fewer bytes", notes=advice)] if advice else [])]
+        return [*super().sheets(), *([Sheet(title="to read fewer bytes", items=advice)] if advice else [])]
 
     def _rows(self) -> list[tuple[Cell, ...]]:
         if self.transferred is None:
@@ -137,10 +136,6 @@ class ByteLedger(Ledger["int | None"]):
     def _notes(self) -> list[str]:
         missing = [] if self.transferred is not None else [f"Transferred: {self.transferred_absent}."]
         return [*super()._notes(), *missing]
-
-    def _repr_html_(self) -> str:
-        transferred = [] if self.transferred is None else [paragraph(f"Transferred: {BYTE.text(self.transferred)}.")]
-        return page(heading("Byte ledger"), self.html_table(self.total, BYTE), *transferred)
 
     def by(self, what: Breakdown) -> pd.DataFrame:
         """Classes and total as columns, with a row for each dataset, file, branch or endpoint.

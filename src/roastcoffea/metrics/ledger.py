@@ -11,7 +11,7 @@ from roastcoffea.metrics.catalogue import CATALOGUE, Metric, Sourced
 from roastcoffea.report.html import Html, bar, paragraph, table
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount as AmountCell
-from roastcoffea.report.sheets import Cell, Column, Sheet
+from roastcoffea.report.sheets import Cell, Column, Reason, Sheet
 from roastcoffea.units import FRACTION, Unit, number, share_text
 
 RESIDUAL: Final = "residual"
@@ -107,12 +107,19 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         """Classes with their amounts and shares of the total, and below them what is missing."""
         if self.absent is not None:
             return [Sheet(title=self.title, notes=[f"Not measured: {self.absent}."])]
-        columns = (Column(name=""), Column(name="amount", unit=self.unit), Column(name="share", unit=FRACTION))
+        columns = (
+            Column(name=""),
+            Column(name="amount", unit=self.unit),
+            Column(name="share", unit=FRACTION, bars=True),
+        )
         return [Sheet(title=self.title, columns=columns, rows=self._rows(), notes=self._notes())]
 
     def _rows(self) -> list[tuple[Cell, ...]]:
         shown = {name: amount for name, amount in self.items() if self.shows_zeros or amount != 0 or name == RESIDUAL}
-        return [(name, amount, self._share(amount)) for name, amount in (shown | {TOTAL: self.total}).items()]
+        return [
+            (name, Reason(NOT_MEASURED) if amount is None else amount, self._share(amount))
+            for name, amount in (shown | {TOTAL: self.total}).items()
+        ]
 
     def _share(self, amount: float | None) -> Cell:
         """Share of the total."""

@@ -22,7 +22,6 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import Run
-from roastcoffea.report.html import heading, page
 from roastcoffea.units import PERCENT, SECOND, STRUCTURE, Unit
 
 if TYPE_CHECKING:
@@ -116,9 +115,6 @@ class TimeLedger(Ledger[float]):
         names = {why: [f'"{name}"' for name, reason in self.unknown.items() if reason == why] for why in reasons}
         lines += [f"Not measured: {', '.join(words)}: {reason}." for reason, words in names.items()]
         return [*super()._notes(), *lines]
-
-    def _repr_html_(self) -> str:
-        return page(heading("Time ledger: worker threads x time"), self.html_table(self.total, SECOND))
 
     def by(self, what: Breakdown) -> pd.DataFrame:
         """Seconds of each class by "worker" or "dataset", with their total; by worker also the residual.

@@ -21,8 +21,8 @@ from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.replay.cluster import CROWDED
 from roastcoffea.replay.recorded import recorded_run
-from roastcoffea.replay.replay import CROWDED
 from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR, Prediction, WhatIf, what_if
 
 FOUR = [plan(1.0, 2.0), plan(2.0, 1.0), plan(3.0), plan(0.5, 2.5)] * 4
@@ -79,7 +79,7 @@ def test_which_cores_workers_have_is_told() -> None:
 
 def test_what_lies_outside_of_tasks_stays() -> None:
     run = made_run(FOUR, 2, before=7.0)
-    assert recorded_run(run).client == pytest.approx(7.0)
+    assert recorded_run(run, Measurement(run).metrics, "made").client == pytest.approx(7.0)
     assert seconds(what_if(run, workers=[4])) == [19.0]
 
 

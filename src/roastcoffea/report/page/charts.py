@@ -30,7 +30,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.report.html import Html, heading, paragraph, text
-from roastcoffea.report.page.frame import asset, data_block, packed_block
+from roastcoffea.report.page.former import asset, data_block, packed_block
 from roastcoffea.report.page.packing import MOST_GROUPS, groups_of, packed_pixels, packed_tasks
 from roastcoffea.report.page.stills import stacked, stream_picture
 from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits

@@ -13,10 +13,10 @@ from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Host, Run
 from roastcoffea.report.exports.tables import metrics_table
+from roastcoffea.report.former import SHOWN
 from roastcoffea.report.html import Html, columns, heading, listing, paragraph, text
-from roastcoffea.report.notebook import SHOWN
-from roastcoffea.report.page.frame import NOT_KNOWN, Cell, Head, page, section, table, table_of_cells
-from roastcoffea.report.terminal import DATASET_COLUMNS, bound_line, gaps_text, time_notes, title_of, verdict_lines
+from roastcoffea.report.page.former import NOT_KNOWN, Cell, Head, page, section, table, table_of_cells
+from roastcoffea.report.summary import DATASET_COLUMNS, bound_line, gaps_text, time_notes, title_of, verdict_lines
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, Unit, moment
 

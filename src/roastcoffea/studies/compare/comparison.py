@@ -16,9 +16,9 @@ import numpy as np
 from roastcoffea.errors import ComparisonError
 from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
-from roastcoffea.report.terminal import LEDGER_ROWS, TIME_ROWS
+from roastcoffea.report.summary import LEDGER_ROWS, TIME_ROWS
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.studies.compare.explain import Explanation, explained
+from roastcoffea.studies.compare.explanation import Explanation, explained
 from roastcoffea.studies.compare.gate import (
     FAILED,
     PASSED,
@@ -216,10 +216,9 @@ class Comparison(Printed):
         return captured.get()
 
     def _repr_html_(self) -> str:
-        from roastcoffea.report.html import page
         from roastcoffea.studies.sheets import html
 
-        return page(html(sheets_of(self, everything=False)))
+        return html(sheets_of(self, everything=False))
 
 
 def compare(

@@ -20,7 +20,7 @@ from roastcoffea.metrics.facts import counted_chunks
 from roastcoffea.metrics.facts import lifetimes as known_lifetimes
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.run import Run
-from roastcoffea.report.terminal import title_of
+from roastcoffea.report.summary import title_of
 from roastcoffea.units import STRUCTURE, WORD, Unit, number
 
 OF_BRANCHES: Final[Mapping[str, str]] = {

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import nnls
 
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.engine import Counts
-from roastcoffea.replay.recorded import PARTS, Chunks, Flags
+from roastcoffea.replay.chunk_parts import PARTS, Chunks
+from roastcoffea.replay.inputs import Counts
 from roastcoffea.units import number
 
 FEWEST: Final = 4
@@ -64,7 +65,7 @@ def law_of(runs: Sequence[Chunks]) -> ChunkLaw | NoLaw:
     return laws
 
 
-def _of_dataset(runs: Sequence[Chunks], name: str) -> Iterator[tuple[Chunks, Flags]]:
+def _of_dataset(runs: Sequence[Chunks], name: str) -> Iterator[tuple[Chunks, npt.NDArray[np.bool_]]]:
     """Runs that have chunks of a dataset, and which those are."""
     for chunks in runs:
         if name in chunks.datasets:
@@ -97,7 +98,7 @@ def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
 def _scatter(chunks: Chunks, laws: Numbers, events: Numbers) -> Numbers:
     """Factors about 1: larger chunks scatter less, as what differs within them averages out."""
     expected = (laws[chunks.dataset, :, 0] + laws[chunks.dataset, :, 1] * chunks.events[:, None]).sum(axis=1)
-    found = np.sum([getattr(chunks, part) for part in PARTS], axis=0)
+    found = chunks.seconds
     ratio = np.divide(found, expected, out=np.ones(len(found)), where=expected > 0)
     ratio = np.random.default_rng(0).permutation(ratio / ratio.mean())[np.arange(len(events)) % len(ratio)]
     factor = np.maximum(1 + (ratio - 1) * np.sqrt(chunks.events.mean() / events.mean()), LEAST_FACTOR)
@@ -108,7 +109,7 @@ def bracket(chunks: Chunks, size: int) -> tuple[Chunks, Chunks]:
     """Chunks of another size if all that a chunk takes were fixed, and if only opening it were."""
     pieces = cut(chunks, size)
     share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
-    fixed = {part: getattr(chunks, part)[pieces.row] for part in PARTS}
+    fixed = {part: seconds[pieces.row] for part, seconds in chunks.parts().items()}
     opening = {part: seconds if part.startswith("open") else seconds * share for part, seconds in fixed.items()}
     return _cut_chunks(chunks, pieces, fixed), _cut_chunks(chunks, pieces, opening)
 

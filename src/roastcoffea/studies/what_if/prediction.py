@@ -11,10 +11,13 @@ from typing import IO, Any, Final
 import numpy as np
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.replay.recorded import PARTS, Chunks, Recorded, Stage, recorded_run
-from roastcoffea.replay.replay import CROWDED, Cluster, Costs, Load, Merging, Replayed, replayed
+from roastcoffea.replay.chunk_parts import Chunks
+from roastcoffea.replay.cluster import CROWDED, Cluster, Load, Merging, Replayed, replayed
+from roastcoffea.replay.inputs import Costs
+from roastcoffea.replay.recorded import Recorded, recorded_run
+from roastcoffea.replay.stages import Stage
 from roastcoffea.studies.printed import Printed
-from roastcoffea.studies.sources import Source
+from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.studies.what_if.chunk_sizes import ChunkLaw, NoLaw, bracket, by_law, law_of
 from roastcoffea.units import FRACTION, number
 
@@ -56,7 +59,7 @@ def _without_rereads(chunks: Chunks) -> Chunks:
 
 def _without_stragglers(chunks: Chunks) -> Chunks:
     """Stragglers take what is expected of their events and bytes."""
-    return chunks.with_parts({name: getattr(chunks, name) * chunks.factor for name in PARTS if name != "overhead"})
+    return replace(chunks.with_each_part(lambda seconds: seconds * chunks.factor), overhead=chunks.overhead)
 
 
 def _faster_storage(factor: float, chunks: Chunks) -> Chunks:
@@ -205,7 +208,7 @@ def what_if(
         If a number of workers or threads, a chunk size or `storage` is not above 0.
     """
     _refuse_none(workers=workers or (), threads=threads or (), chunksize=chunksize, storage=[storage])
-    runs = [recorded_run(source) for source in (run, *others)]
+    runs = [_recorded(source) for source in (run, *others)]
     _refuse_other_analyses(runs)
     study = _Study(runs, same_host, scenarios(storage))
     return WhatIf(
@@ -219,6 +222,11 @@ def what_if(
         spread=study.spread,
         doubts=study.doubts,
     )
+
+
+def _recorded(source: Source) -> Recorded:
+    measurement = measurement_of(source)
+    return recorded_run(measurement.run, measurement.metrics, name_of(source))
 
 
 def _refuse_none(**settings: Sequence[float]) -> None:

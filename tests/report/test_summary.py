@@ -11,7 +11,7 @@ from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.report.terminal import print_summary
+from roastcoffea.report.summary import print_summary
 
 SHOWN = [m for m in CATALOGUE.metrics() if m.group != RAW and str(m.unit) != "structure"]
 HUGE = {"events": 10**15, "wall_seconds": 9.9e6, "cpu_seconds": 9.9e6, "coffea_bytes_read": 10**18}

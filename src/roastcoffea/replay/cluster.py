@@ -1,4 +1,4 @@
-"""A simulated run of chunks on a simulated cluster: what its wall time would be."""
+"""Chunks and merges on a simulated cluster: what their wall time would be."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from typing import Final
 import numpy as np
 
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.engine import NOTHING, Counts, Host, Worked, simulated
+from roastcoffea.replay.compiled import simulated
+from roastcoffea.replay.inputs import NOTHING, Costs, Counts, Hosts, Outcome, Setting, Tasks
 
 SATURATION: Final = 1.1
 """Tasks that Dask gives to a worker beside its threads (`distributed.scheduler.worker-saturation`)."""
 
 ROOTISH: Final = 2
 """Chunks beside all threads up to which Dask hands them out all at once."""
-
-STEAL_SECONDS: Final = 0.05
-"""Until a worker without work gets some of another's: Dask looks each 0.1 s."""
 
 CROWDED: Final = 0.25
 """How much more CPU time the same work takes for each doubling of the jobs on a core: they take its caches in turn.
@@ -59,26 +57,6 @@ class Merging:
     cpu: float = 0.0
     wait: float = 0.0
     fetch: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """What Dask and the start of processes add, in seconds.
-
-    `gap` lies between two tasks of a thread, `latency` between an assignment and its start where a thread is free; the
-    scheduler takes `scheduler` CPU for each task, the event loop of a worker `own`. `cold_cpu` and `cold_wait` are what
-    the first task of a process takes more. `crowded` is no time: so much more CPU time the same work takes for each
-    doubling of the jobs on a core.
-    """
-
-    gap: float = 0.0
-    latency: float = 0.0
-    scheduler: float = 0.0
-    own: float = 0.0
-    cold_cpu: float = 0.0
-    cold_wait: float = 0.0
-    steal: float = STEAL_SECONDS
-    crowded: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,29 +129,28 @@ def tree(chunks: int, fan_in: int) -> tuple[Counts, Counts]:
     return np.concatenate([*parents, last]), np.concatenate([np.zeros(0, np.int64), *inputs])
 
 
-def _simulated(load: Load, cluster: Cluster, costs: Costs, merging: Merging, serial: bool) -> Worked:
+def _simulated(load: Load, cluster: Cluster, costs: Costs, merging: Merging, serial: bool) -> Outcome:
     parent, inputs = tree(len(load), merging.fan_in)
-    chunks, workers, threads = len(load), cluster.workers, cluster.threads
-    at_once = chunks <= ROOTISH * workers * threads
-    return simulated(
-        settings=(chunks, workers, threads, chunks if at_once else ceil(SATURATION * threads), int(serial)),
-        costs=(
-            *(costs.gap, costs.latency, merging.fetch, costs.steal),
-            *(costs.scheduler, costs.own, costs.cold_cpu, costs.cold_wait, costs.crowded),
-        ),
-        tasks=(
-            np.concatenate([load.before, inputs * merging.cpu]),
-            np.concatenate([load.wait, inputs * merging.wait]),
-            np.concatenate([load.after, np.zeros(len(inputs))]),
-        ),
+    chunks, merges, slots = len(load), len(inputs), cluster.workers * cluster.threads
+    limit = chunks if chunks <= ROOTISH * slots else ceil(SATURATION * cluster.threads)
+    setting = Setting(chunks, cluster.workers, cluster.threads, limit, float(merging.fetch), serial)
+    tasks = Tasks(
+        before=np.concatenate([load.before, inputs * merging.cpu]),
+        wait=np.concatenate([load.wait, inputs * merging.wait]),
+        after=np.concatenate([load.after, np.zeros(merges)]),
         parent=parent,
-        hosts=_hosts(cluster),
+        missing=np.concatenate([np.zeros(chunks, np.int64), inputs]),
     )
+    # one type of costs, whatever integers are among them: each would be compiled anew
+    return simulated(setting, Costs(*map(float, costs)), tasks, _hosts(cluster))
 
 
-def _hosts(cluster: Cluster) -> list[Host]:
+def _hosts(cluster: Cluster) -> Hosts:
     """Hosts with their jobs; the scheduler has one of its own where it shares none."""
-    hosts = [Host(workers * (cluster.threads + 1), cores) for workers, cores in cluster.hosts]
+    jobs, cores = ([*column] for column in zip(*cluster.hosts, strict=True))
+    jobs = [workers * (cluster.threads + 1) for workers in jobs]
     if cluster.scheduler_here:
-        return [*hosts[:-1], Host(hosts[-1].jobs + 1, hosts[-1].cores)]
-    return [*hosts, Host(1, 1.0)]
+        jobs[-1] += 1
+    else:
+        jobs, cores = [*jobs, 1], [*cores, 1.0]
+    return Hosts(cores=np.minimum(cores, float(sum(jobs))), first_job=np.concatenate([[0], np.cumsum(jobs)]))

@@ -1,0 +1,151 @@
+"""Branches of a TTree: executors that note decompression and interpretation of each basket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import get_ident
+from time import perf_counter, thread_time
+from typing import Any, Final
+
+from roastcoffea.instrument.meter.shadows import StandIn
+from roastcoffea.instrument.meter.tally import BY_BRANCH, DECOMPRESSED, INTERPRETED, Tally
+from roastcoffea.instrument.shared import made_once
+
+MOST_COUNTED: Final = 100
+_counted: Final[dict[tuple[bytes, str, int], int]] = {}
+
+
+def leaves_once(tree: Any, file_bytes: int) -> int:
+    """Number of leaves of a tree, which is not counted again for each chunk: a wide file has thousands."""
+    # what uproot has of the file's identity as text would take longer than all else here
+    key = tree.file.fUUID, getattr(tree.parent, "fSeekKey", None) or tree.object_path, file_bytes
+    number = _counted.get(key)
+    if number is None:
+        if len(_counted) >= MOST_COUNTED:
+            _counted.clear()
+        number = _counted[key] = _leaves(tree)
+    return number
+
+
+def _leaves(tree: Any) -> int:
+    """Number of branches that hold data of their own."""
+    return sum([_leaves(branch) if branch.branches else 1 for branch in tree.branches])
+
+
+def _trivial_executor() -> type:
+    from uproot.source.futures import TrivialExecutor
+
+    return TrivialExecutor  # type: ignore[no-any-return]
+
+
+def _trivial_future() -> type:
+    from uproot.source.futures import TrivialFuture
+
+    return TrivialFuture  # type: ignore[no-any-return]
+
+
+class NotingExecutor(StandIn):
+    """uproot's own executor, which runs a task at once, with its tasks noted.
+
+    When the attempt has ended it has no tally, which a file that keeps this executor would keep until garbage is
+    collected.
+    """
+
+    __slots__ = ("_future", "tally")
+
+    def __init__(self, inner: Any, tally: Tally) -> None:
+        self._inner = inner
+        self._future = made_once(_trivial_future)
+        self.tally: Tally | None = tally
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Run the task."""
+        raise NotImplementedError
+
+
+class Decompression(NotingExecutor):
+    """A basket's first step."""
+
+    __slots__ = ()
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        tally = self.tally
+        if tally is None:
+            return self._inner.submit(task, *args, **kwargs)
+        began = thread_time()
+        result = task(*args, **kwargs)
+        ended, wall = thread_time(), perf_counter()
+        try:
+            chunk, branch, basket = args
+            size = chunk.stop - chunk.start
+            tally.stepping = thread = get_ident()
+            tally.steps.extend((DECOMPRESSED, thread, branch, basket, size, began, ended, wall))
+        except Exception as problem:
+            tally.miss("bytes of branches", problem, *BY_BRANCH)
+        return self._future(result)
+
+
+class Interpretation(NotingExecutor):
+    """A basket's last step, to which the CPU time since the step before belongs, if there was one on this thread."""
+
+    __slots__ = ()
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        tally = self.tally
+        if tally is None:
+            return self._inner.submit(task, *args, **kwargs)
+        thread = get_ident()
+        began = None if tally.in_line and tally.stepping == thread else thread_time()
+        result = task(*args, **kwargs)
+        ended, wall = thread_time(), perf_counter()
+        try:
+            (basket,) = args
+            number, size = None, basket.uncompressed_bytes
+            if basket.is_embedded:
+                number, size = basket.basket_num, _held_by(basket)
+            tally.stepping = thread
+            tally.steps.extend((INTERPRETED, thread, basket.parent, number, size, began, ended, wall))
+        except Exception as problem:
+            tally.miss("bytes of branches", problem, *BY_BRANCH)
+        return self._future(result)
+
+
+def _held_by(basket: Any) -> int:
+    """Bytes in a basket that came with the tree: its header tells the size of its buffer, used or not."""
+    return sum(int(part.nbytes) for part in (basket.data, basket.byte_offsets) if part is not None)
+
+
+EXECUTORS: Final[tuple[tuple[str, type[NotingExecutor]], ...]] = (
+    ("decompression_executor", Decompression),
+    ("interpretation_executor", Interpretation),
+)
+"""Options for `uproot.open`, also attributes of coffea's mapping, and what stands in for their values."""
+
+
+def noting_executor(tally: Tally, kind: type[NotingExecutor], given: Any) -> Any:
+    """An executor that notes its steps, and works like the given one; None is uproot's own, which has no state."""
+    trivial = made_once(_trivial_executor)
+    executor = tally.executors.get(kind)
+    if executor is None:
+        executor = tally.executors[kind] = kind(trivial(), tally)
+    if given is None or type(given) is trivial:
+        return executor
+    tally.pools = True
+    return _Pool(given, executor)
+
+
+class _Pool(StandIn):
+    """An executor of the user's that runs what another one notes."""
+
+    __slots__ = ("_noting",)
+
+    def __init__(self, inner: Any, noting: NotingExecutor) -> None:
+        self._inner = inner
+        self._noting = noting
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return self._inner.submit(_result, self._noting.submit, task, *args, **kwargs)
+
+
+def _result(submit: Callable[..., Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return submit(task, *args, **kwargs).result()

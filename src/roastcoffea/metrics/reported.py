@@ -1,0 +1,101 @@
+"""Numbers that another program computed and stored, in place of ours."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from functools import partial
+from numbers import Real
+from typing import Any, Final, get_args, get_origin, get_type_hints, is_typeddict
+
+from roastcoffea.metrics.catalogue import RAW, RUN, Catalogue, Metric, NotMeasuredError
+from roastcoffea.records.run import Run
+from roastcoffea.units import STRUCTURE, WORD
+
+BOOKKEEPING: Final = frozenset({"t0", "t1"})
+"""Names among reported metrics that are none: the clock readings of an older measurement."""
+
+
+def with_reported(catalogue: Catalogue, run: Run) -> Catalogue:
+    """Catalogue whose metrics are what was reported; ours are the raw structures alone, as they are records.
+
+    What was reported under other names comes after the metrics.
+    """
+    reported, reporter = by_present_name(run.reported or {}, catalogue), f"reported by {run.reported_by}"
+    ours = {metric.name: metric for metric in catalogue.metrics() if metric.name in reported or metric.group != RAW}
+    theirs = {metric.name: metric for metric in ours.values()} | {
+        name: _without_meaning(name) for name in reported if name not in catalogue.entries
+    }
+    return Catalogue(
+        entries=catalogue.entries
+        | {
+            name: dataclasses.replace(
+                metric,
+                function=partial(_reported, metric, reported.get(name)),
+                inputs=(RUN,),
+                optional=frozenset(),
+                source=reporter,
+            )
+            for name, metric in theirs.items()
+        },
+        aliases=catalogue.aliases,
+    )
+
+
+def by_present_name(reported: Mapping[str, Any], catalogue: Catalogue) -> dict[str, Any]:
+    """What is known of it, by the present names of metrics; these win over older ones."""
+    known = {name: value for name, value in reported.items() if value is not None and name not in BOOKKEEPING}
+    older = {catalogue.aliases[name]: value for name, value in known.items() if name in catalogue.aliases}
+    return older | {name: value for name, value in known.items() if name not in catalogue.aliases}
+
+
+def _without_meaning(name: str) -> Metric:
+    """Entry of a number that the catalogue does not know: it comes last, and may be anything."""
+    return Metric(
+        name=name, function=_reported, inputs=(), unit=STRUCTURE, group=RAW, source="", meaning="", label=name
+    )
+
+
+def _reported(metric: Metric, value: Any, run: Run) -> Any:
+    if value is None:
+        raise NotMeasuredError(f"not reported by {run.reported_by}")
+    if not _is_usable(metric, value):
+        raise NotMeasuredError(f"what {run.reported_by} reported is no such value")
+    return value
+
+
+def _is_usable(metric: Metric, value: Any) -> bool:
+    """Whether a value that another program reported is what the metric is."""
+    if metric.group == RAW:
+        return True
+    if metric.unit is STRUCTURE:
+        kind = get_type_hints(metric.function)["return"]
+        return _holds_numbers(value, levels) if (levels := _levels(kind)) else isinstance(value, kind)
+    return isinstance(value, str) if metric.unit is WORD else _is_number(value)
+
+
+def _levels(kind: Any) -> int:
+    """How deep numbers lie in dictionaries of this kind; 0 for what is none."""
+    if is_typeddict(kind):
+        return 1
+    return 1 + _levels(get_args(kind)[1]) if get_origin(kind) is dict else 0
+
+
+def _holds_numbers(value: Any, levels: int) -> bool:
+    """Whether it is nested mappings of names, with numbers in the last ones."""
+    if levels == 0:
+        return value is None or _is_number(value)
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and _holds_numbers(item, levels - 1) for name, item in value.items()
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number of a size that can be worked with."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True

@@ -1,0 +1,43 @@
+"""HTML from templates, in which every text is escaped."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
+
+from roastcoffea.units import number
+
+
+def text(content: object) -> Markup:
+    """Content as text; what a notebook would take for a formula stays as it is written.
+
+    In templates every expression is such a text, but for attributes: these have the filter `e`.
+    """
+    if isinstance(content, Markup):
+        return content
+    escaped = escape(str(content).replace("\0", "\N{REPLACEMENT CHARACTER}"))
+    for sign in ("$", "\\"):
+        escaped = escaped.replace(sign, Markup("<span>{}</span>").format(sign))
+    return escaped
+
+
+def rendered(template: str, /, **values: Any) -> Markup:
+    """Template of `report/templates` with these values."""
+    return Markup(_template(template).render(values))
+
+
+@cache
+def _template(name: str) -> Template:
+    environment = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        finalize=text,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = number
+    return environment.get_template(name)

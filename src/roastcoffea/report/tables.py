@@ -1,0 +1,108 @@
+"""Sheets of DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Final
+
+from roastcoffea.report.sheets import Cell, Column, Sheet
+from roastcoffea.units import (
+    BYTE,
+    COUNT,
+    FRACTION,
+    GIGABIT_PER_SECOND,
+    KILOHERTZ,
+    MEBIBYTE,
+    PERCENT,
+    RATIO,
+    SECOND,
+    Unit,
+    moment,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIRST_ROWS: Final = 30
+"""Rows of a table that stand in a page itself; scripts show more."""
+
+MOST_ROWS: Final = 2000
+"""Rows of a table that are in a page at all."""
+
+UNITS: Final[Mapping[str, Unit]] = {
+    unit.symbol: unit for unit in (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO)
+}
+"""Units of columns whose amounts are written in another way than plain numbers."""
+
+MOMENT: Final = Unit("Unix time", partial(moment, milliseconds=True))
+"""Seconds that are a moment and no duration: the meaning of their column says so."""
+
+IDENTITIES: Final = frozenset({"id", "run_id", "thread"})
+"""Columns of numbers that nobody adds: they are shown with all of their digits."""
+
+
+def sheet_of_table(
+    frame: pd.DataFrame,
+    things: str,
+    *,
+    title: str = "",
+    units: Mapping[str, Unit] | None = None,
+    most: int = MOST_ROWS,
+) -> Sheet:
+    """Sheet of a DataFrame, with the meaning of its columns; the reason where it is absent.
+
+    Units and meanings are those of `frame.attrs`, as measurements have them.
+
+    Parameters
+    ----------
+    things
+        What its rows are, in the plural.
+    units
+        By column, for those whose unit the frame does not tell.
+    most
+        Rows that are taken, from the first on.
+    """
+    if "absent" in frame.attrs:
+        return not_measured(frame.attrs["absent"], title)
+    columns = [_column(frame, label, units or {}) for label in frame.columns]
+    taken = frame.head(most)
+    cells = [[_cell(value) for value in taken[label]] for label in taken]
+    rows = list(zip(*cells, strict=True))
+    return Sheet(title=title, columns=columns, rows=rows, things=things, total=len(frame), first=FIRST_ROWS)
+
+
+def not_measured(reason: str, title: str = "") -> Sheet:
+    """What stands in place of a table that is absent."""
+    return Sheet(title=title, lead=[f"Not measured: {reason}."])
+
+
+def _column(frame: pd.DataFrame, label: Any, units: Mapping[str, Unit]) -> Column:
+    meaning = str(frame.attrs.get("columns", {}).get(label, ""))
+    symbol = str(frame.attrs.get("units", {}).get(label))
+    known = frame[label].dropna().iloc[:100]
+    column = Column(name=str(label).replace("_", " "), meaning=meaning)
+    if label in IDENTITIES or not len(known) or not all(map(_is_number, known)):
+        return column
+    if symbol == SECOND.symbol and MOMENT.symbol in meaning:
+        return replace(column, unit=MOMENT)
+    return replace(column, unit=units.get(label) or UNITS.get(symbol, COUNT))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _cell(value: Any) -> Cell:
+    """Value of a frame in the types of Python."""
+    import pandas as pd
+
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if pd.isna(value):
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return str(value)
+    return int(value) if isinstance(value, Integral) else float(value)
