@@ -32,7 +32,7 @@ def real_files() -> dict[str, dict[str, dict[str, str]]]:
 @pytest.fixture(scope="session")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Two datasets of two files with 4000 events each."""
-    from roastcoffea.cli.demo import write_sample
+    from roastcoffea.cli.sample import write_sample
 
     return write_sample(tmp_path_factory.mktemp("sample"), files=2, events=4000, baskets=4)
 

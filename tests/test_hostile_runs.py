@@ -192,7 +192,7 @@ def test_times_have_their_zone(
 def test_numbers_that_name_runs_are_runs(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from roastcoffea import cli
+    from roastcoffea.cli.commands import what_if
 
     seen: list[tuple[list[str], dict[str, Any]]] = []
     monkeypatch.chdir(tmp_path)
@@ -201,7 +201,7 @@ def test_numbers_that_name_runs_are_runs(
     monkeypatch.setattr(
         "roastcoffea.studies.what_if.prediction.what_if", lambda *runs, **given: seen.append((list(runs), given))
     )
-    monkeypatch.setattr(cli, "_print_study", lambda *_: None)
+    monkeypatch.setattr(what_if, "print_study", lambda *_: None)
     for words, runs, workers in (
         (["--workers", "1", "2", "2024"], ["2024"], (1, 2)),
         (["first", "--workers", "1", "2", "4"], ["first"], (1, 2, 4)),

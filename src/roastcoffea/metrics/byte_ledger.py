@@ -25,6 +25,7 @@ from roastcoffea.metrics.requests import (
     transferred,
 )
 from roastcoffea.records.run import Run
+from roastcoffea.report.phrases import BYTE_LEDGER, TRANSFERRED
 from roastcoffea.report.sheets import Cell, Sheet
 from roastcoffea.units import BYTE, FRACTION, GIGABIT_PER_SECOND, RATIO, STRUCTURE, Unit
 
@@ -37,7 +38,6 @@ MEANINGS: Final[Mapping[str, str]] = {one.name: one.meaning for one in phases.BY
 LEDGER_RECORDS: Final = "chunk, branch and preprocessing records"
 LOCAL: Final = "local files"
 UNKNOWN: Final = "unknown"
-TRANSFERRED: Final = "transferred"
 
 Breakdown = Literal["dataset", "file", "branch", "endpoint"]
 
@@ -62,7 +62,7 @@ class ByteLedger(Ledger["int | None"]):
     """
 
     name: ClassVar[str] = "byte ledger"
-    title: ClassVar[str] = "bytes"
+    title: ClassVar[str] = BYTE_LEDGER
     unit: ClassVar[Unit] = BYTE
     shows_zeros: ClassVar[bool] = True
     _advisers: ClassVar[list[Adviser]] = []

@@ -8,18 +8,16 @@ from functools import partial
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from roastcoffea.metrics.catalogue import CATALOGUE, Metric, Sourced
-from roastcoffea.report.html import Html, bar, paragraph, table
+from roastcoffea.report.phrases import NOT_MEASURED, absence
 from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet
 from roastcoffea.report.sheets import Amount as AmountCell
-from roastcoffea.report.sheets import Cell, Column, Reason, Sheet
 from roastcoffea.units import FRACTION, Unit, number, share_text
 
 RESIDUAL: Final = "residual"
 TOTAL: Final = "total"
 
 Amount = TypeVar("Amount", bound="float | None")
-NOT_KNOWN: Final = "-"
-NOT_MEASURED: Final = "not measured"
 
 
 class Attempts(NamedTuple):
@@ -106,13 +104,9 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
     def sheets(self) -> list[Sheet]:
         """Classes with their amounts and shares of the total, and below them what is missing."""
         if self.absent is not None:
-            return [Sheet(title=self.title, notes=[f"Not measured: {self.absent}."])]
-        columns = (
-            Column(name=""),
-            Column(name="amount", unit=self.unit),
-            Column(name="share", unit=FRACTION, bars=True),
-        )
-        return [Sheet(title=self.title, columns=columns, rows=self._rows(), notes=self._notes())]
+            return [Sheet(title=self.title, lead=[absence(self.absent)])]
+        columns = LABELS, Column(name="amount", unit=self.unit), Column(name="share", unit=FRACTION, bars=True)
+        return [Sheet(title=self.title, columns=columns, rows=self._rows(), notes=self._notes(), form="plain")]
 
     def _rows(self) -> list[tuple[Cell, ...]]:
         shown = {name: amount for name, amount in self.items() if self.shows_zeros or amount != 0 or name == RESIDUAL}
@@ -131,14 +125,6 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
     def _notes(self) -> list[str]:
         """What has to be known to read the classes."""
         return [str(self.certificate)]
-
-    def html_table(self, total: Amount | None, unit: Unit) -> Html:
-        """Classes but those of nothing, with their shares of the total; the reason where there is no ledger."""
-        if self.absent is not None:
-            return paragraph(f"not measured: {self.absent}", quiet=True)
-        rows = [_row(name, amount, total, unit) for name, amount in self.items() if amount != 0 or name == RESIDUAL]
-        rows.append((TOTAL, NOT_KNOWN if total is None else unit.text(float(total)), "", Html("")))
-        return Html(table(("", "amount", "share", ""), rows) + paragraph(str(self.certificate), quiet=True))
 
 
 class LedgerClass(Protocol):
@@ -177,10 +163,3 @@ def add_metrics(ledger: type[Ledger[Any]], fact: str, classes: Iterable[LedgerCl
                 written_formula=f'{fact}["{one.name}"]',
             )
         )
-
-
-def _row(name: str, amount: float | None, total: float | None, unit: Unit) -> tuple[str, str, str, Html]:
-    """Cells of a class: name, amount, share of the total, and a bar."""
-    if amount is None or not total:
-        return name, NOT_MEASURED if amount is None else unit.text(amount), "", Html("")
-    return name, unit.text(amount), share_text(amount / total), bar(amount / total)

@@ -22,6 +22,7 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import Run
+from roastcoffea.report.phrases import TIME_LEDGER
 from roastcoffea.units import PERCENT, SECOND, STRUCTURE, Unit
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class TimeLedger(Ledger[float]):
     """
 
     name: ClassVar[str] = "time ledger"
-    title: ClassVar[str] = "thread time"
+    title: ClassVar[str] = TIME_LEDGER
     unit: ClassVar[Unit] = SECOND
 
     def __init__(
