@@ -8,8 +8,7 @@ from functools import cached_property, partial
 from statistics import fmean
 from typing import Final
 
-from roastcoffea.metrics import slots
-from roastcoffea.metrics import time_ledger as rows
+from roastcoffea.metrics import phases
 from roastcoffea.studies.compare import factors
 from roastcoffea.studies.compare.factors import Leaf, Volumes
 from roastcoffea.studies.compare.observations import OF_BRANCHES, Observation, Work, bytes_of_branches
@@ -54,7 +53,7 @@ class Pair:
         both = first & second
         if not both or first == second:
             return {}
-        rates = {name: (_rate(self.before, both, name), _rate(self.after, both, name)) for name in rows.PHASES}
+        rates = {name: (_rate(self.before, both, name), _rate(self.after, both, name)) for name in DRIVEN}
         return {name: after / before for name, (before, after) in rates.items() if before and after}
 
     def means(self, amount: Callable[[Observation], float]) -> tuple[float, float]:
@@ -86,6 +85,11 @@ def _known_mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if len(known) == len(values) else None
 
 
+PER_HOST: Final = {factors.EVENTS, factors.BYTES, factors.CHUNKS}
+DRIVEN: Final = tuple(name for name in phases.COLUMNS_OF if factors.DRIVERS.get(name) in PER_HOST)
+"""Classes of which it is known for each host how much there was to do."""
+
+
 def _rate(side: Sequence[Observation], hosts: set[str], name: str) -> float | None:
     """Seconds of a class per unit of its volume on some hosts; None where they did too little of it."""
     here = [work for run in side for host, work in run.hosts.items() if host in hosts]
@@ -106,7 +110,7 @@ def _volume_of(work: Work, name: str) -> float:
 def leaves_of(pair: Pair) -> Iterator[Leaf]:
     """All classes of the ledger, some of them in parts."""
     for name in dict.fromkeys(name for run in pair.runs for name in run.time):
-        if name == slots.CLIENT:
+        if name == phases.CLIENT:
             yield from _leaves_of_client(pair)
         elif name in OF_BRANCHES and any(pair.branches):
             yield from _leaves_of_branches(pair, name)
@@ -121,12 +125,12 @@ def _of_class(run: Observation, name: str) -> float:
 def _leaves_of_client(pair: Pair) -> Iterator[Leaf]:
     """Idle time that the client makes, by when it made it; what has no such time is between tasks."""
     for when, cause in (("before", factors.START_UP), ("between", factors.BETWEEN), ("after", factors.AFTER)):
-        yield Leaf(slots.CLIENT, factors.THREADS, *pair.means(partial(_idle_for_client, when=when)), cause=cause)
+        yield Leaf(phases.CLIENT, factors.THREADS, *pair.means(partial(_idle_for_client, when=when)), cause=cause)
 
 
 def _idle_for_client(run: Observation, when: str) -> float:
     if when == "between":
-        return _of_class(run, slots.CLIENT) - sum(run.client_of.get(known, 0.0) for known in ("before", "after"))
+        return _of_class(run, phases.CLIENT) - sum(run.client_of.get(known, 0.0) for known in ("before", "after"))
     return run.client_of.get(when, 0.0)
 
 
