@@ -273,7 +273,7 @@ def block_scheduler(dask_scheduler: Any) -> None:
 def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
-    monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 1.0)
+    monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 1.0)
     blocking = threading.Thread(target=client.run_on_scheduler, args=(block_scheduler,))
     with MetricsCollector(client) as collector:
         futures = client.map(str, range(500), pure=False)
@@ -292,7 +292,7 @@ def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, mon
     import threading
 
     with MetricsCollector(client) as collector:
-        monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 1.0)
+        monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 1.0)
         client.gather(client.map(str, range(500), pure=False))
         blocking = threading.Thread(target=client.run_on_scheduler, args=(block_scheduler,))
         blocking.start()
