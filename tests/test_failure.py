@@ -225,7 +225,7 @@ PARTS = (
     (collector_module, "Environment"),
     (MetricsCollector, "_seen"),
     (MetricsCollector, "_reasons_against_chunks"),
-    (MetricsCollector, "_note_attempts_without_record"),
+    (collector_module, "attempts_without_record"),
 )
 """What leaving a collector consists of."""
 
