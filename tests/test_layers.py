@@ -176,7 +176,6 @@ def all_imports(module: str) -> set[str]:
     return files & set(MODULES) - {"roastcoffea.__init__"}
 
 
-@pytest.mark.xfail(strict=True, reason="some presenters and metrics still import each other")
 def test_no_imports_go_round_in_a_circle() -> None:
     TopologicalSorter({module: all_imports(module) for module in MODULES}).prepare()
 
