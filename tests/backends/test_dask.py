@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,8 @@ from conftest import wait_until
 from distributed import Client
 
 from roastcoffea.backends.base import AbstractMetricsBackend
-from roastcoffea.backends.dask import DaskMetricsBackend, NoAnswerError
+from roastcoffea.backends.connection import Connection, NoAnswerError
+from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
 from roastcoffea.errors import RoastcoffeaError
 
@@ -36,13 +38,19 @@ FIELDS = (
 )
 
 
+def sampled_twice(backend: DaskMetricsBackend, client: Client) -> bool:
+    """Whether each worker has two samples."""
+    samples = Counter(backend.samples()["worker"].to_pylist())
+    return all(samples[worker] >= 2 for worker in client.scheduler_info()["workers"])
+
+
 def test_tracking_gives_each_field_of_each_worker(client: Any) -> None:
     backend = DaskMetricsBackend(client)
     assert isinstance(backend, AbstractMetricsBackend)
     assert backend.supports_fine_metrics()
     before = datetime.now()
-    backend.start_tracking(0.1)
-    time.sleep(1.2)
+    backend.start_tracking(0.05)
+    assert wait_until(lambda: backend.drain() or sampled_twice(backend, client), 30)
     data = backend.stop_tracking()
     workers = client.scheduler_info()["workers"]
     assert set(data) == {"worker_counts", *FIELDS}
@@ -122,16 +130,16 @@ def test_a_scheduler_that_is_gone_gives_no_answer(
 ) -> None:
     cluster = command_line_cluster(workers=0, path=str(Path(analyses.__file__).parent))
     client = Client(scheduler_file=str(cluster.file))
-    backend = DaskMetricsBackend(client)
-    monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 2.0)
+    connection = Connection(client)
+    monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 0.5)
     end = partial(getattr(Gone, how), client, cluster)
     if meanwhile:
-        ending = threading.Timer(0.5, end)
+        ending = threading.Timer(0.2, end)
         ending.start()
     else:
         end()
     with pytest.raises(NoAnswerError, match="the connection to the cluster was lost"):
-        backend._on_scheduler(analyses.wait_long)
+        connection.answer(analyses.wait_long, {})
     if meanwhile:
         ending.join()
     cluster.processes[0].kill()
@@ -141,17 +149,17 @@ def test_a_scheduler_that_is_gone_gives_no_answer(
 LOOP_STOPPED = """
 import os, sys, threading
 from distributed import Client
-from roastcoffea.backends import dask
+from roastcoffea.backends import connection
 from analyses import wait_long
 
-dask.SCHEDULER_TIMEOUT = 2.0
+connection.SCHEDULER_TIMEOUT = 0.5
 client = Client(sys.argv[1])
-backend, loop = dask.DaskMetricsBackend(client), client.loop.asyncio_loop
-threading.Timer(0.5, loop.call_soon_threadsafe, [loop.stop]).start()
+scheduler, loop = connection.Connection(client), client.loop.asyncio_loop
+threading.Timer(0.2, loop.call_soon_threadsafe, [loop.stop]).start()
 for _ in range(2):
     try:
-        backend._on_scheduler(wait_long)
-    except dask.NoAnswerError as error:
+        scheduler.answer(wait_long, {})
+    except connection.NoAnswerError as error:
         print(error, flush=True)
 os._exit(0)
 """
