@@ -7,14 +7,16 @@ from datetime import datetime
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from roastcoffea.compat.tracking import SERIES
-from roastcoffea.metrics.chunks import CHUNK_KEYS, MIB
-from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.workers import SAMPLE_COLUMNS
+from roastcoffea.units import BYTES_PER_MEBIBYTE
+
+Numbers = npt.NDArray[np.float64]
 
 COUNTS: Final = "worker_counts"
 MEMORY: Final = (("memory_before", "mem_before_mb"), ("memory_after", "mem_after_mb"))
@@ -47,9 +49,9 @@ def counts_of(tracking_data: Mapping[str, Mapping[Any, Any]]) -> tuple[Numbers, 
     return np.array([time for time, _ in counts]), np.array([float(count) for _, count in counts])
 
 
-def chunks_of(chunk_metrics: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Attempts of chunks, of a dictionary each."""
-    return table_of_rows(CHUNK_COLUMNS, [_chunk(chunk, number) for number, chunk in enumerate(chunk_metrics)])
+def chunks_of(chunk_metrics: Sequence[Mapping[str, Any]], keys: Mapping[str, str]) -> pa.Table:
+    """Attempts of chunks, of a dictionary each; `keys` are those of the dictionaries, with the columns they are of."""
+    return table_of_rows(CHUNK_COLUMNS, [_chunk(chunk, number, keys) for number, chunk in enumerate(chunk_metrics)])
 
 
 def seconds(time: datetime | float) -> float:
@@ -57,8 +59,8 @@ def seconds(time: datetime | float) -> float:
     return time.timestamp() if isinstance(time, datetime) else float(time)
 
 
-def _chunk(chunk: Mapping[str, Any], number: int) -> dict[str, Any]:
-    row = {column: chunk.get(key) for key, column in CHUNK_KEYS.items()}
+def _chunk(chunk: Mapping[str, Any], number: int, keys: Mapping[str, str]) -> dict[str, Any]:
+    row = {column: chunk.get(key) for key, column in keys.items()}
     row |= {column: _bytes(chunk.get(key)) for column, key in MEMORY}
     failed = chunk.get("error") is not None
     outcome = chunk.get("outcome") or (ERROR if failed else OK)
@@ -67,4 +69,4 @@ def _chunk(chunk: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _bytes(mebibytes: float | None) -> int | None:
-    return None if mebibytes is None else round(mebibytes * MIB)
+    return None if mebibytes is None else round(mebibytes * BYTES_PER_MEBIBYTE)

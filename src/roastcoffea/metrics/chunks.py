@@ -20,10 +20,9 @@ from roastcoffea.metrics.ledger import TOTAL
 from roastcoffea.metrics.statistics import Numbers, sample_deviation
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run, SpanMetrics
-from roastcoffea.units import COUNT, MEBIBYTE, SECOND, STRUCTURE, Unit
+from roastcoffea.units import BYTES_PER_MEBIBYTE, COUNT, MEBIBYTE, SECOND, STRUCTURE, Unit
 
 CHUNK_RECORDS: Final = "chunk records"
-MIB: Final = 2.0**20
 
 
 @metric(COUNT, group=CHUNKS, source=CHUNK_RECORDS, label="with a result", formula="attempts that counted")
@@ -78,7 +77,7 @@ def _durations(attempts: pa.Table) -> Numbers:
 
 
 def _memory_deltas(attempts: pa.Table) -> Numbers:
-    return measured_values(pc.subtract(attempts["memory_after"], attempts["memory_before"])) / MIB
+    return measured_values(pc.subtract(attempts["memory_after"], attempts["memory_before"])) / BYTES_PER_MEBIBYTE
 
 
 def _events(attempts: pa.Table) -> Numbers:
@@ -265,7 +264,7 @@ CHUNK_KEYS: Final = {
 }
 """Keys of a chunk's dictionary, and the columns that they come from."""
 
-TRACKED: Final = (("timing", "wall_seconds", 1.0), ("memory", "memory_delta", MIB), ("bytes", "bytes", 1))
+TRACKED: Final = (("timing", "wall_seconds", 1.0), ("memory", "memory_delta", BYTES_PER_MEBIBYTE), ("bytes", "bytes", 1))
 """Keys of a chunk's dictionary that hold {section: amount}; the column that it comes from, and its unit there."""
 
 
@@ -287,9 +286,9 @@ def _chunk_dict(
 ) -> dict[str, Any]:
     chunk = {name: row[column] for name, column in CHUNK_KEYS.items()}
     before, after = row["memory_before"], row["memory_after"]
-    chunk["mem_before_mb"] = None if before is None else before / MIB
-    chunk["mem_after_mb"] = None if after is None else after / MIB
-    chunk["mem_delta_mb"] = None if before is None or after is None else (after - before) / MIB
+    chunk["mem_before_mb"] = None if before is None else before / BYTES_PER_MEBIBYTE
+    chunk["mem_after_mb"] = None if after is None else after / BYTES_PER_MEBIBYTE
+    chunk["mem_delta_mb"] = None if before is None or after is None else (after - before) / BYTES_PER_MEBIBYTE
     chunk["bytes_read"] = row["coffea_bytes_read"] if row["bytes_requested"] is None else row["bytes_requested"]
     if row["outcome"] == CHECKPOINT:
         chunk["bytes_read"] = 0
