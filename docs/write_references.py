@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from roastcoffea.measurement import BREAKDOWNS, TABLES, Measurement
+from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.time_ledger import MEANINGS
 from roastcoffea.monitor import task_monitor as monitor
 from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.records.columns import Column
 from roastcoffea.report.exports.tables import METRIC_COLUMNS
+from roastcoffea.report.frames import BREAKDOWNS, TABLES
 from roastcoffea.visualization import plots
 from roastcoffea.visualization.material import run_without_records
 

@@ -20,7 +20,8 @@ from handmade import handmade_run
 from roastcoffea import load
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
-from roastcoffea.measurement import Measurement, metrics_json
+from roastcoffea.measurement import Measurement
+from roastcoffea.report.exports.metrics_json import metrics_json
 from roastcoffea.report.exports.openmetrics import write_openmetrics
 from roastcoffea.storage import tagged_json
 from roastcoffea.storage.store import RUN_FILE, list_runs

@@ -17,11 +17,12 @@ from distributed.utils import key_split_group
 
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import exit_in_any_case, uninterrupted
-from roastcoffea.measurement import Measurement, frame_of
+from roastcoffea.measurement import Measurement
 from roastcoffea.monitor.connection import History, MonitorBackend
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.columns import Column
+from roastcoffea.records.frames import frame_of
 from roastcoffea.records.tasks import ERROR, PROCESSOR, TASK_COLUMNS
 from roastcoffea.redaction import redacted
 
