@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -130,14 +129,10 @@ class CommandLineCluster:
         return "\n".join(log.read_text() for log in sorted(self.folder.glob("log*")))
 
     def close(self) -> None:
-        for process in reversed(self.processes):
-            process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            try:
-                process.wait(3)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(10)
+            process.kill()
+        for process in self.processes:
+            process.wait(10)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from handmade import A, empty_run, handmade_run, run_without_tables
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.byte_ledger import BRANCH_COLUMNS
+from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.sections import SECTION_TOTALS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS

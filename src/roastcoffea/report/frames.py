@@ -12,7 +12,7 @@ from roastcoffea.diagnosis.stragglers import STRAGGLER_COLUMNS
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger
 from roastcoffea.metrics import byte_ledger as byte_metrics
 from roastcoffea.metrics import time_ledger as time_metrics
-from roastcoffea.metrics.byte_ledger import BRANCH_COLUMNS, branches_of
+from roastcoffea.metrics.branches import BRANCH_COLUMNS, branches_of
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS, failed_files, failed_work, missing
@@ -94,11 +94,7 @@ class Breakdown(NamedTuple):
 
 
 BREAKDOWNS: Final[Mapping[str, Breakdown]] = {
-    "byte_ledger": Breakdown(
-        ("dataset", "file", "branch", "endpoint"),
-        {name: meaning for name, (_, meaning) in byte_metrics.MEANINGS.items()},
-        BYTE,
-    ),
+    "byte_ledger": Breakdown(("dataset", "file", "branch", "endpoint"), byte_metrics.MEANINGS, BYTE),
     "time_ledger": Breakdown(("worker", "dataset"), time_metrics.MEANINGS, SECOND),
 }
 NAMES: Final = (*TABLES, *(f"{ledger}_by_{what}" for ledger, (words, _, _) in BREAKDOWNS.items() for what in words))

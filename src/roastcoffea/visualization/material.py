@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from roastcoffea.compat.older import chunks_of, counts_of, kind_of, samples_of
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger, evaluate
-from roastcoffea.metrics.byte_ledger import branches_of
+from roastcoffea.metrics.branches import branches_of
 from roastcoffea.metrics.catalogue import RUN, Fact, NotMeasuredError, Sourced
-from roastcoffea.metrics.chunks import PHASES_OF_CHUNKS
 from roastcoffea.metrics.facts import clock_offsets, measured_values, reason_of_absence, recorded, with_outcome
+from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.sections import sections_of
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.chunks import CHECKPOINT, OK
@@ -117,7 +117,7 @@ class Material:
     def phased_chunks(self) -> pa.Table:
         """Attempts of chunks that were computed to the end, of which at least one tells its phases."""
         chunks = self.computed_chunks
-        columns = [phase.column for phase in PHASES_OF_CHUNKS]
+        columns = [phase.column for phase in PHASES]
         if all(chunks[column].null_count == len(chunks) for column in columns):
             raise NotMeasuredError(self.run.absent.get(f"chunks.{columns[0]}", "no chunk tells its phases"))
         return chunks
