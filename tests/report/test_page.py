@@ -33,7 +33,7 @@ from roastcoffea.report.page import charts, contents
 from roastcoffea.report.page.former import table
 from roastcoffea.report.page.packing import ESCAPE, packed_pixels, packed_tasks
 from roastcoffea.units import BYTE, SECOND, STRUCTURE
-from roastcoffea.visualization.material import Material
+from roastcoffea.visualization.inputs import inputs_of
 from roastcoffea.visualization.stream import SHOWN, Stream, stream_of
 
 
@@ -101,7 +101,7 @@ def test_areas_of_the_classes_sum_to_the_ledger(page: str, measurement: Measurem
 
 
 def test_the_picture_without_scripts_says_what_its_highest_point_is() -> None:
-    context = charts._Context(Material.of(synthetic_run()), 0.0, 1.0, None, False)
+    context = charts._Context(inputs_of(synthetic_run()), 0.0, 1.0, None, False)
     edges, threads = np.arange(601.0), {"compute": np.tile([0.0, 0.0, 0.0, 8.0], 150)}
     assert 'aria-label="2 threads"' in charts._still_of_classes(context, edges, threads)
 

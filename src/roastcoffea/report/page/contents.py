@@ -60,10 +60,10 @@ def write_page(measured: Measured, path: Path, *, every_task: bool = False, over
 def page_of(measured: Measured, *, every_task: bool = False) -> str:
     """The page of a run."""
     from roastcoffea.report.page.charts import charts
-    from roastcoffea.visualization.material import Material
+    from roastcoffea.visualization.inputs import inputs_of
 
     run, metrics = measured.run, measured.metrics
-    drawn = charts(Material.of(measured), every_task=every_task)
+    drawn = charts(inputs_of(measured), every_task=every_task)
     sections = [
         section("Verdict", *_verdict(run, metrics)),
         section("Ledgers", *_ledgers(metrics)),
