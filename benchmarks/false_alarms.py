@@ -24,7 +24,7 @@ from coffea.processor import DaskExecutor, ProcessorABC, Runner
 from distributed import Client, LocalCluster
 from scipy.stats import beta
 
-from roastcoffea.cli.demo import write_sample
+from roastcoffea.cli.sample import write_sample
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.studies.compare.comparison import CANNOT_TELL, SLOWER, speed

@@ -19,7 +19,8 @@ import numpy as np
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 
-from roastcoffea.cli.demo import TREE, DijetProcessor, local_client, write_sample
+from roastcoffea.cli.demonstration import local_client
+from roastcoffea.cli.sample import TREE, DijetProcessor, write_sample
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.replay.cluster import Cluster, Load, replayed

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from roastcoffea.compat.older import run_without_records
 from roastcoffea.measurement import BREAKDOWNS, TABLES, Measurement
 from roastcoffea.metrics.time_ledger import MEANINGS
+from roastcoffea.monitor import task_monitor as monitor
 from roastcoffea.monitor.task_monitor import TaskMonitor
-from roastcoffea.monitor.task_monitor import task_monitor as monitor
 from roastcoffea.records.columns import Column
 from roastcoffea.report.exports.tables import METRIC_COLUMNS
 from roastcoffea.visualization import plots
@@ -54,7 +54,7 @@ from dask.distributed import Client
 
 import roastcoffea
 from roastcoffea import MetricsCollector, track_time
-from roastcoffea.cli.demo import clean_jets, write_sample
+from roastcoffea.cli.sample import clean_jets, write_sample
 
 
 class Dijets(ProcessorABC):

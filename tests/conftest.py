@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -32,7 +31,7 @@ def real_files() -> dict[str, dict[str, dict[str, str]]]:
 @pytest.fixture(scope="session")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Two datasets of two files with 4000 events each."""
-    from roastcoffea.cli.demo import write_sample
+    from roastcoffea.cli.sample import write_sample
 
     return write_sample(tmp_path_factory.mktemp("sample"), files=2, events=4000, baskets=4)
 
@@ -130,14 +129,10 @@ class CommandLineCluster:
         return "\n".join(log.read_text() for log in sorted(self.folder.glob("log*")))
 
     def close(self) -> None:
-        for process in reversed(self.processes):
-            process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            try:
-                process.wait(3)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(10)
+            process.kill()
+        for process in self.processes:
+            process.wait(10)
 
 
 @pytest.fixture

@@ -386,3 +386,22 @@ EXPECTED = {
     "chunk_events_min": 50.0,
     "chunk_events_max": 300.0,
 }
+
+
+def hostile_run(names: list[str]) -> Run:
+    """The run with such names in place of all text that comes from data."""
+    rows = [
+        {**CHUNKS[-1], "id": 100 + number, "dataset": name, "error": name, "file": name, "call": name}
+        for number, name in enumerate(names)
+    ]
+    workers = [{**row, "worker": names[0]} for row in LIFETIMES]
+    return handmade_run(
+        name=names[0],
+        outcome="failed",
+        error=names[3],
+        problems=tuple(names),
+        chunks=table_of_rows(CHUNK_COLUMNS, rows),
+        lifetimes=table_of_rows(LIFETIME_COLUMNS, workers),
+        reported={"core_efficiency": 0.5, names[0]: 1},
+        reported_by=names[3],
+    )

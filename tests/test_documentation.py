@@ -24,7 +24,7 @@ from distributed import Client
 
 import roastcoffea
 from roastcoffea import MetricsCollector
-from roastcoffea.cli import commands
+from roastcoffea.cli import command_line
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -147,8 +147,10 @@ OURS = {" ".join(words): words for words in CONSOLE + INLINE if words[0] == "roa
 @pytest.mark.parametrize("words", OURS.values(), ids=OURS)
 def test_commands_are_understood(words: list[str]) -> None:
     _, name, *arguments = words[: words.index(">")] if ">" in words else words
+    command = command_line.get_command(click.Context(command_line), name)
+    assert command is not None
     with suppress(click.exceptions.Exit):  # --help
-        commands.commands[name].make_context(name, arguments)
+        command.make_context(name, arguments)
 
 
 def test_what_is_installed_can_be_installed() -> None:

@@ -23,7 +23,7 @@ from distributed import Client
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
 
-CHUNKSIZE = 1100
+CHUNKSIZE = 2100
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Performed attempt:UserWarning"),
@@ -127,7 +127,7 @@ def checked(measurement: Measurement, report: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind == "processes" else ()) for kind in HERE]
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind == "loky" else ()) for kind in HERE]
 )
 def test_executors_without_dask(kind: str, sample: dict[str, Any]) -> None:
     check_executor(kind, sample, None)
@@ -191,7 +191,7 @@ def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client
     assert outcomes["ok"] == len(chunks) - lost
 
 
-@pytest.mark.parametrize("kind", ["iterative", pytest.param("processes", marks=pytest.mark.slow), "threads", "loky"])
+@pytest.mark.parametrize("kind", ["iterative", "processes", "threads", pytest.param("loky", marks=pytest.mark.slow)])
 def test_a_run_that_raises_leaves_its_records(kind: str, sample: dict[str, Any]) -> None:
     with ExitStack() as stack, executor_of(kind, stack, retries=1) as executor:
         runner = runner_with(executor, chunksize=10**6)

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -261,26 +263,41 @@ def test_whatever_fails_at_the_end_is_told_and_hides_nothing(
 
 def test_chunks_that_fail_after_the_collector_was_left(client: Any, sample: Any) -> None:
     with pytest.raises(Exception, match="planted"), MetricsCollector(client):
-        runner_for(client, 500, retries=0)(sample, processor_instance=analyses.RaisingLate(0.7))
+        runner_for(client, 500, retries=0)(sample, processor_instance=analyses.RaisingLate(0.4))
     # the fixture checks that the last chunks, which fail when nobody listens, leave nothing on the scheduler
-    time.sleep(1.5)
+    assert wait_until(lambda: not any(client.processing().values()), 30)
+
+
+BLOCKED, RELEASED = threading.Event(), threading.Event()
 
 
 def block_scheduler(dask_scheduler: Any) -> None:
-    time.sleep(3)
+    """Let the scheduler, which is in this process, do nothing until it is released."""
+    BLOCKED.set()
+    assert RELEASED.wait(60)
+
+
+@contextmanager
+def blocked_scheduler(client: Any) -> Iterator[None]:
+    """A scheduler that is asked in vain."""
+    RELEASED.clear()
+    blocking = threading.Thread(target=client.run_on_scheduler, args=(block_scheduler,))
+    blocking.start()
+    assert BLOCKED.wait(60)
+    try:
+        yield
+    finally:
+        RELEASED.set()
+        blocking.join()
+        BLOCKED.clear()
 
 
 def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
-    monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 1.0)
-    blocking = threading.Thread(target=client.run_on_scheduler, args=(block_scheduler,))
-    with MetricsCollector(client) as collector:
+    monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 0.5)
+    with ExitStack() as stack, MetricsCollector(client) as collector:
         futures = client.map(str, range(500), pure=False)
         client.gather(futures)
-        blocking.start()
-        time.sleep(0.2)
-    blocking.join()
+        stack.enter_context(blocked_scheduler(client))
     reasons = collector.measurement.metrics.missing
     assert "the connection to the cluster was lost" in reasons["total_cores"]
     assert "the connection to the cluster was lost" in reasons["processor_cpu_time_seconds"]
@@ -289,14 +306,22 @@ def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch
 
 
 def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
+    too_late, drain = threading.Event(), DaskMetricsBackend.drain
+
+    def noted(self: DaskMetricsBackend) -> None:
+        in_vain = BLOCKED.is_set()
+        try:
+            drain(self)
+        finally:
+            if in_vain:
+                too_late.set()
 
     with MetricsCollector(client) as collector:
-        monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 1.0)
         client.gather(client.map(str, range(500), pure=False))
-        blocking = threading.Thread(target=client.run_on_scheduler, args=(block_scheduler,))
-        blocking.start()
-        blocking.join()
+        monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 0.3)
+        monkeypatch.setattr(DaskMetricsBackend, "drain", noted)
+        with blocked_scheduler(client):
+            assert too_late.wait(60)
         monkeypatch.undo()
     assert (collector.measurement.tasks["prefix"] == "str").sum() == 500
     assert collector.measurement.run.dropped == {}

@@ -42,13 +42,13 @@ def with_and_without(client: Any, run: Any) -> tuple[Any, Any, MetricsCollector]
 @pytest.mark.parametrize("compression", [1, None], ids=["compressed", "plain"])
 def test_output_is_the_same(client: Any, sample: Any, processor: Any, compression: int | None) -> None:
     def run() -> Any:
-        return runner_for(client, 2000, compression=compression)(sample, processor_instance=processor)[0]
+        return runner_for(client, 4000, compression=compression)(sample, processor_instance=processor)[0]
 
     measured, without, collector = with_and_without(client, run)
     assert type(measured) is type(without)
     assert measured == without
-    assert list(collector.measurement.chunks["outcome"]) == ["ok"] * 8
-    assert (collector.measurement.tasks["kind"] == "processor").sum() == 8
+    assert list(collector.measurement.chunks["outcome"]) == ["ok"] * 4
+    assert (collector.measurement.tasks["kind"] == "processor").sum() == 4
     assert collector.measurement.problems == []
 
 
@@ -66,7 +66,7 @@ def test_output_is_the_same(client: Any, sample: Any, processor: Any, compressio
 )
 def test_options_of_coffea(client: Any, sample: Any, options: dict[str, Any]) -> None:
     def run() -> Any:
-        output = runner_for(client, 1000, **options)(sample, processor_instance=analyses.Jets())
+        output = runner_for(client, 2000, **options)(sample, processor_instance=analyses.Jets())
         return output[0] if isinstance(output, tuple) else output
 
     measured, without, collector = with_and_without(client, run)

@@ -20,7 +20,7 @@ from handmade import handmade_run
 from roastcoffea import load
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
-from roastcoffea.measurement import Measurement, metrics_json
+from roastcoffea.measurement import Measurement
 from roastcoffea.report.exports.openmetrics import write_openmetrics
 from roastcoffea.storage import tagged_json
 from roastcoffea.storage.store import RUN_FILE, list_runs
@@ -80,20 +80,21 @@ def check(folder: Path, what: str) -> bool:
         assert named, what
         return False
     measurement.print_summary(io.StringIO())
-    metrics_json(measurement.run, measurement.metrics)
+    measurement.save(folder.parent.parent / "saved-again", "run", overwrite=True)
     return True
 
 
-def test_any_value_of_run_json_may_be_anything(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [40, pytest.param(400, marks=pytest.mark.slow)])
+def test_any_value_of_run_json_may_be_anything(saved: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.delenv("PYTEST_CURRENT_TEST")
     file = saved / RUN_FILE
     original = file.read_bytes()
     document = json.loads(original)
-    chosen = random.Random(7)
+    chosen = random.Random(number)
     cases = [(path, wrong) for path in places(document) for wrong in chosen.sample(WRONG, 2)]
     outcomes = set()
     try:
-        for path, wrong in chosen.sample(cases, min(len(cases), 150)):
+        for path, wrong in chosen.sample(cases, min(len(cases), number)):
             file.write_text(json.dumps(with_value(document, path, wrong)))
             outcomes.add(check(saved, f"{path} = {wrong!r}"))
             (entry,) = list_runs(saved.parent)
@@ -192,7 +193,7 @@ def test_times_have_their_zone(
 def test_numbers_that_name_runs_are_runs(
     saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from roastcoffea import cli
+    from roastcoffea.cli.commands import what_if
 
     seen: list[tuple[list[str], dict[str, Any]]] = []
     monkeypatch.chdir(tmp_path)
@@ -201,7 +202,7 @@ def test_numbers_that_name_runs_are_runs(
     monkeypatch.setattr(
         "roastcoffea.studies.what_if.prediction.what_if", lambda *runs, **given: seen.append((list(runs), given))
     )
-    monkeypatch.setattr(cli, "_print_study", lambda *_: None)
+    monkeypatch.setattr(what_if, "print_study", lambda *_: None)
     for words, runs, workers in (
         (["--workers", "1", "2", "2024"], ["2024"], (1, 2)),
         (["first", "--workers", "1", "2", "4"], ["first"], (1, 2, 4)),

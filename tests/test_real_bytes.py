@@ -117,7 +117,7 @@ def test_the_ledger_of_a_tree_is_that_of_its_baskets(folder: Path, compression: 
     assert (measurement.byte_ledger["re-read"] == 0) == (chunksize != 700)
 
 
-@pytest.mark.parametrize("branches", [1, 20, 300])
+@pytest.mark.parametrize("branches", [1, 20, 80, pytest.param(300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["tree", "rntuple"])
 def test_the_ledger_closes_for_few_and_many_branches(folder: Path, branches: int, kind: str) -> None:
     write, sizes = (write_tree, baskets_of) if kind == "tree" else (write_rntuple, clusters_of)
@@ -138,7 +138,7 @@ def test_the_ledger_of_an_rntuple_is_that_of_its_pages(folder: Path, chunksize: 
     check_ledger(measurement, report, clusters_of)
 
 
-@pytest.mark.parametrize("chunksize", [47, 100_000])
+@pytest.mark.parametrize("chunksize", [pytest.param(47, marks=pytest.mark.slow), 97, 100_000])
 @pytest.mark.parametrize("name", ["ttbar", "dy", "dimuon"])
 def test_the_ledger_of_real_files_closes(real_files: dict[str, Any], name: str, chunksize: int) -> None:
     [path] = real_files[name]["files"]

@@ -363,7 +363,7 @@ def test_a_probe_takes_the_patterns_of_where_it_is_made(
 
 def test_preprocessing_tells_its_problems_without_secrets() -> None:
     opening = _Opening(DaskTask(), len, (("ticket", r"TGT-\w+"),))
-    opening.meter._miss("bytes", f"{TICKET} of password={OPTIONS}")
+    opening.meter.miss("bytes", f"{TICKET} of password={OPTIONS}")
     assert opening.end(None)["problems"] == [f"bytes could not be metered: {MASK} of password={MASK}"]
 
 

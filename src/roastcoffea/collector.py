@@ -427,12 +427,13 @@ class MetricsCollector:
 
     def _repr_html_(self) -> str:
         """Page of the measurement, or of where the collector stands."""
-        from roastcoffea.report.former import collector_html
+        from roastcoffea.report.notebook import html
+        from roastcoffea.report.summary import state_of_collector
 
         if self._measurement is not None:
             return self._measurement._repr_html_()
         state = "It measures what runs now." if self._entered else "It has not been entered yet."
-        return collector_html(state, self.problems)
+        return html(state_of_collector(state, self.problems))
 
     def set_coffea_report(self, report: Mapping[str, Any], custom_metrics: Any = None) -> None:
         """Hand over coffea's report; it wins over the one that the hook saw.

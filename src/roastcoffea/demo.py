@@ -1,5 +1,5 @@
-"""The public name of what is in `roastcoffea.cli.demo`."""
+"""The public name of what is in `roastcoffea.cli.sample`."""
 
-from roastcoffea.cli.demo import DijetProcessor, write_sample
+from roastcoffea.cli.sample import DijetProcessor, write_sample
 
 __all__ = ["DijetProcessor", "write_sample"]

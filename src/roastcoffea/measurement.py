@@ -365,15 +365,17 @@ class Measurement:
 
     def _repr_html_(self) -> str:
         """Page of it for notebooks."""
-        from roastcoffea.report.former import measurement_html
+        from roastcoffea.report.notebook import html
+        from roastcoffea.report.summary import overview
 
-        return measurement_html(self.run, self.metrics)
+        return html(overview(self.run, self.metrics))
 
     def print_summary(self, file: IO[str] | None = None) -> None:
         """Print the metrics as tables, to the terminal or into a file."""
-        from roastcoffea.report.summary import print_summary
+        from roastcoffea.report.summary import summary
+        from roastcoffea.report.terminal import print_sheets
 
-        print_summary(self.run, self.metrics, file)
+        print_sheets(summary(self.run, self.metrics), file)
 
     def plot(
         self,

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -36,13 +37,19 @@ FIELDS = (
 )
 
 
+def sampled_twice(backend: DaskMetricsBackend, client: Client) -> bool:
+    """Whether each worker has two samples."""
+    samples = Counter(backend.samples()["worker"].to_pylist())
+    return all(samples[worker] >= 2 for worker in client.scheduler_info()["workers"])
+
+
 def test_tracking_gives_each_field_of_each_worker(client: Any) -> None:
     backend = DaskMetricsBackend(client)
     assert isinstance(backend, AbstractMetricsBackend)
     assert backend.supports_fine_metrics()
     before = datetime.now()
-    backend.start_tracking(0.1)
-    time.sleep(1.2)
+    backend.start_tracking(0.05)
+    assert wait_until(lambda: backend.drain() or sampled_twice(backend, client), 30)
     data = backend.stop_tracking()
     workers = client.scheduler_info()["workers"]
     assert set(data) == {"worker_counts", *FIELDS}
@@ -123,10 +130,10 @@ def test_a_scheduler_that_is_gone_gives_no_answer(
     cluster = command_line_cluster(workers=0, path=str(Path(analyses.__file__).parent))
     client = Client(scheduler_file=str(cluster.file))
     backend = DaskMetricsBackend(client)
-    monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 2.0)
+    monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 0.5)
     end = partial(getattr(Gone, how), client, cluster)
     if meanwhile:
-        ending = threading.Timer(0.5, end)
+        ending = threading.Timer(0.2, end)
         ending.start()
     else:
         end()
@@ -144,10 +151,10 @@ from distributed import Client
 from roastcoffea.backends import dask
 from analyses import wait_long
 
-dask.SCHEDULER_TIMEOUT = 2.0
+dask.SCHEDULER_TIMEOUT = 0.5
 client = Client(sys.argv[1])
 backend, loop = dask.DaskMetricsBackend(client), client.loop.asyncio_loop
-threading.Timer(0.5, loop.call_soon_threadsafe, [loop.stop]).start()
+threading.Timer(0.2, loop.call_soon_threadsafe, [loop.stop]).start()
 for _ in range(2):
     try:
         backend._on_scheduler(wait_long)

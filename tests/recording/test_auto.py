@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def folder(tmp_path: Path, sample: Any) -> Path:
 
 
 def run_in(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    paths = {"PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONDONTWRITEBYTECODE": "1", "NO_COLOR": "1"}
+    paths = {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2])), "NO_COLOR": "1"}
     quiet = {"DASK_LOGGING__DISTRIBUTED": "critical"}
     return subprocess.run(
         command,
@@ -76,26 +76,34 @@ def own_words(stderr: str) -> str:
     return re.sub(f"{TOLD.pattern}\n", "", before_tables, flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize(
-    "end",
-    [
-        "",
-        "sys.exit(3)",
-        "sys.exit('words')",
-        "raise ValueError('planted')",
-        "raise KeyboardInterrupt",
-        "os.kill(os.getpid(), signal.SIGINT)",
-        "os.kill(os.getpid(), signal.SIGTERM)",
-        "os._exit(5)",
-        "atexit.register(print, 'late')",
-        "sys.excepthook = lambda *_: print('hooked'); raise OSError(2, 'planted')",
-        "1 +",
-        "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise BrokenPipeError(32, 'planted') from error",
-        "if os.fork() == 0: sys.exit(7)\nos.wait()",
-        "print(sorted(globals()), sys.argv, sys.path[0], __file__, __name__, __spec__ and __spec__.name, __builtins__)",
-    ],
-)
-@pytest.mark.parametrize("way", [("./script.py",), ("-m", "script"), (".",)], ids=["file", "module", "folder"])
+ENDS = [
+    "",
+    "sys.exit(3)",
+    "sys.exit('words')",
+    "raise ValueError('planted')",
+    "raise KeyboardInterrupt",
+    "os.kill(os.getpid(), signal.SIGINT)",
+    "os.kill(os.getpid(), signal.SIGTERM)",
+    "os._exit(5)",
+    "atexit.register(print, 'late')",
+    "sys.excepthook = lambda *_: print('hooked'); raise OSError(2, 'planted')",
+    "1 +",
+    "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise BrokenPipeError(32, 'planted') from error",
+    "if os.fork() == 0: sys.exit(7)\nos.wait()",
+    "print(sorted(globals()), sys.argv, sys.path[0], __file__, __name__, __spec__ and __spec__.name, __builtins__)",
+]
+WAYS = {"file": ("./script.py",), "module": ("-m", "script"), "folder": (".",)}
+
+
+def ends_and_ways() -> Iterator[Any]:
+    """Each end of a script that is a file; for other ways to name it those where Python does something else."""
+    for name, way in WAYS.items():
+        for end in ENDS:
+            quick = name == "file" or any(word in end for word in ("globals", "KeyboardInterrupt", "sys.exit(3)"))
+            yield pytest.param(end, way, id=f"{name}-{end}", marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("end", "way"), list(ends_and_ways()))
 def test_a_script_runs_as_with_python(tmp_path: Path, end: str, way: tuple[str, ...]) -> None:
     name = "__main__.py" if way == (".",) else "script.py"
     (tmp_path / name).write_text(f"import atexit, os, signal, sys\nprint('words')\n{end}\n")

@@ -20,7 +20,8 @@ from analyses import Jets, runner_for
 from handmade import CHUNKS, EXPECTED, LIFETIMES, TASKS, T, empty_run, handmade_run, run_without_tables
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from roastcoffea.cli import EXPORT_FORMATS, main
+from roastcoffea.cli import main
+from roastcoffea.cli.commands.export import FORMATS as EXPORT_FORMATS
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load

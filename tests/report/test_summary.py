@@ -1,3 +1,5 @@
+"""The summary of a run in the terminal: each number, or the reason why it is missing."""
+
 import dataclasses
 import io
 
@@ -11,7 +13,6 @@ from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.report.summary import print_summary
 
 SHOWN = [m for m in CATALOGUE.metrics() if m.group != RAW and str(m.unit) != "structure"]
 HUGE = {"events": 10**15, "wall_seconds": 9.9e6, "cpu_seconds": 9.9e6, "coffea_bytes_read": 10**18}
@@ -26,7 +27,7 @@ def no_terminal(monkeypatch):
 
 def summary(run):
     file = io.StringIO()
-    print_summary(run, evaluate(run), file)
+    Measurement(run).print_summary(file)
     return file.getvalue()
 
 
@@ -170,7 +171,7 @@ def test_an_output_that_knows_ascii_only():
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
     run = with_dataset("d\u00e9j\u00e0", name="caf\u00e9", problems=("\u2192",))
-    print_summary(run, evaluate(run), file)
+    Measurement(run).print_summary(file)
     file.flush()
     assert b"caf\\xe9" in raw.getvalue()
     assert b"\\u2192" in raw.getvalue()
@@ -193,7 +194,7 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch, no_color):
         monkeypatch.setenv("NO_COLOR", "1")
     file = Terminal()
     run = handmade_run(outcome="failed", error="boom")
-    print_summary(run, evaluate(run), file)
+    Measurement(run).print_summary(file)
     assert ("\x1b[1;31m" in file.getvalue()) is not no_color
 
 

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from handmade import EXPECTED, handmade_run
+from killed_saves import START, Saver, minimal_run, started
 
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError
@@ -35,14 +36,14 @@ from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
-from roastcoffea.records.run import FAILED, FINISHED, Environment, Host, Run, RunnerCall
+from roastcoffea.records.run import FAILED, Environment, Host, Run, RunnerCall
 from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.storage import folders, store
 from roastcoffea.storage.store import list_runs, load_run, save_run
 
-START = datetime(2026, 3, 1, 23, 59, 58, 250_000, tzinfo=UTC).timestamp()
+assert datetime.fromtimestamp(START, UTC) == datetime(2026, 3, 1, 23, 59, 58, 250_000, tzinfo=UTC)
 
 
 def a_run(**changes: Any) -> Run:
@@ -125,21 +126,6 @@ def a_run(**changes: Any) -> Run:
         reported_by="another program",
         absent={"worker_cpu_time_seconds": "not on this system"},
         problems=("the scheduler did not answer in 5 s", "ünicode"),
-    )
-    return replace(run, **changes)
-
-
-def minimal_run(**changes: Any) -> Run:
-    environment = Environment(versions={}, client_host=None)
-    run = Run(
-        id="0",
-        name=None,
-        start=START,
-        stop=START,
-        outcome=FINISHED,
-        error=None,
-        backend="dask",
-        environment=environment,
     )
     return replace(run, **changes)
 
@@ -413,34 +399,17 @@ def restore(saved: Path, files: dict[str, bytes]) -> None:
         path.write_bytes(content)
 
 
-KILLED_WHILE_SAVING = """
-import os, signal, sys
-from pathlib import Path
-from roastcoffea.storage import folders
-from test_store import minimal_run, save_run
-exchanges, overwrite, left = sys.argv[2] == "True", sys.argv[3] == "True", int(sys.argv[4])
-def dying(function):
-    def called(*args, **settings):
-        global left
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        left -= 1
-        return function(*args, **settings)
-    return called
-Path.rename = dying(Path.rename)
-folders.exchange = dying(folders.exchange) if exchanges else lambda *_: False
-folders.shutil.rmtree = dying(folders.shutil.rmtree)
-save_run(minimal_run(id="new"), sys.argv[1], "saved", overwrite=overwrite, metrics_json=lambda: b"{}")
-"""
+@pytest.fixture(scope="module")
+def saver() -> Iterator[Saver]:
+    with started() as saver:
+        yield saver
 
 
-def killed(folder: Path, exchanges: bool, overwrite: bool, steps: int) -> bool:
+def killed(saver: Saver, folder: Path, exchanges: bool, overwrite: bool, steps: int) -> bool:
     """Whether a process that saves was killed after so many steps."""
-    command = [sys.executable, "-c", KILLED_WHILE_SAVING, folder, str(exchanges), str(overwrite), str(steps)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2]))}
-    ended = subprocess.run(command, env=environment, check=False)
-    assert ended.returncode in (0, -9)
-    return ended.returncode == -9
+    (status,) = saver.save(folder, exchanges=exchanges, overwrite=overwrite, steps=steps)
+    assert status in (0, -9)
+    return status == -9
 
 
 def hidden_in(folder: Path) -> list[str]:
@@ -448,11 +417,13 @@ def hidden_in(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "two renames"])
-def test_a_whole_measurement_has_the_name_whenever_the_process_is_killed(exchanges: bool, saved: Path) -> None:
+def test_a_whole_measurement_has_the_name_whenever_the_process_is_killed(
+    exchanges: bool, saver: Saver, saved: Path
+) -> None:
     found = []
     for steps in range(12):
         save_run(a_run(), saved.parent, "saved", overwrite=True)
-        if not killed(saved.parent, exchanges, True, steps):
+        if not killed(saver, saved.parent, exchanges, True, steps):
             break
         found.append(load_run(saved).id)
         assert [run.name for run in list_runs(saved.parent)] == ["saved"]
@@ -467,19 +438,20 @@ def test_a_whole_measurement_has_the_name_whenever_the_process_is_killed(exchang
     assert 2 <= old < len(found)
 
 
+@pytest.mark.parametrize("kills", ["5", pytest.param("40", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("way", [[], ["--two-renames"]], ids=["exchange", "two renames"])
-def test_a_whole_measurement_has_the_name_after_kills_at_random_moments(way: list[str]) -> None:
+def test_a_whole_measurement_has_the_name_after_kills_at_random_moments(way: list[str], kills: str) -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "kills.py"
-    done = subprocess.run([sys.executable, script, "20", *way], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, script, kills, *way], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "20 kills" in done.stdout
+    assert f"{kills} kills" in done.stdout
 
 
-def test_a_save_that_was_killed_when_all_was_written_is_found(tmp_path: Path) -> None:
+def test_a_save_that_was_killed_when_all_was_written_is_found(saver: Saver, tmp_path: Path) -> None:
     found = []
     for steps in range(8):
         folder = tmp_path / str(steps)
-        if not killed(folder, True, False, steps):
+        if not killed(saver, folder, True, False, steps):
             break
         found.append([run.name for run in list_runs(folder)])
         assert all(load_run(folder / "saved").id == "new" for _ in found[-1])
@@ -491,8 +463,8 @@ def test_a_save_that_was_killed_when_all_was_written_is_found(tmp_path: Path) ->
     assert len(found) > 3
 
 
-def test_a_name_that_a_killed_save_took_is_taken(tmp_path: Path) -> None:
-    assert killed(tmp_path, True, False, 1)
+def test_a_name_that_a_killed_save_took_is_taken(saver: Saver, tmp_path: Path) -> None:
+    assert killed(saver, tmp_path, True, False, 1)
     with pytest.raises(MeasurementError, match="saved exists"):
         save_run(a_run(), tmp_path, "saved")
     assert load_run(save_run(a_run(), tmp_path, "saved", overwrite=True)) == a_run()
@@ -620,21 +592,10 @@ def test_what_is_no_regular_file_is_refused_at_once(make: Callable[[Path], Any],
     assert [run.path for run in list_runs(tmp_path)].count(good) == 1
 
 
-def replace_often(folder: str) -> int:
-    return sum(succeeded(folder) for _ in range(30))
-
-
-def succeeded(folder: str) -> bool:
-    save_run(minimal_run(), folder, "saved", overwrite=True)
-    return True
-
-
-def test_processes_that_replace_at_once_leave_one_measurement(saved: Path) -> None:
-    with multiprocessing.get_context("spawn").Pool(4) as pool:
-        done = pool.map_async(replace_often, [str(saved.parent)] * 4)
-        assert sum(done.get(120)) == 120
+def test_processes_that_replace_at_once_leave_one_measurement(saver: Saver, saved: Path) -> None:
+    assert saver.save(saved.parent, children=4, times=30, overwrite=True) == [0] * 4
     assert list(saved.parent.iterdir()) == [saved]
-    assert load_run(saved) == minimal_run()
+    assert load_run(saved) == minimal_run(id="new")
 
 
 def test_another_process_may_fill_the_place_meanwhile(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -766,8 +727,10 @@ OTHER_TABLES = (f"{table}.parquet" for table in store.TABLES if table != "chunks
 @pytest.mark.parametrize(
     ("name", "number"),
     [
-        ("run.json", 150),
-        ("chunks.parquet", 150),
+        ("run.json", 40),
+        ("chunks.parquet", 40),
+        pytest.param("run.json", 200, marks=pytest.mark.slow),
+        pytest.param("chunks.parquet", 200, marks=pytest.mark.slow),
         *(pytest.param(file, 50, marks=pytest.mark.slow) for file in OTHER_TABLES),
     ],
 )

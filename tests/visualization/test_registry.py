@@ -67,6 +67,19 @@ def measurement(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Measureme
     return load(Measurement(run).save(tmp_path_factory.mktemp("runs"), "drawn"))
 
 
+@pytest.fixture(scope="module")
+def older_data(run: Run) -> dict[str, Any]:
+    """What plots of 0.1.2 were given."""
+    metrics = evaluate(run)
+    return {
+        "tracking_data": metrics["tracking_data"],
+        "span_metrics": metrics["raw_span_metrics"],
+        "chunk_metrics": metrics["raw_chunk_metrics"],
+        "metrics": {name: value for name, value in metrics.items() if name != "processor_cpu_percentage"}
+        | {"processor_cpu_percent": metrics["processor_cpu_percentage"]},
+    }
+
+
 @pytest.fixture
 def no_pyplot(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (PYPLOT, "IPython"):
@@ -187,16 +200,8 @@ def test_runs_in_which_little_happened(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, arguments in OLD.items() if arguments])
-def test_data_of_the_older_names(name: str, run: Run) -> None:
-    metrics = evaluate(run)
-    older = {
-        "tracking_data": metrics["tracking_data"],
-        "span_metrics": metrics["raw_span_metrics"],
-        "chunk_metrics": metrics["raw_chunk_metrics"],
-        "metrics": {name: value for name, value in metrics.items() if name != "processor_cpu_percentage"}
-        | {"processor_cpu_percent": metrics["processor_cpu_percentage"]},
-    }
-    given = {argument: older[argument] for argument in OLD[name]}
+def test_data_of_the_older_names(name: str, run: Run, older_data: dict[str, Any]) -> None:
+    given = {argument: older_data[argument] for argument in OLD[name]}
     words = [one for one in drawn(name, **given) if isinstance(one, str)]
     assert words[:3] == [one for one in drawn(name, run) if isinstance(one, str)][:3]
     if len(given) == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Final, Literal, NamedTuple, Self
 
 from roastcoffea.units import COUNT, Unit
@@ -66,9 +67,13 @@ class Column:
     def value(self, cell: Cell) -> float | None:
         """What a cell is sorted by; None for text, and for what is not known."""
         value = cell.value if isinstance(cell, Amount) else cell
-        if not isinstance(value, int | float) or (self.unit is None and value is cell):
+        if not isinstance(value, Real) or (self.unit is None and value is cell):
             return None
         return float(value) if math.isfinite(value) else None
+
+
+LABELS: Final = Column(name="", width=26)
+"""Labels in tables below each other, which line up."""
 
 
 class Shown(NamedTuple):

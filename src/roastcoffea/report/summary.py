@@ -1,17 +1,15 @@
-"""Tables of a run's metrics for the terminal."""
+"""The summary of a run as sheets, for terminal, notebook and page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import IO, Any, Final
+from numbers import Real
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
 
 from roastcoffea.diagnosis import Verdict
 from roastcoffea.errors import root_cause
@@ -22,97 +20,107 @@ from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.failures import failed_files
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.report.terminal import (
-    INDENT,
-    NARROWEST_NAME,
-    QUIET,
-    REASON,
-    bare_table,
-    console_for,
-    named_table,
-    verbatim,
-)
+from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, counted
+from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
+from roastcoffea.report.tables import FIRST_ROWS
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, moment, number, share_text
 
-LABEL_WIDTH: Final = 26
-NOT_KNOWN: Final = "-"
-NOTHING: Final = "not measured"
+MAIN: Final = {
+    "total_events": "events",
+    "num_chunks": "chunks",
+    "num_failed_chunks": "failed attempts",
+    "elapsed_time_seconds": "elapsed",
+    "event_rate_elapsed_khz": "event rate",
+    "data_rate_gbps": "data rate",
+    "avg_workers": "workers (mean)",
+    "core_efficiency": "core efficiency",
+    "useful_fraction": "useful bytes",
+    "peak_memory_bytes": "memory of a worker (peak)",
+}
+"""The main numbers, and their labels."""
 
-DATASET_COLUMNS: Final[Sequence[tuple[str, str, Unit]]] = (
-    ("chunks", "num_chunks", COUNT),
-    ("failed", "num_failed", COUNT),
-    ("events", "total_events", COUNT),
-    ("wall/chunk", "mean_duration", SECOND),
-    ("wall (ok)", "total_duration", SECOND),
-    ("CPU (all)", "cpu_seconds", SECOND),
-)
-
-
-SECTION_COLUMNS: Final[Sequence[tuple[str, str, Unit]]] = (
-    ("count", "count", COUNT),
-    ("wall", "wall_seconds", SECOND),
-    ("self", "self_seconds", SECOND),
-    ("CPU", "cpu_seconds", SECOND),
-    ("max", "max_seconds", SECOND),
-    ("bytes", "bytes", BYTE),
-    ("memory", "memory_peak", BYTE),
-    ("errors", "errors", COUNT),
-)
-DISPENSABLE: Final = ("max", "self", "CPU", "memory", "bytes", "errors", "count", "wall")
-"""Columns of sections that are left out first where the terminal is too narrow: `measurement.sections` has all."""
-
-BRANCH_COLUMNS: Final = (
-    ("payload", "bytes_payload"),
-    ("re-read", "bytes_reread"),
-    ("uncompressed", "bytes_uncompressed"),
-)
 MOST_BRANCHES: Final = 10
-TRANSFERRED: Final = "transferred"
 MOST_FILES: Final = 10
 MOST_WORKERS: Final = 10
 LONGEST_LINE: Final = 200
-
-WORKER_COLUMNS: Final[Sequence[tuple[str, str, Unit]]] = (
-    ("chunks", "chunks", COUNT),
-    ("in chunks", "busy_share", FRACTION),
-    ("CPU", "cpu_share", FRACTION),
-    ("bound", "bound", WORD),
-    ("slow", "slowness", RATIO),
-    ("spill", "spill_seconds", SECOND),
-    ("fetched", "transfer_bytes", BYTE),
-    ("clock", "clock_offset", SECOND),
-)
 SMALL_OFFSET: Final = 0.01
 """Seconds below which clocks agree for all that people look at; times are set right all the same."""
+
 TIME_ROWS: Final = (*time_metrics.CLASSES, TOTAL)
 LEDGER_ROWS: Final = (*CLASSES, TOTAL, TRANSFERRED)
 """Labels of the metrics that the table of the byte ledger shows."""
 
+Row = Mapping[str, Any]
+Keyed = tuple[str, Column]
+"""A column with the key of its amounts in rows."""
 
-def print_summary(run: Run, metrics: Metrics, file: IO[str] | None = None) -> None:
-    """Print the metrics of a run by group, with the reason where one is missing, and the run's problems.
+DATASET_COLUMNS: Final[Sequence[Keyed]] = (
+    ("num_chunks", Column(name="chunks", unit=COUNT)),
+    ("num_failed", Column(name="failed", unit=COUNT)),
+    ("total_events", Column(name="events", unit=COUNT)),
+    ("mean_duration", Column(name="wall/chunk", unit=SECOND)),
+    ("total_duration", Column(name="wall (ok)", unit=SECOND)),
+    ("cpu_seconds", Column(name="CPU (all)", unit=SECOND)),
+)
+SECTION_COLUMNS: Final[Sequence[Keyed]] = (
+    ("count", Column(name="count", unit=COUNT, dispensable=7)),
+    ("wall_seconds", Column(name="wall", unit=SECOND, dispensable=8)),
+    ("self_seconds", Column(name="self", unit=SECOND, dispensable=2)),
+    ("cpu_seconds", Column(name="CPU", unit=SECOND, dispensable=3)),
+    ("max_seconds", Column(name="max", unit=SECOND, dispensable=1)),
+    ("bytes", Column(name="bytes", unit=BYTE, dispensable=5)),
+    ("memory_peak", Column(name="memory", unit=BYTE, dispensable=4)),
+    ("errors", Column(name="errors", unit=COUNT, dispensable=6)),
+)
+WORKER_COLUMNS: Final[Sequence[Keyed]] = (
+    ("chunks", Column(name="chunks", unit=COUNT)),
+    ("busy_share", Column(name="in chunks", unit=FRACTION)),
+    ("cpu_share", Column(name="CPU", unit=FRACTION)),
+    ("bound", Column(name="bound", unit=WORD)),
+    ("slowness", Column(name="slow", unit=RATIO)),
+    ("spill_seconds", Column(name="spill", unit=SECOND)),
+    ("transfer_bytes", Column(name="fetched", unit=BYTE)),
+    ("clock_offset", Column(name="clock", unit=SECOND)),
+)
+BRANCH_COLUMNS: Final[Sequence[Keyed]] = (
+    ("bytes_payload_sum", Column(name="payload", unit=BYTE)),
+    ("bytes_reread_sum", Column(name="re-read", unit=BYTE)),
+    ("bytes_uncompressed_sum", Column(name="uncompressed", unit=BYTE)),
+)
 
-    Colours appear only where the output is a terminal and NO_COLOR is not set. Tables take the terminal's
-    width up to 100 columns, and 80 where the output is no terminal.
-    """
-    console = console_for(file)
-    _print_heading(console, run)
-    _print_verdict(console, run, metrics)
-    _print_failed_files(console, run, metrics)
+
+def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
+    """Metrics by group, with the reason where one is missing, and what else people look at first."""
+    yield heading(run)
+    yield from (replace(sheet, title=f"verdict: {sheet.title}") for sheet in verdict(run, metrics))
+    yield from failing_files(run, metrics)
     shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
     for group, members in groupby(shown, key=lambda metric: metric.group):
-        if group == BYTES and "byte_ledger" in metrics:
-            _print_bytes(console, list(members), metrics)
-        elif group == TIME and "time_ledger" in metrics:
-            _print_time(console, list(members), metrics)
-        else:
-            _print_group(console, group, list(members), metrics)
-    _print_workers(console, metrics.tables["worker_balance"])
-    if metrics.get("per_dataset"):
-        _print_datasets(console, metrics["per_dataset"])
-    if metrics.get("sections"):
-        _print_sections(console, metrics["sections"])
-    _print_problems(console, [*run.problems, *metrics.problems])
+        yield from GROUPS.get(group, _group)(group, list(members), metrics)
+    yield from _workers(metrics.tables["worker_balance"])
+    yield from _with_rows(datasets(metrics))
+    yield from _sections(metrics.get("sections") or {})
+    yield problems([*run.problems, *metrics.problems])
+
+
+def overview(run: Run, metrics: Metrics) -> Iterator[Sheet]:
+    """Verdict, main numbers, both ledgers, datasets and problems; all metrics are folded."""
+    yield heading(run)
+    yield from verdict(run, metrics)
+    yield Sheet(beside=True, parts=[main_numbers(metrics), *time_sheets(metrics), *byte_sheets(metrics)[:1]])
+    yield from _with_rows(datasets(metrics))
+    yield from ([problems(found)] if (found := [*run.problems, *metrics.problems]) else [])
+    title = f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)"
+    yield Sheet(title=title, folded=True, parts=metrics.sheets())
+
+
+def state_of_collector(state: str, found: Sequence[str]) -> Iterator[Sheet]:
+    """What there is to tell of a collector without a measurement."""
+    yield Heading(title="MetricsCollector", lead=[state])
+    yield from ([problems(found)] if found else [])
+
+
+# Heading and verdict
 
 
 def title_of(run: Run) -> str:
@@ -120,25 +128,22 @@ def title_of(run: Run) -> str:
     return run.name or ", ".join(dict.fromkeys(call.processor for call in run.calls)) or run.id
 
 
-def _print_heading(console: Console, run: Run) -> None:
-    console.print(Text.assemble(("\nroastcoffea  ", "bold"), verbatim(console, title_of(run))), overflow="fold")
-    what = verbatim(console, f"{moment(run.start)}, {run.backend}, {run.outcome}, {run.id[:8]}")
-    what.stylize(QUIET)
-    console.print(what)
-    if run.outcome == FAILED:
-        error = verbatim(console, run.error or "no error text was kept")
-        console.print(Text.assemble(("\nThis run failed: ", "bold red"), error), overflow="fold")
-    if run.reported is not None:
-        reporter = verbatim(console, f"Numbers as reported by {run.reported_by}; they were not computed anew.")
-        reporter.stylize(REASON)
-        console.print("\n", reporter, sep="")
+def heading(run: Run) -> Heading:
+    """Name of the run, when and where it was, and whether it failed."""
+    reporter = f"Numbers as reported by {run.reported_by}; they were not computed anew."
+    return Heading(
+        title=title_of(run),
+        label="roastcoffea",
+        lead=[f"{moment(run.start)}, {run.backend}, {run.outcome}, {run.id[:8]}"],
+        alarm=f"This run failed: {run.error or 'no error text was kept'}" if run.outcome == FAILED else "",
+        notes=[] if run.reported is None else [reporter],
+    )
 
 
-def _print_verdict(console: Console, run: Run, metrics: Metrics) -> None:
-    """Print what binds the run, and what could be won."""
+def verdict(run: Run, metrics: Metrics) -> Iterator[Sheet]:
+    """What binds the run, and what could be won."""
     if "verdict" in metrics:
-        _print_title(console, f"verdict: {bound_line(metrics)}")
-        _print_list(console, verdict_lines(run, metrics["verdict"]))
+        yield Sheet(title=bound_line(metrics), items=verdict_lines(run, metrics["verdict"]))
 
 
 def bound_line(metrics: Metrics) -> str:
@@ -161,96 +166,99 @@ def verdict_lines(run: Run, verdict: Verdict) -> list[str]:
     return lines or ["Nothing was found before it failed."]
 
 
-def _print_failed_files(console: Console, run: Run, metrics: Metrics) -> None:
-    """Print the files in which attempts failed, and what is missing of them."""
+def failing_files(run: Run, metrics: Metrics) -> Iterator[Sheet]:
+    """Files in which attempts failed, and what is missing of them."""
     try:
         with metrics.computing("failed_files"):
             files = failed_files(run)
     except NotMeasuredError:
         return
-    if not len(files):
+    if len(files):
+        lines = [_failed_file(row) for row in files.slice(0, MOST_FILES).to_pylist()]
+        if len(files) > MOST_FILES:
+            lines.append(f"and {number(len(files) - MOST_FILES)} more")
+        lines += _missing_elsewhere((metrics.get("num_missing_chunks") or 0) - (pc.sum(files["missing"]).as_py() or 0))
+        yield Sheet(title=f"files with failed attempts ({number(len(files))})", items=lines)
+
+
+def _failed_file(row: Row) -> str:
+    lacking = "nothing came of it" if row["missing"] is None else f"{counted(row['missing'], 'chunk')} missing"
+    outcome = lacking if row["missing"] != 0 else "nothing missing"
+    return f"{row['file']}, {row['dataset']}: {row['attempts']} failed, {outcome}; {_in_short(row['error'])}"
+
+
+def _in_short(error: str) -> str:
+    return root_cause(error)[:LONGEST_LINE]
+
+
+def _missing_elsewhere(chunks: int) -> list[str]:
+    verb = "is" if chunks == 1 else "are"
+    return [f"Of other files {counted(chunks, 'chunk')} {verb} missing as well"] if chunks else []
+
+
+# Metrics by group
+
+
+def main_numbers(metrics: Metrics) -> Sheet:
+    """The few numbers that stand on top."""
+    rows = [(label, amount_of(metrics, name)) for name, label in MAIN.items() if name in metrics]
+    columns = (Column(name=""), Column(name="value", unit=COUNT))
+    return Sheet(title="numbers", columns=columns, rows=rows, form="figures")
+
+
+def amount_of(metrics: Metrics, name: str) -> Cell:
+    """A metric as a cell: a number, or a word."""
+    value, unit = metrics[name], metrics.unit[name]
+    return Amount(float(value), unit) if isinstance(value, Real) else unit.text(value)
+
+
+def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
+    values, *spread = _values(members, metrics)
+    yield replace(values, title=group)
+    yield from spread
+
+
+def _bytes_group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
+    """The byte ledger, the metrics that are not in it, and the branches."""
+    if "byte_ledger" not in metrics:
+        yield from _group(group, members, metrics)
         return
-    _print_title(console, f"files with failed attempts ({number(len(files))})")
-    for row in files.slice(0, MOST_FILES).to_pylist():
-        lacking = "nothing came of it" if row["missing"] is None else f"{_chunks(row['missing'])} missing"
-        outcome = lacking if row["missing"] != 0 else "nothing missing"
-        error = root_cause(row["error"])[:LONGEST_LINE]
-        _print_list(console, [f"{row['file']}, {row['dataset']}: {row['attempts']} failed, {outcome}; {error}"])
-    if len(files) > MOST_FILES:
-        console.print(Padding(Text(f"and {number(len(files) - MOST_FILES)} more", style=QUIET), INDENT))
-    elsewhere = (metrics.get("num_missing_chunks") or 0) - (pc.sum(files["missing"]).as_py() or 0)
-    if elsewhere:
-        is_missing = "is missing" if elsewhere == 1 else "are missing"
-        _print_list(console, [f"Of other files {_chunks(elsewhere)} {is_missing} as well"])
+    ledger, *advice = byte_sheets(metrics)
+    yield replace(ledger, title=group)
+    yield from _values([metric for metric in members if metric.label not in LEDGER_ROWS], metrics)
+    yield from advice
+    yield from _branches(metrics["byte_ledger"])
 
 
-def _chunks(amount: int) -> str:
-    return f"{number(amount)} chunk" + "s" * (amount != 1)
-
-
-def _print_workers(console: Console, workers: pa.Table | str) -> None:
-    """Print the workers side by side, those with the least to do first."""
-    if isinstance(workers, str) or not len(workers) or workers["chunks"].null_count:
+def _time_group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
+    """The time ledger, and the metrics that are not in it."""
+    if "time_ledger" not in metrics:
+        yield from _group(group, members, metrics)
         return
-    rows = workers.sort_by("busy_share").to_pylist()
-    shown = {
-        header: [_amount(unit, row[key]) for row in rows]
-        for header, key, unit in WORKER_COLUMNS
-        if any(row[key] for row in rows) and (key != "clock_offset" or _clocks_differ(rows))
-    }
-    _print_title(console, f"workers ({number(len(rows))})")
-    table = named_table("worker", shown)
-    for row, *cells in list(zip(rows, *shown.values(), strict=True))[:MOST_WORKERS]:
-        table.add_row(verbatim(console, row["worker"]), *cells)
-    _print_table(console, table)
-    if len(rows) > MOST_WORKERS:
-        console.print(Padding(Text(f"and {number(len(rows) - MOST_WORKERS)} that do more", style=QUIET), INDENT))
+    yield from (replace(ledger, title=THREAD_TIME) for ledger in time_sheets(metrics))
+    yield from _values([metric for metric in members if metric.label not in TIME_ROWS], metrics)
 
 
-def _clocks_differ(rows: Sequence[Mapping[str, Any]]) -> bool:
-    return any(abs(row["clock_offset"] or 0.0) >= SMALL_OFFSET for row in rows)
+GROUPS: Final[Mapping[str, Callable[[str, Sequence[Metric], Metrics], Iterator[Sheet]]]] = {
+    BYTES: _bytes_group,
+    TIME: _time_group,
+}
+"""Groups with a ledger."""
 
 
-def _print_title(console: Console, title: str) -> None:
-    console.print(Text(f"\n{title[0].upper()}{title[1:]}", style="bold"))
-
-
-def _print_group(console: Console, group: str, members: list[Metric], metrics: Metrics) -> None:
-    _print_title(console, group)
-    _print_values(console, members, metrics)
-
-
-def _print_values(console: Console, members: list[Metric], metrics: Metrics) -> None:
-    values = _table()
-    for metric in members:
-        if metric.statistic is None and metric.name in metrics:
-            values.add_row(metric.label, _amount(metric.unit, metrics[metric.name]))
-    for reason, labels in _missing(members, metrics).items():
-        values.add_row("\n".join(labels), Text.assemble(verbatim(console, reason), style=REASON))
-    _print_table(console, values)
-    spread = [metric for metric in members if metric.statistic is not None and metric.name in metrics]
+def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
+    """Values, with reasons of those that are missing; then what chunks have, with a column for each statistic."""
+    known = [metric for metric in members if metric.name in metrics]
+    rows = [(metric.label, amount_of(metrics, metric.name)) for metric in known if metric.statistic is None]
+    missing = _missing(members, metrics).items()
+    reasons = [("\n".join(labels), Reason(reason)) for reason, labels in missing]
+    yield Sheet(columns=(LABELS, Column(name="")), rows=[*rows, *reasons])
+    spread = [metric for metric in known if metric.statistic is not None]
     if spread:
-        _print_table(console, _distributions(spread, metrics))
+        yield _distributions(spread, metrics)
 
 
-def _print_table(console: Console, table: Table) -> None:
-    console.print(Padding(table, INDENT, expand=False))
-
-
-def _table(*headers: str) -> Table:
-    """Table of labels with amounts flush right under the headers; without headers, with one value each."""
-    table = bare_table(show_header=bool(headers))
-    table.add_column("", width=LABEL_WIDTH, overflow="fold")
-    for header in headers or ("",):
-        table.add_column(header, justify="right" if headers else "left", overflow="fold")
-    return table
-
-
-def _amount(unit: Unit, value: Any) -> str:
-    return NOT_KNOWN if value is None else unit.text(value)
-
-
-def _missing(members: list[Metric], metrics: Metrics) -> dict[str, list[str]]:
+def _missing(members: Sequence[Metric], metrics: Metrics) -> dict[str, list[str]]:
     """Labels of missing metrics by their reason.
 
     A row of statistics that is missing whole has one label, and so has a whole group that is missing for one
@@ -258,7 +266,7 @@ def _missing(members: list[Metric], metrics: Metrics) -> dict[str, list[str]]:
     """
     reasons = {metrics.missing.get(metric.name) for metric in members}
     if len(reasons) == 1 and None not in reasons:
-        return {str(reasons.pop()): [NOTHING]}
+        return {str(reasons.pop()): [NOT_MEASURED]}
     partly = {metric.label for metric in members if metric.statistic and metric.name in metrics}
     labels: dict[str, list[str]] = {}
     for metric in members:
@@ -270,69 +278,44 @@ def _missing(members: list[Metric], metrics: Metrics) -> dict[str, list[str]]:
     return labels
 
 
-def _distributions(members: list[Metric], metrics: Metrics) -> Table:
+def _distributions(members: Sequence[Metric], metrics: Metrics) -> Sheet:
     """One line per quantity of a chunk, its statistics side by side."""
     statistics = list(dict.fromkeys(str(metric.statistic) for metric in members))
-    table = _table(*statistics)
+    rows = []
     for label, same_label in groupby(members, key=lambda metric: metric.label):
-        amounts = {metric.statistic: _amount(metric.unit, metrics[metric.name]) for metric in same_label}
-        table.add_row(f"{label} per chunk", *(amounts.get(statistic, "") for statistic in statistics))
-    return table
+        amounts = {str(metric.statistic): amount_of(metrics, metric.name) for metric in same_label}
+        rows.append((f"{label} per chunk", *(amounts.get(statistic, "") for statistic in statistics)))
+    return Sheet(columns=(LABELS, *(Column(name=statistic, unit=COUNT) for statistic in statistics)), rows=rows)
 
 
-def _print_datasets(console: Console, datasets: Mapping[str, Mapping[str, Any]]) -> None:
-    _print_title(console, "datasets")
-    table = named_table("dataset", (header for header, _, _ in DATASET_COLUMNS))
-    for name, amounts in datasets.items():
-        cells = (_amount(unit, amounts.get(key)) for _, key, unit in DATASET_COLUMNS)
-        table.add_row(verbatim(console, name), *cells)
-    _print_table(console, table)
+# Ledgers
 
 
-def _print_sections(console: Console, sections: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
-    rows = [
-        (f"{name}, {dataset}", amounts) for name, datasets in sections.items() for dataset, amounts in datasets.items()
-    ]
-    columns = {
-        header: [_amount(unit, amounts.get(key)) for _, amounts in rows]
-        for header, key, unit in SECTION_COLUMNS
-        if any(amounts.get(key) for _, amounts in rows)
-    }
-    room = console.width - INDENT[3] - NARROWEST_NAME - 2
-    while sum(max(map(len, (header, *cells))) + 2 for header, cells in columns.items()) > room:
-        del columns[next(header for header in DISPENSABLE if header in columns)]
-    _print_title(console, "sections")
-    table = named_table("section, dataset", columns)
-    for (label, _), *cells in zip(rows, *columns.values(), strict=True):
-        table.add_row(verbatim(console, label), *cells)
-    _print_table(console, table)
-
-
-def _print_bytes(console: Console, members: list[Metric], metrics: Metrics) -> None:
-    """Print the byte ledger, the metrics that are not in it, and the branches."""
-    _print_title(console, BYTES)
+def byte_sheets(metrics: Metrics) -> list[Sheet]:
+    """The byte ledger, then what would make fewer bytes be read; none where there is no ledger."""
+    if "byte_ledger" not in metrics:
+        return []
     ledger: ByteLedger = metrics["byte_ledger"]
-    table = _ledger_table(ledger, ledger.total, BYTE)
-    if ledger.transferred is not None:
-        table.add_row(TRANSFERRED, BYTE.text(ledger.transferred), gaps_text(ledger.gaps or 0))
-    _print_table(console, table)
-    _print_lines(console, [str(ledger.certificate), *_transfer(ledger)])
-    console.print()
-    _print_values(console, [metric for metric in members if metric.label not in LEDGER_ROWS], metrics)
+    rows = _ledger_rows(ledger, ledger.total)
+    notes = [str(ledger.certificate)]
+    if ledger.transferred is None:
+        notes.append(f"Transferred: {ledger.transferred_absent}.")
+    else:
+        rows.append((TRANSFERRED, Amount(ledger.transferred, BYTE), gaps_text(ledger.gaps or 0)))
+    sheets = [Sheet(title="byte ledger", columns=_ledger_columns(BYTE), rows=rows, notes=notes, form="plain")]
     if ledger.advice:
-        _print_title(console, "to read fewer bytes")
-        _print_list(console, [saving.text for saving in ledger.advice])
-    _print_branches(console, ledger)
+        sheets.append(Sheet(title="to read fewer bytes", items=[saving.text for saving in ledger.advice]))
+    return sheets
 
 
-def _print_time(console: Console, members: list[Metric], metrics: Metrics) -> None:
-    """Print the time ledger, and the metrics that are not in it."""
-    _print_title(console, "thread time")
+def time_sheets(metrics: Metrics) -> list[Sheet]:
+    """The time ledger; none where there is none."""
+    if "time_ledger" not in metrics:
+        return []
     ledger: TimeLedger = metrics["time_ledger"]
-    _print_table(console, _ledger_table(ledger, ledger.total, SECOND))
-    _print_lines(console, [str(ledger.certificate), *time_notes(ledger)])
-    console.print()
-    _print_values(console, [metric for metric in members if metric.label not in TIME_ROWS], metrics)
+    rows = [row for row in _ledger_rows(ledger, ledger.total) if row[1] != 0 or row[0] in {RESIDUAL, TOTAL}]
+    title, columns, notes = "time ledger: worker threads x time", _ledger_columns(SECOND), time_notes(ledger)
+    return [Sheet(title=title, columns=columns, rows=rows, notes=[str(ledger.certificate), *notes], form="plain")]
 
 
 def time_notes(ledger: TimeLedger) -> list[str]:
@@ -344,15 +327,20 @@ def time_notes(ledger: TimeLedger) -> list[str]:
     return lines + [f"Not measured: {', '.join(words)}: {reason}." for reason, words in names.items()]
 
 
-def _ledger_table(ledger: Mapping[str, float | None], total: float | None, unit: Unit) -> Table:
-    """Classes with their amounts and shares of the total; one that did not occur is left out, but for the residual."""
-    table = _table("amount", "share")
-    for name, amount in (*ledger.items(), (TOTAL, total)):
-        if unit is SECOND and amount == 0 and name not in {TOTAL, RESIDUAL}:
-            continue
-        share = share_text(amount / total) if total and amount is not None else ""
-        table.add_row(name, _amount(unit, amount), share)
-    return table
+def _ledger_columns(unit: Unit) -> Sequence[Column]:
+    return LABELS, Column(name="amount", unit=unit), Column(name="share", unit=FRACTION, bars=True)
+
+
+def _ledger_rows(ledger: Mapping[str, float | None], total: float | None) -> list[Sequence[Cell]]:
+    """Classes with their amounts and shares of the total."""
+    rows = [(name, amount, _share(amount, total)) for name, amount in ledger.items()]
+    return [*rows, (TOTAL, total, FRACTION.text(1) if total else "")]
+
+
+def _share(amount: float | None, total: float | None) -> Cell:
+    if amount is None or not total:
+        return ""
+    return Amount(amount / total, FRACTION, share_text(amount / total))
 
 
 def gaps_text(gaps: int) -> str:
@@ -360,46 +348,59 @@ def gaps_text(gaps: int) -> str:
     return f"{BYTE.text(gaps)} not requested" if gaps >= 0 else f"{BYTE.text(-gaps)} requested never came"
 
 
-def _transfer(ledger: ByteLedger) -> list[str]:
-    """Why it is not known what was transferred."""
-    return [] if ledger.transferred is not None else [f"Transferred: {ledger.transferred_absent}."]
+# Tables
 
 
-def _print_lines(console: Console, lines: Sequence[str]) -> None:
-    for line in lines:
-        console.print(Padding(verbatim(console, line), INDENT), overflow="fold")
+def keyed_sheet(names: str, named: Iterable[tuple[str, Row]], columns: Sequence[Keyed], **values: Any) -> Sheet:
+    """Sheet of names with amounts, which are found by the columns' keys."""
+    rows = [(name, *(amounts.get(key) for key, _ in columns)) for name, amounts in named]
+    return Sheet(columns=(Column(name=names), *(column for _, column in columns)), rows=rows, **values)
 
 
-def _print_branches(console: Console, ledger: ByteLedger) -> None:
-    """Print the branches of which the most was read."""
-    branches = ledger.branches.group_by("branch").aggregate(
-        [(name, "sum", pc.ScalarAggregateOptions(skip_nulls=False)) for _, name in BRANCH_COLUMNS]
-    )
-    if len(branches) == 0:
+def datasets(metrics: Metrics) -> Sheet:
+    """What came of each dataset."""
+    found = (metrics.get("per_dataset") or {}).items()
+    return keyed_sheet("dataset", found, DATASET_COLUMNS, title="datasets", things="datasets", first=FIRST_ROWS)
+
+
+def _with_rows(*sheets: Sheet) -> Iterator[Sheet]:
+    return (sheet for sheet in sheets if sheet.rows)
+
+
+def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
+    rows = [(f"{name}, {dataset}", row) for name, of_it in sections.items() for dataset, row in of_it.items()]
+    columns = [(key, column) for key, column in SECTION_COLUMNS if any(row.get(key) for _, row in rows)]
+    if rows:
+        yield keyed_sheet("section, dataset", rows, columns, title="sections")
+
+
+def _workers(workers: pa.Table | str) -> Iterator[Sheet]:
+    """Workers side by side, those with the least to do first."""
+    if isinstance(workers, str) or not len(workers) or workers["chunks"].null_count:
         return
-    rows = branches.to_pylist()
+    rows = workers.sort_by("busy_share").to_pylist()
+    differ = any(abs(row["clock_offset"] or 0.0) >= SMALL_OFFSET for row in rows)
+    columns = [
+        (key, column)
+        for key, column in WORKER_COLUMNS
+        if any(row[key] for row in rows) and (key != "clock_offset" or differ)
+    ]
+    more = [f"and {number(len(rows) - MOST_WORKERS)} that do more"] * (len(rows) > MOST_WORKERS)
+    named = [(row["worker"], row) for row in rows[:MOST_WORKERS]]
+    yield keyed_sheet("worker", named, columns, title=f"workers ({number(len(rows))})", notes=more)
+
+
+def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
+    """Branches of which the most was read."""
+    options = pc.ScalarAggregateOptions(skip_nulls=False)
+    amounts = [(key.removesuffix("_sum"), "sum", options) for key, _ in BRANCH_COLUMNS]
+    rows = ledger.branches.group_by("branch").aggregate(amounts).to_pylist()
     rows.sort(key=lambda row: (-(row["bytes_payload_sum"] or 0) - (row["bytes_reread_sum"] or 0), row["branch"]))
-    _print_title(console, "branches")
-    table = named_table("branch", (header for header, _ in BRANCH_COLUMNS))
-    for row in rows[:MOST_BRANCHES]:
-        table.add_row(
-            verbatim(console, row["branch"]), *(_amount(BYTE, row[f"{name}_sum"]) for _, name in BRANCH_COLUMNS)
-        )
-    _print_table(console, table)
-    if len(rows) > MOST_BRANCHES:
-        console.print(Padding(Text(f"and {number(len(rows) - MOST_BRANCHES)} more", style=QUIET), INDENT))
+    if rows:
+        named = [(row["branch"], row) for row in rows[:MOST_BRANCHES]]
+        yield keyed_sheet("branch", named, BRANCH_COLUMNS, title="branches", total=len(rows))
 
 
-def _print_problems(console: Console, problems: Sequence[str]) -> None:
-    _print_title(console, f"problems ({len(problems)})" if problems else "no problems with the measuring")
-    if problems:
-        _print_list(console, problems)
-
-
-def _print_list(console: Console, texts: Sequence[str]) -> None:
-    table = Table.grid(padding=(0, 1))
-    table.add_column()
-    table.add_column(overflow="fold")
-    for text in texts:
-        table.add_row("-", verbatim(console, text))
-    _print_table(console, table)
+def problems(found: Sequence[str]) -> Sheet:
+    """What could not be measured as it should."""
+    return Sheet(title=f"problems ({len(found)})" if found else NO_PROBLEMS, items=found)

@@ -127,7 +127,7 @@ def _table(console: Console, sheet: Sheet) -> Table:
     for column in sheet.columns:
         head = verbatim(console, column.name)
         if column.unit is None:
-            least = None if column.width else NARROWEST_NAME
+            least = NARROWEST_NAME if sheet.headed and not column.width else None
             table.add_column(head, overflow="fold", min_width=least, width=column.width)
         else:
             table.add_column(head, justify="right", overflow="fold", no_wrap=whole)

@@ -24,16 +24,19 @@ from bokeh.models import (
     WheelZoomTool,
 )
 from bokeh.plotting import figure
+from markupsafe import Markup
 
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import RUN, NotMeasuredError
 from roastcoffea.metrics.evaluator import Evaluator
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.report.html import Html, heading, paragraph, text
-from roastcoffea.report.page.former import asset, data_block, packed_block
+from roastcoffea.report.markup import rendered
+from roastcoffea.report.page.frame import asset, data_block, packed_block
 from roastcoffea.report.page.packing import MOST_GROUPS, groups_of, packed_pixels, packed_tasks
-from roastcoffea.report.page.stills import stacked, stream_picture
+from roastcoffea.report.page.stills import classes_picture, stacked, stream_picture
+from roastcoffea.report.sheets import Picture, Sheet
+from roastcoffea.report.tables import not_measured
 from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
 from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
 from roastcoffea.visualization.draw import bytes_scale
@@ -46,7 +49,6 @@ MOST_TASKS: Final = 100_000
 
 BINS: Final = 600
 RATE_BINS: Final = 400
-STILL_BINS: Final = 150
 MILLISECONDS: Final = 1e3
 CLOSEST: Final = 1e-4
 """Share of the run that a window shows at least."""
@@ -61,12 +63,16 @@ PIXELS: Final = (
     "`roastcoffea report --every-task` makes one that has each task."
 )
 RATES, CLASSES, STREAM = "rates", "classes", "stream"
+CONTROLS: Final = "controls"
+"""The picture with which people move the window of time."""
 
 
 class Charts(NamedTuple):
-    """Parts of a page: the charts, and the programs that draw them; none where there is nothing to draw."""
+    """Sheets of a page, their pictures, and data and programs that draw them; none where there is nothing to draw."""
 
-    parts: list[Html]
+    sheets: list[Sheet]
+    pictures: Mapping[str, Markup]
+    blocks: list[Markup]
     programs: list[str]
 
 
@@ -74,7 +80,7 @@ class _Chart(NamedTuple):
     """A figure, what is shown without scripts, the legend, what scripts are told, and data that they unpack."""
 
     figure: Any
-    still: Html
+    still: Markup
     legend: Mapping[str, str]
     told: Mapping[str, Any]
     packed: bytes | None = None
@@ -111,12 +117,21 @@ def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
     """Charts of what was measured, with the reason in place of one that was not."""
     made = _made(inputs, every_task)
     drawn = {name: chart for name, chart in made.items() if isinstance(chart, _Chart)}
-    parts = [_part(name, chart) for name, chart in made.items()]
+    sheets = [_sheet(name, chart) for name, chart in made.items()]
     if not drawn:
-        return Charts(parts, [])
+        return Charts(sheets, {}, [], [])
+    pictures = {name: rendered("chart.html", name=name, chart=chart) for name, chart in drawn.items()}
     packed = [packed_block(f"packed-{name}", chart.packed) for name, chart in drawn.items() if chart.packed is not None]
-    block = data_block("charts", _told(inputs, drawn))
-    return Charts([_CONTROLS, *parts, block, *packed], [bokeh_program(), asset("charts.js")])
+    blocks = [data_block("charts", _told(inputs, drawn)), *packed]
+    pictures[CONTROLS] = rendered("controls.html")
+    return Charts(sheets, pictures, blocks, [bokeh_program(), asset("charts.js")])
+
+
+def _sheet(name: str, chart: _Chart | str) -> Sheet:
+    """Title, meaning and picture of a chart; the reason where there is none."""
+    if isinstance(chart, str):
+        return not_measured(chart, TITLES[name])
+    return Sheet(title=TITLES[name], lead=[f"{MEANINGS[name]} {chart.note}".strip()], pictures=[Picture(name)])
 
 
 @cache
@@ -211,7 +226,7 @@ def _classes(context: _Context) -> _Chart:
     plot.step(x="x", y=TOTAL, source=source, mode="after", line_width=1.5)
     legend = {name: OF_TIME[name] for name in threads}
     told = {"names": list(threads), "colours": list(legend.values())}
-    return _Chart(plot, _still_of_classes(context, edges, threads), legend, told)
+    return _Chart(plot, classes_picture(edges, threads, context.stop - context.start), legend, told)
 
 
 def _stack(threads: Mapping[str, Numbers], offered: Numbers) -> dict[str, Numbers]:
@@ -219,17 +234,6 @@ def _stack(threads: Mapping[str, Numbers], offered: Numbers) -> dict[str, Number
     reached = np.cumsum([np.zeros(len(offered)), *threads.values()], axis=0)
     rows = dict(zip((NOTHING, *threads), reached, strict=True)) | {TOTAL: offered}
     return {name: np.append(row, row[-1:]).astype(np.float32) for name, row in rows.items()}
-
-
-def _still_of_classes(context: _Context, edges: Numbers, threads: Mapping[str, Numbers]) -> Html:
-    """Picture of some bins together."""
-    together = max(len(edges) // STILL_BINS, 1)
-    starts = np.arange(0, len(edges) - 1, together)
-    counts = np.diff(np.append(starts, len(edges) - 1))
-    means = {name: np.add.reduceat(row, starts) / counts for name, row in threads.items()}
-    most = float(np.sum(list(means.values()), axis=0).max())
-    length = SECOND.text(context.stop - context.start)
-    return stacked(np.append(edges[starts], edges[-1]), means, OF_TIME, f"{number(three_digits(most))} threads", length)
 
 
 def _stream(context: _Context) -> _Chart:
@@ -339,27 +343,3 @@ def _formatter(length: float) -> TimedeltaTickFormatter:
 
 def _since(context: _Context, moments: Numbers) -> Numbers:
     return (moments - context.start) * MILLISECONDS
-
-
-# Parts of the page
-
-_CONTROLS: Final = Html(
-    '<p class="controls scripted" hidden role="group" aria-label="Window of time">'
-    '<button type="button" data-move="earlier">\N{LEFTWARDS ARROW} earlier</button>'
-    '<button type="button" data-move="later">later \N{RIGHTWARDS ARROW}</button>'
-    '<button type="button" data-move="in">closer</button><button type="button" data-move="out">wider</button>'
-    '<button type="button" data-move="all">whole run</button><span class="quiet" id="window" role="status"></span></p>'
-)
-
-
-def _part(name: str, chart: _Chart | str) -> Html:
-    """Chart with its heading and legend; the reason where there is none."""
-    head = heading(TITLES[name], 3)
-    if isinstance(chart, str):
-        return Html(f"{head}{paragraph(f'Not measured: {chart}.', quiet=True)}")
-    entries = [f'<li><i style="background: {colour}"></i>{text(label)}</li>' for label, colour in chart.legend.items()]
-    about = paragraph(f"{MEANINGS[name]} {chart.note}".strip(), quiet=True)
-    return Html(
-        f'{head}{about}<div class="plot" id="plot-{name}"></div><noscript>{chart.still}</noscript>'
-        + (f'<ul class="legend">{"".join(entries)}</ul>' if entries else "")
-    )

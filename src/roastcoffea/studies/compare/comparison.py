@@ -18,7 +18,7 @@ from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
 from roastcoffea.report.summary import LEDGER_ROWS, TIME_ROWS
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.studies.compare.explain import Explanation, explained
+from roastcoffea.studies.compare.explanation import Explanation, explained
 from roastcoffea.studies.compare.gate import (
     FAILED,
     PASSED,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from roastcoffea.studies.compare.explain import Explanation, Part
+from roastcoffea.studies.compare.explanation import Explanation, Part
 from roastcoffea.studies.compare.gate import change_of, signed
 from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, Judgement, spread
 from roastcoffea.studies.sheets import Amount, Sheet

@@ -1,8 +1,6 @@
-"""The sample is whole, plausible and read without warnings; the demonstration measures what it analyses."""
+"""The sample is whole, plausible and read without warnings, and the analysis finds what is in it."""
 
 import math
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +12,7 @@ import uproot
 from coffea.nanoevents import NanoAODSchema, NanoEventsFactory
 from coffea.processor import IterativeExecutor, Runner
 
-import roastcoffea
-from roastcoffea.cli import main
-from roastcoffea.cli.demo import COLLECTIONS, COMPRESSIONS, DijetProcessor, write_sample
+from roastcoffea.cli.sample import COLLECTIONS, COMPRESSIONS, DijetProcessor, write_sample
 
 SMALL = {"files": 2, "events": 1500, "baskets": 3}
 
@@ -158,7 +154,7 @@ def test_an_interrupted_sample_leaves_nothing(tmp_path: Path, monkeypatch: pytes
         if len(written) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("roastcoffea.cli.demo.write_file", interrupted)
+    monkeypatch.setattr("roastcoffea.cli.sample.write_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         write_sample(tmp_path, **SMALL)
     assert len(written) == 3
@@ -190,41 +186,3 @@ def test_a_sample_that_cannot_be_made_is_refused(wrong: dict, words: str, tmp_pa
     with pytest.raises(ValueError, match=words):
         write_sample(tmp_path, **SMALL | wrong)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_demonstration_measures_what_it_analyses(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    sizes = ["--files", "2", "--events", "2000", "--chunksize", "500"]
-    folders = ["--folder", str(tmp_path / "sample"), "--out", str(tmp_path / "my runs")]
-    assert main(["demo", *sizes, *folders]) == 0
-
-    out, err = capfd.readouterr()
-    assert err == ""
-    assert list(scratch.iterdir()) == []
-    (saved,) = filter(Path.is_dir, (tmp_path / "my runs").iterdir())
-    assert f"roastcoffea show '{saved}'" in out
-    page = saved.with_name(f"{saved.name}.html")
-    assert out.endswith(f"For a browser: {page}\n")
-    assert "dijet" in page.read_text().lower()
-    measurement = roastcoffea.load(saved)
-    assert measurement.outcome == "finished"
-    assert measurement.problems == []
-    assert measurement.metrics["total_events"] == 2 * 2 * 2000
-    assert measurement.metrics["num_chunks"] == 2 * 2 * 4
-    assert measurement.metrics["peak_workers"] == 2
-    assert set(measurement.chunks["dataset"]) == {"qcd", "zprime"}
-
-
-@pytest.mark.slow
-def test_the_demonstration_as_a_command_without_options(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-m", "roastcoffea", "demo"]
-    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "400,000" in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["roastcoffea-runs"]
-    (saved,) = filter(Path.is_dir, (tmp_path / "roastcoffea-runs").iterdir())
-    assert roastcoffea.load(saved).metrics["num_chunks"] == 40

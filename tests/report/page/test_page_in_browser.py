@@ -13,7 +13,7 @@ from browser import Browser, installed_browser
 from conftest import wait_until
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
-from test_notebook import NAMES
+from parsed import NAMES
 from visualization.pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement

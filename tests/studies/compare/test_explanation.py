@@ -9,7 +9,8 @@ from math import prod
 import pytest
 from observing import BRANCHES, CLIENT_OF, TIME, branch, observation
 
-from roastcoffea.studies.compare.explain import Explanation, Factor, explained, shapley
+from roastcoffea.studies.compare.explanation import Explanation, explained
+from roastcoffea.studies.compare.factors import Factor, shapley
 from roastcoffea.studies.compare.observations import Observation, Work
 
 

@@ -3,61 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from handmade import CHUNKS, EXPECTED, LIFETIMES, empty_run, handmade_run, run_without_tables
+from handmade import EXPECTED, empty_run, handmade_run, hostile_run, run_without_tables
+from parsed import NAMES, Page
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
-from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS
-from roastcoffea.report import html as markup
 from roastcoffea.units import BYTE, SECOND, STRUCTURE
 
-NAMES = ["<script>alert(1)</script>", "$$x$$", "a&b", '"><img src=x onerror=alert(1)>', r"\(y\)"]
 ALLOWED = {"class", "scope", "style"}
-VOID: frozenset[str] = frozenset()
-
-
-class Page(HTMLParser):
-    """What is on a page: rows of its tables, all text, and each element with its attributes."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.attributes: set[str] = set()
-        self.rows: list[list[str]] = []
-        self.pieces: list[str] = []
-        self.feed(html)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.open.append(tag)
-        self.tags.append(tag)
-        self.attributes.update(name for name, _ in attrs)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in {"td", "th"}:
-            self.rows[-1].append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
-            self.pieces.append(data)
-        if {"td", "th"} & set(self.open):
-            self.rows[-1][-1] += data
-
-    @property
-    def text(self) -> str:
-        return "".join(self.pieces)
 
 
 @pytest.fixture(scope="module")
@@ -68,29 +25,11 @@ def handmade() -> Measurement:
 @pytest.fixture(scope="module")
 def hostile() -> Measurement:
     """A measurement in which all text that comes from data is hostile."""
-    rows = [
-        {**CHUNKS[-1], "id": 100 + number, "dataset": name, "error": name, "file": name, "call": name}
-        for number, name in enumerate(NAMES)
-    ]
-    workers = [{**row, "worker": NAMES[0]} for row in LIFETIMES]
-    run = handmade_run(
-        name=NAMES[0],
-        outcome="failed",
-        error=NAMES[3],
-        problems=tuple(NAMES),
-        chunks=table_of_rows(CHUNK_COLUMNS, rows),
-        lifetimes=table_of_rows(LIFETIME_COLUMNS, workers),
-        reported={"core_efficiency": 0.5, NAMES[0]: 1},
-        reported_by=NAMES[3],
-    )
-    return Measurement(run)
+    return Measurement(hostile_run(NAMES))
 
 
 def shown(measurement: Measurement) -> dict[str, Any]:
-    collector = MetricsCollector()
-    collector._measurement = measurement
     return {
-        "collector": collector,
         "measurement": measurement,
         "metrics": measurement.metrics,
         "bytes": measurement.byte_ledger,
@@ -98,7 +37,7 @@ def shown(measurement: Measurement) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("what", ["collector", "measurement", "metrics", "bytes", "time"])
+@pytest.mark.parametrize("what", ["measurement", "metrics", "bytes", "time"])
 @pytest.mark.parametrize("of", ["handmade", "hostile", "empty", "nothing"])
 def test_no_page_has_anything_but_text_and_tables(of: str, what: str, request: pytest.FixtureRequest) -> None:
     runs = {"empty": empty_run(), "nothing": run_without_tables()}
@@ -118,12 +57,6 @@ def test_hostile_names_show_as_text(hostile: Measurement) -> None:
     names = {row[0] for row in page.rows}
     assert set(NAMES) <= names
     assert all(name in page.text for name in NAMES)
-
-
-def test_nothing_is_taken_for_a_formula() -> None:
-    assert "$$" not in markup.text("$$x$$")
-    assert "\\(" not in markup.text(r"\(x\)")
-    assert Page(f"<p>{markup.text(NAMES[1])}</p>").text == NAMES[1]
 
 
 def test_the_page_of_a_measurement_has_its_numbers(handmade: Measurement) -> None:

@@ -1,0 +1,67 @@
+"""`roastcoffea compare`."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import Final
+
+import click
+
+from roastcoffea.cli import options
+from roastcoffea.cli.output import UNUSABLE, fail, leave_stdout
+from roastcoffea.errors import RoastcoffeaError
+
+FORMATS: Final = ("text", "markdown", "json", "html")
+
+
+@click.command
+@click.argument("runs", nargs=-1, metavar="A B [C]...", required=True)
+@click.option("--all", "everything", is_flag=True, help="Show also what does not differ.")
+@click.option(
+    "--fail-if",
+    multiple=True,
+    metavar="CONDITION",
+    help="A change that is not wanted, such as 'event_rate_core_khz < -10%'; may be given several times.",
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 1, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="Of intervals, verdicts and conditions.",
+)
+@options.choice("--format", "form", among=FORMATS, default="text", help="How to write it.")
+@options.output("File to write instead of the terminal.")
+@options.overwrite()
+def command(
+    *,
+    runs: tuple[str, ...],
+    everything: bool,
+    fail_if: tuple[str, ...],
+    confidence: float,
+    form: str,
+    output: Path | None,
+    overwrite: bool,
+) -> int:
+    """Compare measurements with the first one: what differs, why, and whether repeats can tell.
+
+    Each of A, B, ... is a measurement, a folder of repeats, a quoted pattern such as 'runs/new-*', or a name to which
+    repeats have added a number (runs/new for runs/new-1, runs/new-2). With --fail-if the exit status is 0, 1 where a
+    condition holds with evidence, and 2 where that cannot be told or the input cannot be used. Changes are those
+    from A: in %, else in the metric's unit.
+    """
+    try:
+        from roastcoffea.studies.compare.comparison import compare
+
+        comparison = compare(*runs, fail_if=fail_if, confidence=confidence, folder=options.RUNS_FOLDER)
+        try:
+            comparison.write(output, form, everything=everything, overwrite=overwrite)
+        except BrokenPipeError:
+            leave_stdout()
+    except (RoastcoffeaError, OSError) as error:
+        return fail(str(error), UNUSABLE)
+    except Exception:  # noqa: BLE001  (Python's own status for it is that of a run that got worse)
+        traceback.print_exc()
+        return UNUSABLE
+    return comparison.status
