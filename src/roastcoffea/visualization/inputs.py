@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea import diagnosis
+import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
 from roastcoffea.compat.older import ARGUMENTS, argument_of, with_older
 from roastcoffea.metrics import ByteLedger, Metrics, evaluate
 from roastcoffea.metrics.byte_ledger import branches_of
@@ -21,8 +21,6 @@ from roastcoffea.metrics.sections import sections_of
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run
-
-__all__ = ["PLOT_INPUTS", "diagnosis", "inputs_of", "plot_input"]
 
 Counted = tuple[Numbers, Numbers]
 Ask = Callable[[str], Any]

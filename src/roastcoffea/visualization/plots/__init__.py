@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from roastcoffea.visualization.plots.throughput import *
     from roastcoffea.visualization.plots.workers import *
 else:
+    for module in pkgutil.iter_modules(__path__):  # their order is that of the plots
+        importlib.import_module(f"{__name__}.{module.name}")
     from roastcoffea.visualization.plots.per_task import extract_per_task_metrics
 
-    for module in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{module.name}")
     globals().update({entry.function_name: entry.function for entry in PLOTS.values()})
     __all__ = ["PLOTS", "registered", "extract_per_task_metrics", *(entry.function_name for entry in PLOTS.values())]
