@@ -11,7 +11,7 @@ from handmade import EXPECTED, A, T, empty_run, handmade_run, run_without_tables
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load, load_measurement
 from roastcoffea.metrics import CATALOGUE
-from roastcoffea.metrics.byte_ledger import BRANCH_COLUMNS
+from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.metrics.sections import SECTION_TOTALS
 from roastcoffea.records.chunks import CHUNK_COLUMNS

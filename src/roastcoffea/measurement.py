@@ -21,7 +21,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger, evaluate
 from roastcoffea.metrics import byte_ledger as byte_metrics
 from roastcoffea.metrics import time_ledger as time_metrics
-from roastcoffea.metrics.byte_ledger import BRANCH_COLUMNS, branches_of
+from roastcoffea.metrics.branches import BRANCH_COLUMNS, branches_of
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import (
@@ -78,7 +78,7 @@ TABLES: Final = (
 BREAKDOWNS: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, str], Unit]]] = {
     "byte_ledger": (
         ("dataset", "file", "branch", "endpoint"),
-        {name: meaning for name, (_, meaning) in byte_metrics.MEANINGS.items()},
+        byte_metrics.MEANINGS,
         BYTE,
     ),
     "time_ledger": (("worker", "dataset"), time_metrics.MEANINGS, SECOND),

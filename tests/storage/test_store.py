@@ -30,7 +30,7 @@ from killed_saves import START, Saver, minimal_run, started
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.slots import CLIENT, PAUSED
+from roastcoffea.metrics.phases import CLIENT, PAUSED
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS

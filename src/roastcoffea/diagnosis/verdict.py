@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import root_cause
-from roastcoffea.metrics import slots
-from roastcoffea.metrics import time_ledger as rows
+from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import endpoint
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, fact, metric
 from roastcoffea.metrics.time_ledger import TimeLedger
@@ -82,26 +81,26 @@ ROUNDS_OF_CHUNKS: Final = 3
 """Chunks for each thread that a proposed chunk size leaves at least, so that all threads end together."""
 
 WORDS: Final[Mapping[str, str]] = {
-    rows.COMPUTE: "compute",
-    rows.DECOMPRESS: DECOMPRESSION,
-    rows.INTERPRET: INTERPRETATION,
-    rows.READ: STORAGE,
-    rows.WAIT: WAIT,
-    rows.OPEN: METADATA,
-    rows.CHECKPOINT: CHECKPOINTS,
-    rows.OVERHEAD: SCHEDULER,
-    rows.MERGE: MERGE,
-    rows.BEFORE: PREPROCESSING,
-    rows.OTHERS: OTHER_TASKS,
-    rows.WASTED: FAILURES,
-    slots.TRANSFER: TRANSFER,
-    slots.WORKER: SCHEDULER,
-    slots.ON_THE_WAY: SCHEDULER,
-    slots.PAUSED: MEMORY,
-    slots.QUEUED: SCHEDULER,
-    slots.PLACEMENT: SCHEDULER,
-    slots.TAIL: TAIL,
-    slots.CLIENT: CLIENT,
+    phases.COMPUTE: "compute",
+    phases.DECOMPRESS: DECOMPRESSION,
+    phases.INTERPRET: INTERPRETATION,
+    phases.READ: STORAGE,
+    phases.WAIT: WAIT,
+    phases.OPEN: METADATA,
+    phases.CHECKPOINT: CHECKPOINTS,
+    phases.OVERHEAD: SCHEDULER,
+    phases.MERGE: MERGE,
+    phases.PREPROCESSING: PREPROCESSING,
+    phases.OTHER_TASKS: OTHER_TASKS,
+    phases.FAILED: FAILURES,
+    phases.TRANSFER: TRANSFER,
+    phases.WORKER: SCHEDULER,
+    phases.ON_THE_WAY: SCHEDULER,
+    phases.PAUSED: MEMORY,
+    phases.QUEUED: SCHEDULER,
+    phases.PLACEMENT: SCHEDULER,
+    phases.TAIL: TAIL,
+    phases.CLIENT: CLIENT,
 }
 """Word for each class of the time ledger."""
 
@@ -203,7 +202,7 @@ def shares_interpreter(counted: pa.Table | None) -> bool:
 @metric(
     WORD,
     group=TIME,
-    source=rows.LEDGER,
+    source=TimeLedger.name,
     label="bound by",
     formula="word for the classes of the time ledger that have the most thread time",
 )
@@ -211,7 +210,7 @@ def bound(time_ledger: TimeLedger, counted_chunks: pa.Table | None = None) -> st
     """What the run spent most of its thread time on, in one word."""
     if not time_ledger.total:
         raise NotMeasuredError("no worker was there")
-    words = {**WORDS} | ({rows.READ: WAIT} if shares_interpreter(counted_chunks) else {})
+    words = {**WORDS} | ({phases.READ: WAIT} if shares_interpreter(counted_chunks) else {})
     amounts: dict[str, float] = {}
     for name, word in words.items():
         amounts[word] = amounts.get(word, 0.0) + time_ledger.get(name, 0.0)
@@ -221,7 +220,7 @@ def bound(time_ledger: TimeLedger, counted_chunks: pa.Table | None = None) -> st
     return most
 
 
-@metric(STRUCTURE, group=TIME, source=rows.LEDGER, formula="rows of the time ledger against thresholds")
+@metric(STRUCTURE, group=TIME, source=TimeLedger.name, formula="rows of the time ledger against thresholds")
 def verdict(  # noqa: PLR0917
     run: Run,
     time_ledger: TimeLedger,
@@ -278,7 +277,7 @@ def _taken(seen: Seen, *names: str) -> dict[str, float]:
 
 
 def _storage(seen: Seen) -> Judged:
-    taken = {} if seen.shares_interpreter else _taken(seen, rows.READ)
+    taken = {} if seen.shares_interpreter else _taken(seen, phases.READ)
     return _of_threads(
         seen,
         taken,
@@ -295,7 +294,7 @@ def _of_row(row: str, text: str) -> Callable[[Seen], Judged]:
 
 
 def _metadata(seen: Seen) -> Judged:
-    taken = _taken(seen, rows.OPEN)
+    taken = _taken(seen, phases.OPEN)
 
     def text() -> str:
         opened, first, chunks = sum(taken.values()), _first_openings(seen.counted), _length(seen.counted)
@@ -314,7 +313,7 @@ def _metadata(seen: Seen) -> Judged:
 
 def _wait(seen: Seen) -> Judged:
     shared = seen.shares_interpreter
-    taken = _taken(seen, rows.WAIT, *((rows.READ,) if shared else ()))
+    taken = _taken(seen, phases.WAIT, *((phases.READ,) if shared else ()))
 
     def text() -> str:
         what = "is in process() without CPU" if shared else "is in process() without CPU, and not in reading"
@@ -365,7 +364,7 @@ def _crowded_host(seen: Seen) -> str | None:
 
 
 def _scheduler(seen: Seen) -> Judged:
-    names = (rows.OVERHEAD, slots.WORKER, slots.ON_THE_WAY, slots.QUEUED, slots.PLACEMENT)
+    names = (phases.OVERHEAD, phases.WORKER, phases.ON_THE_WAY, phases.QUEUED, phases.PLACEMENT)
     taken = _taken(seen, *names)
     doing = "the rest of the tasks around process()" if seen.local else "handing out tasks"
 
@@ -378,7 +377,7 @@ def _scheduler(seen: Seen) -> Judged:
 
 
 def _transfer(seen: Seen) -> Judged:
-    taken = _taken(seen, slots.TRANSFER)
+    taken = _taken(seen, phases.TRANSFER)
     return _of_threads(
         seen,
         taken,
@@ -390,7 +389,7 @@ def _transfer(seen: Seen) -> Judged:
 
 
 def _merge(seen: Seen) -> Judged:
-    taken = _with_tail(seen, rows.MERGE, task_records.MERGE)
+    taken = _with_tail(seen, phases.MERGE, task_records.MERGE)
     return _of_threads(
         seen,
         taken,
@@ -402,7 +401,7 @@ def _merge(seen: Seen) -> Judged:
 
 
 def _preprocessing(seen: Seen) -> Judged:
-    taken = _with_tail(seen, rows.BEFORE, task_records.PREPROCESSING)
+    taken = _with_tail(seen, phases.PREPROCESSING, task_records.PREPROCESSING)
     return _of_threads(
         seen,
         taken,
@@ -417,13 +416,13 @@ def _with_tail(seen: Seen, name: str, kind: str) -> dict[str, float]:
     """A class of tasks, and the idle time of the threads that had nothing else to do."""
     taken = _taken(seen, name)
     waited = seen.ledger.tail_of.get(kind, 0.0)
-    return taken | ({f"{slots.TAIL} ({kind})": waited} if waited > 0 else {})
+    return taken | ({f"{phases.TAIL} ({kind})": waited} if waited > 0 else {})
 
 
 def _tail(seen: Seen) -> Judged:
     others = sum(seen.ledger.tail_of.get(kind, 0.0) for kind in (task_records.MERGE, task_records.PREPROCESSING))
-    idle = seen.ledger.get(slots.TAIL, 0.0) - others
-    taken = {slots.TAIL: idle} if idle > 0 else {}
+    idle = seen.ledger.get(phases.TAIL, 0.0) - others
+    taken = {phases.TAIL: idle} if idle > 0 else {}
     return _of_threads(
         seen,
         taken,
@@ -432,27 +431,27 @@ def _tail(seen: Seen) -> Judged:
 
 
 def _memory(seen: Seen) -> Judged:
-    taken = _taken(seen, slots.PAUSED)
+    taken = _taken(seen, phases.PAUSED)
     if seen.spilled > 0:
         taken["spilling"] = seen.spilled
     return Judged(
         taken,
         lambda: (
-            f"workers ran out of memory: {SECOND.text(taken.get(slots.PAUSED, 0.0))} of thread time paused, and moving "
-            f"results to disk and back for {SECOND.text(seen.spilled)}{_by_others(seen)}. Give them more memory, or "
-            "make chunks or outputs smaller"
+            f"workers ran out of memory: {SECOND.text(taken.get(phases.PAUSED, 0.0))} of thread time paused, and "
+            f"moving results to disk and back for {SECOND.text(seen.spilled)}{_by_others(seen)}. Give them more "
+            "memory, or make chunks or outputs smaller"
         ),
     )
 
 
 def _by_others(seen: Seen) -> str:
     """Dask does not tell for whom a worker spills."""
-    return " (with what others did on these workers)" if seen.ledger.get(rows.OTHERS, 0.0) > 0 else ""
+    return " (with what others did on these workers)" if seen.ledger.get(phases.OTHER_TASKS, 0.0) > 0 else ""
 
 
 def _others(seen: Seen) -> Judged:
     # where no Runner was called, these tasks are what was to be measured
-    taken = _taken(seen, rows.OTHERS) if seen.run.calls else {}
+    taken = _taken(seen, phases.OTHER_TASKS) if seen.run.calls else {}
     return _of_threads(
         seen,
         taken,
@@ -464,7 +463,7 @@ def _others(seen: Seen) -> Judged:
 
 
 def _client(seen: Seen) -> Judged:
-    taken = _taken(seen, slots.CLIENT)
+    taken = _taken(seen, phases.CLIENT)
     return _of_threads(
         seen,
         taken,
@@ -506,7 +505,7 @@ def _workers(seen: Seen) -> Judged:
 
 
 def _failures(seen: Seen) -> Judged:
-    taken = _taken(seen, rows.WASTED)
+    taken = _taken(seen, phases.FAILED)
 
     def text() -> str:
         reasons = ", ".join(f"{SECOND.text(seconds)} {reason}" for reason, seconds in seen.ledger.failed.items())
@@ -521,7 +520,7 @@ def _failures(seen: Seen) -> Judged:
 CAUSES: Final[Mapping[str, Callable[[Seen], Judged]]] = {
     STORAGE: _storage,
     DECOMPRESSION: _of_row(
-        rows.DECOMPRESS,
+        phases.DECOMPRESS,
         "decompresses. Store the files with zstd or lz4 instead of lzma or zlib, or read fewer branches",
     ),
     METADATA: _metadata,
@@ -536,12 +535,12 @@ CAUSES: Final[Mapping[str, Callable[[Seen], Judged]]] = {
     WORKERS: _workers,
     FAILURES: _failures,
     INTERPRETATION: _of_row(
-        rows.INTERPRET,
+        phases.INTERPRET,
         "makes arrays of what was read. Read fewer branches, above all of those that are no plain numbers: "
         "`measurement.branches` has their times",
     ),
     CHECKPOINTS: _of_row(
-        rows.CHECKPOINT,
+        phases.CHECKPOINT,
         "loads and saves checkpoints. Make the output smaller, chunks larger, or keep checkpoints in a faster place",
     ),
     OTHER_TASKS: _others,
@@ -636,7 +635,7 @@ def _larger_chunks(seen: Seen, fixed: float) -> str:
     set_size = _set_chunksize(seen)
     if set_size is not None and set_size > 2 * events / chunks:
         return f"Merge files: they have about {_rounded(events / chunks)} events, and chunksize={set_size} is larger"
-    work = (_sum(counted, "wall_seconds") or 0.0) - seen.ledger.get(rows.OPEN, 0.0)
+    work = (_sum(counted, "wall_seconds") or 0.0) - seen.ledger.get(phases.OPEN, 0.0)
     factor = fixed * (1 - TARGET) / (TARGET * work) if work > 0 else float("inf")
     size, purpose = min(
         (factor * events / chunks, f"makes that {FRACTION.text(TARGET)} of a chunk's work"),
@@ -655,7 +654,7 @@ def _set_chunksize(seen: Seen) -> int | None:
 
 
 def _out_of_memory(seen: Seen) -> bool:
-    lost = seen.ledger.get(slots.PAUSED, 0.0) + seen.spilled
+    lost = seen.ledger.get(phases.PAUSED, 0.0) + seen.spilled
     return seen.wall(lost) >= seen.least(MEMORY)
 
 

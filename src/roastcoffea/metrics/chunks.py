@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from roastcoffea.compat.chunk_dicts import MIB, ChunkDict, chunk_dicts
 from roastcoffea.compat.tracking import TrackingData
 from roastcoffea.compat.tracking import tracking_data as tracking_of
-from roastcoffea.metrics.byte_ledger import MEANINGS, ByteLedger
+from roastcoffea.metrics import phases
+from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import CATALOGUE, CHUNKS, PHASES, RAW, Metric, NotMeasuredError, metric
 from roastcoffea.metrics.facts import FAILED, complete_sum, known_sum, measured_values, with_outcome
 from roastcoffea.metrics.ledger import TOTAL
@@ -202,7 +203,7 @@ def _breakdown(attempts: pa.Table, counted: pa.Table) -> dict[str, Any]:
 
 
 def _bytes_of(dataset: str, ledger: ByteLedger | None) -> dict[str, int | None]:
-    names = {TOTAL: "bytes_requested"} | {name: metric_name for name, (metric_name, _) in MEANINGS.items()}
+    names = {TOTAL: "bytes_requested"} | {one.name: one.metric_name for one in phases.BYTE_CLASSES}
     if ledger is None:
         return dict.fromkeys(names.values())
     requests = _of(ledger.requests, dataset)
@@ -216,31 +217,6 @@ def _complete_sum(table: pa.Table, column: str) -> Any:
     return None if table[column].null_count else pc.sum(table[column], min_count=0).as_py()
 
 
-class Phase(NamedTuple):
-    """A part of an attempt's time."""
-
-    name: str
-    meaning: str
-
-    @property
-    def column(self) -> str:
-        """Its column in the table of chunks."""
-        return f"{self.name}_seconds"
-
-
-PHASES_OF_CHUNKS: Final = (
-    Phase("open", "Wall time in which files were opened"),
-    Phase("build", "Wall time in which trees, schemata and events were built, and preloaded branches read"),
-    Phase("read", "Time in process() that waited for storage"),
-    Phase("decompress", "CPU time in process() of decompression, in the chunks' own threads"),
-    Phase("interpret", "CPU time in process() of interpreting baskets, in the chunks' own threads"),
-    Phase("compute", "CPU time in process() of all else, in the chunks' own threads"),
-    Phase("wait", "Other time in process() without CPU: the interpreter's lock, other locks, sleep"),
-    Phase("checkpoint", "Wall time in which checkpoints were loaded and saved"),
-    Phase("result", "Wall time after process(): closing the file, coffea's own metrics"),
-)
-
-
 def _phase(column: str, chunks: pa.Table) -> float:
     unknown = with_outcome(chunks.select(["outcome", column]), (OK,))[column].null_count
     if unknown:
@@ -248,7 +224,7 @@ def _phase(column: str, chunks: pa.Table) -> float:
     return float(known_sum(chunks[column]))
 
 
-for phase in PHASES_OF_CHUNKS:
+for phase in phases.PHASES:
     CATALOGUE.add(
         Metric(
             name=f"chunk_{phase.column}",

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
 from roastcoffea.compat.older import ARGUMENTS, argument_of, with_older
 from roastcoffea.metrics import ByteLedger, Metrics, evaluate
-from roastcoffea.metrics.byte_ledger import branches_of
+from roastcoffea.metrics.branches import branches_of
 from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, NotMeasuredError
-from roastcoffea.metrics.chunks import PHASES_OF_CHUNKS
 from roastcoffea.metrics.evaluator import Evaluator
 from roastcoffea.metrics.facts import clock_offsets, measured_values, reason_of_absence, recorded, with_outcome
+from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.sections import sections_of
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.chunks import CHECKPOINT, OK
@@ -91,7 +91,7 @@ def computed_chunks(chunk_attempts: pa.Table) -> pa.Table:
 @plot_input
 def phased_chunks(run: Run, computed_chunks: pa.Table) -> pa.Table:
     """Attempts of chunks that were computed to the end, of which at least one tells its phases."""
-    columns = [phase.column for phase in PHASES_OF_CHUNKS]
+    columns = [phase.column for phase in PHASES]
     if all(computed_chunks[column].null_count == len(computed_chunks) for column in columns):
         raise NotMeasuredError(run.absent.get(f"chunks.{columns[0]}", "no chunk tells its phases"))
     return computed_chunks

@@ -17,12 +17,11 @@ from roastcoffea.report.page.frame import page
 from roastcoffea.report.sheets import Cell, Column, Picture, Sheet
 from roastcoffea.report.summary import (
     amount_of,
-    byte_sheets,
     datasets,
     heading,
+    ledger_sheets,
     main_numbers,
     problems,
-    time_sheets,
     verdict,
 )
 from roastcoffea.report.tables import not_measured, sheet_of_table
@@ -89,8 +88,8 @@ def _verdict(measured: Measured) -> Iterator[Sheet]:
 def _ledgers(measured: Measured) -> Iterator[Sheet]:
     """Both ledgers beside each other; the reason where there is none."""
     metrics = measured.metrics
-    time, *_ = *time_sheets(metrics), _missing(metrics, "time_ledger")
-    requested, *advice = byte_sheets(metrics) or [_missing(metrics, "byte_ledger")]
+    time, *_ = *ledger_sheets(metrics, "time_ledger"), _missing(metrics, "time_ledger")
+    requested, *advice = ledger_sheets(metrics, "byte_ledger") or [_missing(metrics, "byte_ledger")]
     time = replace(time, title="worker threads x time")
     yield Sheet(beside=True, parts=[time, replace(requested, title="bytes requested from storage", parts=advice)])
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from roastcoffea.metrics import byte_ledger as byte_classes
+from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.studies.branches.study import COLUMNS, SCALING
 from roastcoffea.visualization import draw
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 SIZE: Final = (9.0, 6.8)
 COLOURS: Final[Mapping[str, str]] = {
     "bytes_read": CYCLE[5],
-    "bytes_payload": OF_BYTES[byte_classes.PAYLOAD],
-    "bytes_reread": OF_BYTES[byte_classes.REREAD],
-    "bytes_metadata": OF_BYTES[byte_classes.METADATA],
+    "bytes_payload": OF_BYTES[phases.PAYLOAD],
+    "bytes_reread": OF_BYTES[phases.REREAD],
+    "bytes_metadata": OF_BYTES[phases.METADATA],
     "bytes_uncompressed": CYCLE[4],
     "bytes_results": CYCLE[1],
     "bytes_output": CYCLE[2],

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.byte_ledger import METADATA, PAYLOAD, REREAD
 from roastcoffea.metrics.facts import known_sum
+from roastcoffea.metrics.phases import METADATA, PAYLOAD, REREAD
 from roastcoffea.records.tasks import OK, PROCESSOR
 from roastcoffea.report.terminal import console_for
 from roastcoffea.studies.printed import Printed

@@ -8,8 +8,7 @@ from functools import cached_property, partial
 from statistics import fmean
 from typing import Final
 
-from roastcoffea.metrics import slots
-from roastcoffea.metrics import time_ledger as rows
+from roastcoffea.metrics import phases
 from roastcoffea.studies.compare.factors import (
     AFTER,
     BETWEEN,
@@ -66,7 +65,7 @@ class Pair:
         both = first & second
         if not both or first == second:
             return {}
-        rates = {name: (_rate(self.before, both, name), _rate(self.after, both, name)) for name in rows.PHASES}
+        rates = {name: (_rate(self.before, both, name), _rate(self.after, both, name)) for name in DRIVEN}
         return {name: after / before for name, (before, after) in rates.items() if before and after}
 
     def means(self, amount: Callable[[Observation], float]) -> tuple[float, float]:
@@ -98,6 +97,10 @@ def _known_mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if len(known) == len(values) else None
 
 
+DRIVEN: Final = tuple(name for name in phases.COLUMNS_OF if DRIVERS.get(name) in {EVENTS, BYTES, CHUNKS})
+"""Classes of which it is known for each host how much there was to do."""
+
+
 def _rate(side: Sequence[Observation], hosts: set[str], name: str) -> float | None:
     """Seconds of a class per unit of its volume on some hosts; None where they did too little of it."""
     here = [work for run in side for host, work in run.hosts.items() if host in hosts]
@@ -118,7 +121,7 @@ def _volume_of(work: Work, name: str) -> float:
 def leaves_of(pair: Pair) -> Iterator[Leaf]:
     """All classes of the ledger, some of them in parts."""
     for name in dict.fromkeys(name for run in pair.runs for name in run.time):
-        if name == slots.CLIENT:
+        if name == phases.CLIENT:
             yield from _leaves_of_client(pair)
         elif name in OF_BRANCHES and any(pair.branches):
             yield from _leaves_of_branches(pair, name)
@@ -133,12 +136,12 @@ def _of_class(run: Observation, name: str) -> float:
 def _leaves_of_client(pair: Pair) -> Iterator[Leaf]:
     """Idle time that the client makes, by when it made it; what has no such time is between tasks."""
     for when, cause in (("before", START_UP), ("between", BETWEEN), ("after", AFTER)):
-        yield Leaf(slots.CLIENT, THREADS, *pair.means(partial(_idle_for_client, when=when)), cause=cause)
+        yield Leaf(phases.CLIENT, THREADS, *pair.means(partial(_idle_for_client, when=when)), cause=cause)
 
 
 def _idle_for_client(run: Observation, when: str) -> float:
     if when == "between":
-        return _of_class(run, slots.CLIENT) - sum(run.client_of.get(known, 0.0) for known in ("before", "after"))
+        return _of_class(run, phases.CLIENT) - sum(run.client_of.get(known, 0.0) for known in ("before", "after"))
     return run.client_of.get(when, 0.0)
 
 

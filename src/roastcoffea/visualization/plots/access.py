@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
-from roastcoffea.metrics.byte_ledger import OF_ALL, PAYLOAD, REREAD
+from roastcoffea.metrics.branches import OF_ALL
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import measured_values
+from roastcoffea.metrics.phases import PAYLOAD, REREAD
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import AMBER, BLUE, OF_BYTES
