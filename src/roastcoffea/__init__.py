@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from roastcoffea.measurement import load_measurement as load_measurement
     from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
     from roastcoffea.recording.importers import measurement_from_report as measurement_from_report
-    from roastcoffea.studies.branches.study import branch_study as branch_study
+    from roastcoffea.studies.branches.branch_study import branch_study as branch_study
     from roastcoffea.studies.compare.comparison import compare as compare
     from roastcoffea.studies.compare.scenarios import compare_scenarios as compare_scenarios
     from roastcoffea.studies.scaling.scaling import scaling as scaling
-    from roastcoffea.studies.what_if.prediction import what_if as what_if
+    from roastcoffea.studies.what_if.what_if import what_if as what_if
     from roastcoffea.visualization.plots import *  # noqa: F403  (a list of plots would be one to keep up)
 
 __version__ = "1.0.0.dev0"
@@ -40,7 +40,7 @@ _MODULES: Final = {
     "MissingMetricError": "roastcoffea.errors",
     "RoastcoffeaError": "roastcoffea.errors",
     "TaskMonitor": "roastcoffea.monitor.task_monitor",
-    "branch_study": "roastcoffea.studies.branches.study",
+    "branch_study": "roastcoffea.studies.branches.branch_study",
     "compare": "roastcoffea.studies.compare.comparison",
     "compare_scenarios": "roastcoffea.studies.compare.scenarios",
     "load": "roastcoffea.measurement",
@@ -51,7 +51,7 @@ _MODULES: Final = {
     "track_memory": "roastcoffea.instrument.track",
     "track_metrics": "roastcoffea.instrument.track",
     "track_time": "roastcoffea.instrument.track",
-    "what_if": "roastcoffea.studies.what_if.prediction",
+    "what_if": "roastcoffea.studies.what_if.what_if",
 }
 
 

@@ -10,16 +10,16 @@ from coffea.processor.executor import WorkItem
 
 from roastcoffea.instrument.channels import taken_from
 from roastcoffea.instrument.probe import Probe
-from roastcoffea.log import received, wire
-from roastcoffea.log.received import ReceivedRecords
-from roastcoffea.log.wire import (
+from roastcoffea.log import packing, received
+from roastcoffea.log.packing import (
     BASKET,
     BASKET_BYTES,
-    BASKETS_TOLD,
+    BASKETS_LISTED,
     BRANCHES_HAVE,
     packed_records,
     unpacked_records,
 )
+from roastcoffea.log.received import ReceivedRecords
 
 CALL = {"call": "ours"}
 
@@ -53,7 +53,7 @@ def as_columns(branches: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Branches as the meter gives them."""
     sizes = [row[BASKET_BYTES] for row in branches]
     told = {
-        BASKETS_TOLD: list(map(len, sizes)),
+        BASKETS_LISTED: list(map(len, sizes)),
         BASKET: [3 + place for one in sizes for place in range(len(one))],
         BASKET_BYTES: [size for one in sizes for size in one],
     }
@@ -72,7 +72,7 @@ def test_records_that_are_not_whole_are_told(monkeypatch: pytest.MonkeyPatch) ->
     for damaged in (b"", b"damaged", packed[:-1], packed + b"0", *flipped):
         with pytest.raises(ValueError, match="damaged"):
             unpacked_records(damaged)
-    monkeypatch.setattr(wire, "SEED", 1)
+    monkeypatch.setattr(packing, "SEED", 1)
     with pytest.raises(ValueError, match="another version"):
         unpacked_records(packed)
 
@@ -139,7 +139,7 @@ def test_columns_that_coffea_told_survive_packing(columns: set[str], names: list
 )
 def test_baskets_come_in_order_with_those_between(requested: dict[int, int], sizes: list[int]) -> None:
     reads = as_columns([branch("before", [1, 2], 0.5), branch("none", [], None), branch("Jet_pt", [], 0.5)])
-    reads["baskets"][2] = reads[BASKETS_TOLD][2] = len(requested)
+    reads["baskets"][2] = reads[BASKETS_LISTED][2] = len(requested)
     reads[BASKET] += requested
     reads[BASKET_BYTES] += requested.values()
     home = taken({"id": 1, "branch_reads": reads})

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.collector import MetricsCollector
 from roastcoffea.log import received
-from roastcoffea.log.received import _attempts
+from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
+from roastcoffea.log.received import numbered_attempts
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -20,20 +20,15 @@ from roastcoffea.records.tasks import TASK_COLUMNS
 Rows = list[dict[str, Any]]
 
 
-def collector_of(calls: dict[str, int], kind: str = "dask") -> MetricsCollector:
-    """A collector that saw these Runner calls, with their numbers of chunks."""
-    collector = MetricsCollector()
-    collector._backend.__dict__["kind"] = kind
-    parts = {"processor": "Jets", "executor": "DaskExecutor", "start": 0.0, "stop": 1.0, "outcome": FINISHED}
-    collector._calls = [RunnerCall(id=call, chunks=chunks, **parts) for call, chunks in calls.items()]  # type: ignore[arg-type]
-    return collector
+def calls_of(chunks: dict[str, int]) -> list[RunnerCall]:
+    """Runner calls with their numbers of chunks."""
+    parts: Any = {"processor": "Jets", "executor": "DaskExecutor", "start": 0.0, "stop": 1.0, "outcome": FINISHED}
+    return [RunnerCall(id=call, chunks=number, **parts) for call, number in chunks.items()]
 
 
 def chunk_table(rows: Rows) -> Any:
     """Table of records of chunks, numbered as those that came home are."""
-    table = table_of_rows(CHUNK_COLUMNS, rows)
-    at = table.column_names.index("attempt")
-    return table.set_column(at, table.schema.field(at), [_attempts(table)])
+    return numbered_attempts(table_of_rows(CHUNK_COLUMNS, rows))
 
 
 def random_chunks(draw: random.Random, number: int) -> Rows:
@@ -61,10 +56,10 @@ def test_counts_of_what_lacks_a_record(seed: int) -> None:
         | {"key": str(draw.randrange(size // 2 + 1)), "run_id": draw.choice((None, *range(size)))}
         for _ in range(size)
     ]
-    collector = collector_of({"a": 50, "b": 60})
     chunk_rows = chunk_table(chunks)
-    collector._note_chunks_without_record(chunk_rows, table_of_rows(ASKED_COLUMNS, []))
-    collector._note_attempts_without_record(table_of_rows(TASK_COLUMNS, tasks), chunk_rows)
+    asked = table_of_rows(ASKED_COLUMNS, [])
+    of_chunks = chunks_without_record(calls_of({"a": 50, "b": 60}), chunk_rows, asked, Losses(equal_run_once=True))
+    of_attempts = attempts_without_record(table_of_rows(TASK_COLUMNS, tasks), chunk_rows)
     ended = {(row["call"], row["key"] or row["id"]) for row in chunks if row["outcome"] != "error"}
     ended_of = Counter(call for call, _ in ended)
     recorded = {(row["key"], row["run_id"]) for row in chunks}
@@ -73,10 +68,10 @@ def test_counts_of_what_lacks_a_record(seed: int) -> None:
         for task in tasks
         if task["kind"] == "processor" and (task["key"], task["run_id"]) not in recorded
     )
-    assert [problem.split(" have no")[0] for problem in collector.problems if " have no" in problem] == [
+    assert [problem.split(" have no")[0] for problem in of_chunks] == [
         f"{number - ended_of[call]} of {number} chunks" for call, number in {"a": 50, "b": 60}.items()
     ]
-    assert [problem.split(": the sums")[0] for problem in collector.problems if " attempt(s)" in problem] == [
+    assert [problem.split(": the sums")[0] for problem in of_attempts] == [
         f"{number} attempt(s) of chunks left no record (the task's outcome: {outcome})"
         for outcome, number in lacking.items()
     ]
@@ -111,24 +106,22 @@ DROPPED, REFUSED = "records that were dropped on the scheduler", "entries of the
 
 
 @pytest.mark.parametrize(
-    ("kind", "recorded", "dropped", "refused", "reasons"),
+    ("equal_run_once", "recorded", "dropped", "refused", "reasons"),
     [
-        ("dask", 7, 0, 0, None),
-        ("dask", 4, 0, 0, [f"{EQUAL}: 3"]),
-        ("dask", 6, 5, 5, [f"{EQUAL}: 1"]),
-        ("dask", 2, 0, 0, [f"{EQUAL}: 3", "for an unknown reason: 2"]),
-        ("dask", 1, 1, 0, [f"{EQUAL}: 3", f"{DROPPED}: 1", "for an unknown reason: 2"]),
-        ("dask", 1, 1, 2, [f"{EQUAL}: 3", f"{DROPPED}: 1", f"{REFUSED}: 2"]),
-        ("local", 4, 0, 0, ["for an unknown reason: 3"]),
+        (True, 7, 0, 0, None),
+        (True, 4, 0, 0, [f"{EQUAL}: 3"]),
+        (True, 6, 5, 5, [f"{EQUAL}: 1"]),
+        (True, 2, 0, 0, [f"{EQUAL}: 3", "for an unknown reason: 2"]),
+        (True, 1, 1, 0, [f"{EQUAL}: 3", f"{DROPPED}: 1", "for an unknown reason: 2"]),
+        (True, 1, 1, 2, [f"{EQUAL}: 3", f"{DROPPED}: 1", f"{REFUSED}: 2"]),
+        (False, 4, 0, 0, ["for an unknown reason: 3"]),
     ],
 )
 def test_the_reason_is_said_only_where_it_is_known(
-    kind: str, recorded: int, dropped: int, refused: int, reasons: list[str] | None
+    equal_run_once: bool, recorded: int, dropped: int, refused: int, reasons: list[str] | None
 ) -> None:
-    collector = collector_of({"a": 7}, kind)
-    collector._backend.dropped = {"chunks": dropped, "samples": 9}
-    collector._backend.refused = refused
     rows = [{"id": number, "call": "a", "key": str(number), "outcome": "ok"} for number in range(recorded)]
-    collector._note_chunks_without_record(chunk_table(rows), asked_twice({"x": 3, "y": 2}))
+    losses = Losses(equal_run_once, dropped, refused)
+    lacks = chunks_without_record(calls_of({"a": 7}), chunk_table(rows), asked_twice({"x": 3, "y": 2}), losses)
     expected = f"{7 - recorded} of 7 chunks have no record of their own: "
-    assert collector.problems == ([] if reasons is None else [expected + "; ".join(reasons)])
+    assert list(lacks) == ([] if reasons is None else [expected + "; ".join(reasons)])

@@ -1,8 +1,6 @@
-"""How records travel: the log that the scheduler's plugin keeps and the client drains, and the records of workers.
+"""Records of attempts as opaque bytes: packed by the probe on a worker, unpacked by the client.
 
-The log has packed entries, read in the order of writing. An entry is a kind (one byte), the length of its payload,
-and the payload. Strings that recur are written once and then meant by their number. Formats are text rather than
-`struct.Struct`: this module must survive pickling by value.
+This module must survive pickling by value.
 """
 
 from __future__ import annotations
@@ -24,137 +22,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-ANNOTATION: Final = "roastcoffea"
-"""Annotation of the Dask tasks that belong to a Runner call under a collector."""
-
-METADATA_KEY: Final = "roastcoffea"
-"""Where a chunk's record stands in the metadata of its Dask task."""
-
-HEADER: Final = "<cI"
-HEADER_SIZE: Final = 5
-
-(
-    STRING,
-    TASK,
-    TASK_ERROR,
-    CHUNK,
-    SAMPLE,
-    ARRIVAL,
-    DEPARTURE,
-    PAUSE,
-    PROCESS_CPU,
-    COUNTED,
-    PROBLEM,
-    STATE,
-    VIEWS,
-) = ENTRY_KINDS = tuple(bytes([number]) for number in range(13))
-"""Kinds of entries; each is numbered by its place, so that no two can be the same."""
-
-NO_STRING: Final = 0xFFFFFFFF
-NO_SIZE: Final = -1
-NO_TIME: Final = 0.0
-
-TASK_FIELDS: Final = (
-    ("worker", "I"),
-    ("prefix", "I"),
-    ("type", "I"),
-    ("span", "I"),
-    ("kind", "B"),
-    ("outcome", "B"),
-    ("stolen", "B"),
-    ("start", "d"),
-    ("stop", "d"),
-    ("seen", "d"),
-    ("nbytes", "q"),
-    ("run_id", "q"),
-    ("thread", "Q"),
-    ("runnable", "d"),
-    ("assigned", "d"),
-    ("shift", "f"),
-    ("arrived", "f"),
-    ("ready", "f"),
-    ("seceded", "f"),
-)
-"""Fixed part of a task's entry; the key follows as text, and is empty for a task of another user.
-
-Start and stop are on the worker's clock with Dask's shift, the last three are seconds from the start; NaN is not known.
-"""
-
-STATES: Final = ("released", "waiting", "no-worker", "queued", "processing", "memory", "erred", "forgotten")
-"""States of a task at the scheduler, by their number."""
-
-STATE_FIELDS: Final = (
-    ("task", "Q"),
-    ("state", "B"),
-    ("suspicious", "I"),
-    ("worker", "I"),
-    ("type", "I"),
-    ("nbytes", "q"),
-    ("time", "d"),
-)
-"""A state that a task came to; tasks are numbered from 0, in the order of appearance."""
-
-STATES_HEADER: Final = "<QI"
-"""An entry of states begins with the number of the first task that is new in it, and the length of its rows.
-
-The rows follow, then as JSON the keys of the new tasks.
-"""
-
-ARRIVAL_FIELDS: Final = (
-    ("worker", "I"),
-    ("name", "I"),
-    ("host", "I"),
-    ("time", "d"),
-    ("threads", "q"),
-    ("memory_limit", "q"),
-    ("process", "q"),
-)
-DEPARTURE_FIELDS: Final = (("worker", "I"), ("time", "d"))
-PAUSE_FIELDS: Final = (("worker", "I"), ("time", "d"), ("paused", "B"))
-"""A worker that is paused from that time on, or (0) no longer."""
-
-PROCESS_CPU_FIELDS: Final = (("worker", "I"), ("cpu_seconds", "d"))
-
-COUNTED_FIELDS: Final = (("worker", "I"),)
-"""Fixed part of what Dask counted on a worker that left; [key, amount] of each count follow as compressed JSON."""
-
-TEXT_FIELDS: Final = ("worker", "prefix", "type", "span", "name", "host")
-"""Fields that hold the number of a text."""
-
-SAMPLE_FIELDS: Final = (
-    ("worker", "I"),
-    ("time", "d"),
-    ("last_seen", "d"),
-    ("noted", "f"),
-    ("cpu_percent", "f"),
-    ("memory", "q"),
-    ("processing", "I"),
-    ("executing", "H"),
-    ("nbytes", "q"),
-    ("occupancy", "f"),
-    ("spilled", "q"),
-    ("cpu_seconds", "d"),
-    ("event_loop_seconds", "f"),
-    ("file_descriptors", "i"),
-    ("network_read", "f"),
-    ("network_write", "f"),
-    ("disk_read", "f"),
-    ("disk_write", "f"),
-)
-"""A sample of a worker. A number that was not measured is NaN, an integer is -1.
-
-The scheduler's time is in seconds since it heard of the worker.
-"""
-
-
-def packing(fields: tuple[tuple[str, str], ...]) -> str:
-    """Format for `struct` of these fields."""
-    return "<" + "".join(code for _, code in fields)
-
-
 BRANCHES: Final = "branch_reads"
 SECTIONS: Final = "sections"
-TOLD: Final = "problems"
+PROBLEMS: Final = "problems"
 PREPROCESSING: Final = "preprocessing"
 """What a record holds beside the columns of its own table; the last marks a record of preprocessing.
 
@@ -165,17 +35,17 @@ BRANCH_INTEGERS: Final = ("bytes_payload", "bytes_again", "bytes_uncompressed", 
 BRANCH_SECONDS: Final = ("read_seconds", "decompress_seconds", "interpret_seconds")
 """Numbers of a branch. None is what was not measured."""
 
-BASKETS_TOLD: Final = "baskets_told"
-"""How many of its baskets a branch tells one by one: all, or only the first and the last one."""
+BASKETS_LISTED: Final = "baskets_listed"
+"""How many of its baskets a branch lists: all, or only the first and the last one."""
 
 BASKET: Final = "basket"
 BASKET_BYTES: Final = "basket_bytes"
-"""Numbers and sizes of the baskets that are told, branch by branch."""
+"""Numbers and sizes of the baskets that are listed, branch by branch."""
 
-BRANCHES_HAVE: Final = ("branch", *BRANCH_INTEGERS, *BRANCH_SECONDS, BASKETS_TOLD, BASKET, BASKET_BYTES)
+BRANCHES_HAVE: Final = ("branch", *BRANCH_INTEGERS, *BRANCH_SECONDS, BASKETS_LISTED, BASKET, BASKET_BYTES)
 """Columns of the branches of a record."""
 
-INTEGER_COLUMNS: Final = operator.itemgetter(*BRANCH_INTEGERS, BASKETS_TOLD, BASKET, BASKET_BYTES)
+INTEGER_COLUMNS: Final = operator.itemgetter(*BRANCH_INTEGERS, BASKETS_LISTED, BASKET, BASKET_BYTES)
 SECONDS_COLUMNS: Final = operator.itemgetter(*BRANCH_SECONDS)
 
 SECONDS_PLANES: Final = (1, 2, 3)

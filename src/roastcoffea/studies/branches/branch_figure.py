@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,13 +11,10 @@ from matplotlib.figure import Figure
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.studies.branches.study import COLUMNS, SCALING
+from roastcoffea.studies.branches.growth import COLUMNS, SCALING, Growth
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import CYCLE, GREY, OF_BYTES
 from roastcoffea.visualization.registry import new_figure, own_style
-
-if TYPE_CHECKING:
-    from roastcoffea.studies.branches.study import BranchStudy
 
 SIZE: Final = (9.0, 6.8)
 COLOURS: Final[Mapping[str, str]] = {
@@ -36,7 +33,7 @@ ALWAYS: Final = "bytes_payload"
 OUTPUT: Final = ("bytes_results", "bytes_output")
 
 
-def drawn(study: BranchStudy) -> Figure:
+def drawn(study: Growth) -> Figure:
     """Figure of the four panels."""
     with own_style(), new_figure(SIZE) as figure:
         panels = figure.subplots(2, 2)
@@ -45,28 +42,28 @@ def drawn(study: BranchStudy) -> Figure:
     return figure
 
 
-def _input(ax: Axes, study: BranchStudy) -> None:
+def _input(ax: Axes, study: Growth) -> None:
     _amounts(ax, study, INPUT)
     ax.set_title("Input")
 
 
-def _output(ax: Axes, study: BranchStudy) -> None:
+def _output(ax: Axes, study: Growth) -> None:
     _amounts(ax, study, OUTPUT)
     ax.set_title("Output")
 
 
-def _amounts(ax: Axes, study: BranchStudy, names: Sequence[str]) -> None:
+def _amounts(ax: Axes, study: Growth, names: Sequence[str]) -> None:
     """Draw amounts in bytes against the number of branches."""
-    known = {name: values for name, values in _known(study, names).items() if values.any() or name == ALWAYS}
+    known = {name: values for name, values in study.known(names).items() if values.any() or name == ALWAYS}
     scale = draw.bytes_scale(max((float(values.max()) for values in known.values()), default=1.0))
     _lines(ax, study, {name: values * scale.factor for name, values in known.items()})
     ax.set_ylabel(f"bytes ({scale.unit})")
     _finish(ax)
 
 
-def _growth(ax: Axes, study: BranchStudy) -> None:
+def _growth(ax: Axes, study: Growth) -> None:
     """Draw how many times each amount is that of the first count, beside the number of branches itself."""
-    branches = _floats(study, "branches_read")
+    branches = study.amounts("branches_read")
     ratios = {name: study.ratios[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in SCALING[1:]}
     if branches[0]:
         ax.plot(branches, branches / branches[0], "--", color=GREY, linewidth=1, label="branches")
@@ -76,47 +73,43 @@ def _growth(ax: Axes, study: BranchStudy) -> None:
     _finish(ax)
 
 
-def _against(ax: Axes, study: BranchStudy) -> None:
+def _against(ax: Axes, study: Growth) -> None:
     """Draw output against what was read."""
-    payload = _floats(study, "bytes_payload")
+    payload = study.amounts("bytes_payload")
     name = "bytes_payload" if payload.any() and not np.isnan(payload).any() else "bytes_uncompressed"
-    read = _floats(study, name)
+    read = study.amounts(name)
     across = draw.bytes_scale(float(np.nanmax(read, initial=1.0)))
-    known = _known(study, OUTPUT)
+    known = study.known(OUTPUT)
     up = draw.bytes_scale(max(float(values.max()) for values in known.values()))
     for output, values in known.items():
         correlation = study.correlation(name, output)
-        told = "" if correlation is None else f", correlation {correlation:.2f}"
-        label = f"{COLUMNS[output][0]}{told}"
+        goes = "" if correlation is None else f", correlation {correlation:.2f}"
+        label = f"{COLUMNS[output].label}{goes}"
         ax.plot(read * across.factor, values * up.factor, "o", color=COLOURS[output], markersize=5, label=label)
     ax.set_title("Output against input")
-    ax.set_xlabel(f"{COLUMNS[name][0]} ({across.unit})")
+    ax.set_xlabel(f"{COLUMNS[name].label} ({across.unit})")
     ax.set_ylabel(f"bytes ({up.unit})")
     ax.set_ylim(bottom=0)
     draw.legend(ax)
 
 
-PANELS: Final[tuple[Callable[[Axes, BranchStudy], None], ...]] = (_input, _output, _growth, _against)
+PANELS: Final[tuple[Callable[[Axes, Growth], None], ...]] = (_input, _output, _growth, _against)
 
 
-def _lines(ax: Axes, study: BranchStudy, columns: Mapping[str, Numbers]) -> None:
-    branches = _floats(study, "branches_read")
+def _lines(ax: Axes, study: Growth, columns: Mapping[str, Numbers]) -> None:
+    branches = study.amounts("branches_read")
     # the first are wider, so that lines which lie on each other are seen
     for narrower, (name, values) in enumerate(columns.items()):
         width = 1.2 + 0.5 * (len(columns) - 1 - narrower)
         ax.plot(
-            branches, values, "o-", color=COLOURS[name], markersize=width + 2.5, linewidth=width, label=COLUMNS[name][0]
+            branches,
+            values,
+            "o-",
+            color=COLOURS[name],
+            markersize=width + 2.5,
+            linewidth=width,
+            label=COLUMNS[name].label,
         )
-
-
-def _known(study: BranchStudy, names: Sequence[str]) -> dict[str, Numbers]:
-    """Columns that were measured for every count."""
-    columns = {name: _floats(study, name) for name in names}
-    return {name: values for name, values in columns.items() if not np.isnan(values).any()}
-
-
-def _floats(study: BranchStudy, name: str) -> Numbers:
-    return np.asarray(study.table[name].to_numpy(dtype=np.float64, na_value=np.nan))
 
 
 def _finish(ax: Axes) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from os import PathLike
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import pyarrow.compute as pc
 
 from roastcoffea.collector import MetricsCollector
@@ -17,9 +15,9 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.facts import known_sum
 from roastcoffea.metrics.phases import METADATA, PAYLOAD, REREAD
 from roastcoffea.records.tasks import OK, PROCESSOR
-from roastcoffea.report.terminal import console_for
-from roastcoffea.studies.printed import Printed
-from roastcoffea.studies.sheets import Amount, Sheet, markdown, print_sheets
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import Amount, Column, Sheet
+from roastcoffea.studies.branches.growth import COLUMNS, SCALING, Growth
 from roastcoffea.units import BYTE, COUNT, RATIO, SECOND, Unit, number, three_digits
 
 if TYPE_CHECKING:
@@ -27,23 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COUNTS: Final = (1, 2, 3, 5, 10)
-
-COLUMNS: Final[Mapping[str, tuple[str, Unit, str]]] = {
-    "branches_asked": ("asked", COUNT, "what the processor was made with"),
-    "branches_read": ("branches", COUNT, "different branches that were read, offsets of jagged ones among them"),
-    "bytes_read": ("bytes read", BYTE, "requested by chunks (coffea's bytesread)"),
-    "bytes_payload": ("payload", BYTE, "of these, of baskets, each counted once"),
-    "bytes_reread": ("re-read", BYTE, "of these, of baskets that had been read before"),
-    "bytes_metadata": ("metadata", BYTE, "of these, of headers, keys, trees"),
-    "bytes_uncompressed": ("uncompressed", BYTE, "what was read, after decompression"),
-    "bytes_results": ("results", BYTE, "Dask's nbytes of all chunks' results, as coffea sends them"),
-    "bytes_output": ("output", BYTE, "size of the merged output in memory"),
-    "elapsed_time_seconds": ("wall", SECOND, "wall time"),
-}
-"""Columns of the table: what they are called, their unit and meaning."""
-
-SCALING: Final = ("branches_read", "bytes_read", "bytes_payload", "bytes_uncompressed", "bytes_results", "bytes_output")
-"""Columns whose growth is compared."""
+CORRELATION: Final = Unit("", "{:.2f}".format)
 
 FLAT: Final = 0.05
 """Relative growth up to which an amount is said to stay."""
@@ -54,65 +36,37 @@ LESS: Final = 0.75
 STRAIGHT: Final = 0.9
 """Correlation from which two amounts are said to go together."""
 
-FEWEST_COUNTS: Final = 3
-"""Different counts from which on a correlation says anything: two points always lie on a line."""
-
 
 @dataclass(frozen=True)
-class BranchStudy(Printed):
+class BranchStudy(Growth, Presented):
     """What a branch study found: `table` has a row for each count, `measurements` the runs themselves."""
 
-    table: pd.DataFrame
     measurements: tuple[Measurement, ...]
-
-    @cached_property
-    def ratios(self) -> pd.DataFrame:
-        """How many times each amount is that of the first count; missing where that is 0 or was not measured."""
-        amounts = self.table[list(SCALING)].astype(float)
-        return amounts / amounts.iloc[0].where(amounts.iloc[0] > 0)
-
-    @cached_property
-    def correlations(self) -> dict[str, float | None]:
-        """Correlation of each amount with the number of branches that were read; None where one does not vary."""
-        return {name: self.correlation("branches_read", name) for name in SCALING[1:]}
-
-    def correlation(self, one: str, other: str) -> float | None:
-        """Pearson's correlation of two columns; None of two counts, or where one is unknown or constant."""
-        first, second = (self.table[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in (one, other))
-        few = self.table["branches_asked"].nunique() < FEWEST_COUNTS
-        if few or np.isnan(first).any() or np.isnan(second).any() or not (np.ptp(first) and np.ptp(second)):
-            return None
-        return float(np.corrcoef(first, second)[0, 1])
 
     @property
     def sentence(self) -> str:
         """What the size of outputs can stand for, and what it cannot."""
         name = "bytes_output" if self.table["bytes_results"].isna().any() else "bytes_results"
-        read = "bytes_uncompressed" if not self._grown("bytes_payload") else "bytes_payload"
-        output, payload = self._growth(name), self._growth(read)
+        read = "bytes_uncompressed" if self.growth("bytes_payload") is None else "bytes_payload"
+        output, payload = self.growth(name), self.growth(read)
         if output is None or payload is None:
             return "What output size stands for cannot be told: input or output was not measured for every count."
-        size = f"{COLUMNS[name][0]} ({COLUMNS[name][2]})"
-        told = f"From the first count to the last {COLUMNS[read][0]} grew x{_times(payload)}, {size} x{_times(output)}"
+        size = f"{COLUMNS[name].label} ({COLUMNS[name].meaning})"
+        grown = (
+            f"From the first count to the last {COLUMNS[read].label} grew x{_times(payload)}, {size} x{_times(output)}"
+        )
         together = self.correlation(read, name)
         if abs(output - 1) <= FLAT:
-            return f"{told}: the size of the output says nothing of what was read; it is that of what is filled."
-        if self.table["branches_asked"].nunique() < FEWEST_COUNTS:
-            return f"{told}: whether they go together takes three counts or more."
+            return f"{grown}: the size of the output says nothing of what was read; it is that of what is filled."
+        if self.few:
+            return f"{grown}: whether they go together takes three counts or more."
         if together is None or together < STRAIGHT:
-            return f"{told}, not together: the size of the output stands for nothing that was read."
+            return f"{grown}, not together: the size of the output stands for nothing that was read."
         share = "part of it is fixed, and " if output < payload * LESS else ""
         return (
-            f"{told} (correlation {together:.2f}): {share}output size can stand for how many columns are kept. It is "
+            f"{grown} (correlation {together:.2f}): {share}output size can stand for how many columns are kept. It is "
             "no measure of bytes read from storage, which are compressed, and hold metadata."
         )
-
-    def _growth(self, name: str) -> float | None:
-        last = float(self.ratios[name].iloc[-1])
-        return None if np.isnan(last) else last
-
-    def _grown(self, name: str) -> bool:
-        return self._growth(name) is not None
 
     @property
     def notes(self) -> list[str]:
@@ -120,44 +74,37 @@ class BranchStudy(Printed):
         found = [_embedded(self.table)] if self._all_embedded() else []
         lacking = [name for name in COLUMNS if self.table[name].isna().any()]
         reasons = self.table.attrs["absent"]
-        return found + [f"{COLUMNS[name][0]}: not measured, {reasons[name]}" for name in lacking]
+        return found + [f"{COLUMNS[name].label}: not measured, {reasons[name]}" for name in lacking]
 
     def _all_embedded(self) -> bool:
         """Whether branches were read, and none of their bytes were requested on their own."""
         payload, uncompressed = self.table["bytes_payload"], self.table["bytes_uncompressed"]
         return bool((payload == 0).all() and (uncompressed > 0).any())
 
-    def print(self, file: IO[str] | None = None) -> None:
-        """Print the table, how amounts grow, and what output size stands for."""
-        print_sheets(console_for(file), self._sheets())
-
-    def markdown(self) -> str:
-        """The same in GitHub's Markdown."""
-        return markdown(self._sheets())
-
-    def _sheets(self) -> list[Sheet]:
-        counts = [str(count) for count in self.table["branches_asked"]]
+    def sheets(self) -> list[Sheet]:
+        """The table, how amounts grow, and what output size stands for."""
         shown = [name for name in COLUMNS if name != "branches_asked" and not self.table[name].isna().all()]
-        rows = [[COLUMNS[name][0], *(_cell(COLUMNS[name][1], value) for value in self.table[name])] for name in shown]
-        headers = ["asked for", *counts]
+        known = [name for name in SCALING if self.growth(name) is not None]
+        counts = [Column(name=str(count), unit=COUNT) for count in self.table["branches_asked"]]
         return [
-            Sheet(title="branch study", headers=headers, rows=rows, lines=self.notes),
-            self._growth_sheet(counts),
+            Sheet(
+                title="branch study",
+                columns=[Column(name="asked for"), *counts],
+                rows=[(COLUMNS[name].label, *_cells(self.table[name], COLUMNS[name].unit)) for name in shown],
+                notes=self.notes,
+            ),
+            Sheet(
+                title="growth with the number of branches",
+                columns=[Column(name="growth to"), *counts, Column(name="correlation", unit=CORRELATION)],
+                rows=[
+                    (COLUMNS[name].label, *_cells(self.ratios[name], RATIO), self.correlations.get(name))
+                    for name in known
+                ],
+                notes=[self.sentence],
+            ),
         ]
 
-    def _growth_sheet(self, counts: Sequence[str]) -> Sheet:
-        """Growth from the first count to each, and the correlation with the number of branches."""
-        known = [name for name in SCALING if self._grown(name)]
-        rows = [
-            [
-                COLUMNS[name][0],
-                *(_cell(RATIO, value) for value in self.ratios[name]),
-                _correlation_text(self.correlations.get(name)),
-            ]
-            for name in known
-        ]
-        headers = ["growth to", *counts, "correlation"]
-        return Sheet(title="growth with the number of branches", headers=headers, rows=rows, lines=[self.sentence])
+    markdown = Presented.to_markdown
 
     def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
         """Draw input, output, growth, and output against input, in four panels.
@@ -167,7 +114,7 @@ class BranchStudy(Printed):
         output_path : optional
             File to save the figure to; its suffix (png, pdf, svg) says how.
         """
-        from roastcoffea.studies.branches.pictures import drawn
+        from roastcoffea.studies.branches.branch_figure import drawn
         from roastcoffea.visualization.registry import save
 
         figure = drawn(self)
@@ -269,14 +216,12 @@ def _table(rows: Sequence[Mapping[str, Any]], first: Measurement) -> pd.DataFram
     import pandas as pd
 
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    whole = {name: "Int64" for name, (_, unit, _) in COLUMNS.items() if unit is not SECOND}
-    frame = frame.astype(whole)
+    frame = frame.astype({name: "Int64" for name, column in COLUMNS.items() if column.unit is not SECOND})
     missing, ledger = first.metrics.missing, first.byte_ledger.absent
-    reasons = {name: missing.get(name) or ledger or "as Dask's scheduler alone tells it" for name in COLUMNS}
     frame.attrs = {
-        "columns": {name: f"{meaning} [{unit}]" for name, (_, unit, meaning) in COLUMNS.items()},
-        "units": {name: str(unit) for name, (_, unit, _) in COLUMNS.items()},
-        "absent": reasons,
+        "columns": {name: f"{column.meaning} [{column.unit}]" for name, column in COLUMNS.items()},
+        "units": {name: str(column.unit) for name, column in COLUMNS.items()},
+        "absent": {name: missing.get(name) or ledger or "as Dask's scheduler alone tells it" for name in COLUMNS},
     }
     return frame
 
@@ -284,24 +229,19 @@ def _table(rows: Sequence[Mapping[str, Any]], first: Measurement) -> pd.DataFram
 def _embedded(table: pd.DataFrame) -> str:
     """Why nothing was payload."""
     read, metadata = table["bytes_read"], table["bytes_metadata"]
-    told = (
+    reason = (
         "the payload is 0 B because the baskets of these branches are embedded in the tree's own metadata, as in small "
         "files: they arrive with it, read or not, and their compressed size is not known"
     )
     if read.isna().any() or not (metadata == read).all():
-        return told
+        return reason
     stays = f"stays at {BYTE.text(int(read.iloc[0]))}" if read.nunique() == 1 else "does not follow the branches"
-    return f"{told}; bytesread {stays}: all of it is metadata"
+    return f"{reason}; bytesread {stays}: all of it is metadata"
 
 
-def _cell(unit: Unit, value: Any) -> Amount:
-    import pandas as pd
-
-    return Amount("-") if pd.isna(value) else Amount(unit.text(value), float(value))
-
-
-def _correlation_text(value: float | None) -> Amount:
-    return Amount("-") if value is None else Amount(f"{value:.2f}", value)
+def _cells(values: pd.Series[Any], unit: Unit) -> Iterator[Amount]:
+    known = values.notna()
+    return (Amount(float(value) if is_known else None, unit) for value, is_known in zip(values, known, strict=True))
 
 
 def _times(value: float) -> str:

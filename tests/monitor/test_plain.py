@@ -9,7 +9,7 @@ import dask
 import pytest
 from distributed import Client
 
-from roastcoffea.monitor.task_events import LONGEST_LIST, LONGEST_TEXT, plain
+from roastcoffea.monitor.plain import LONGEST_LIST, LONGEST_TEXT, plain
 from roastcoffea.monitor.task_monitor import TaskMonitor
 
 MOST_BYTES = 4 * LONGEST_TEXT

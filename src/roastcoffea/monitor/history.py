@@ -1,4 +1,4 @@
-"""The client's half of a task monitor: the log of states and views, and the tables made of it."""
+"""The client's side of a monitor's log: states that tasks came to, and tasks as the workers hold them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-from distributed.protocol.pickle import dumps
 
-from roastcoffea.backends.byvalue import ByValue
-from roastcoffea.backends.dask import WORKERS_TIMEOUT, DaskMetricsBackend
-from roastcoffea.backends.worker import WorkerHalf
-from roastcoffea.log.reader import ClusterLog, Layout
-from roastcoffea.log.wire import NO_SIZE, NO_STRING, STATE, STATE_FIELDS, STATES, STATES_HEADER, VIEWS
-from roastcoffea.monitor.task_events import TaskEventsPlugin, WorkerView, send_views
+from roastcoffea.log.kinds import NO_SIZE, NO_STRING, STATE, STATE_FIELDS, STATES, VIEWS
+from roastcoffea.log.layout import Layout
+from roastcoffea.log.reader import ClusterLog
 
-STATE_ROWS: Final = Layout(STATE_FIELDS)
 FORGOTTEN: Final = STATES.index("forgotten")
-STATES_HEADER_SIZE: Final = struct.calcsize(STATES_HEADER)
+STATE_SIZE: Final = struct.calcsize(STATE.packing)
 
 NO_TIMES: Final = {"start": None, "stop": None, "transfer": None, "disk": None, "deserialize": None, "compute": None}
 ACTIONS: Final = {
@@ -77,29 +71,28 @@ class History:
         return remaining
 
 
-class StateLog(ClusterLog):
-    """What a monitor's plugin on the scheduler saw."""
+class TaskLog:
+    """States and views of tasks, of the log of a monitor's plugin."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, log: ClusterLog) -> None:
+        self._texts = log.texts
+        self._clocks = log.attempts.clocks
+        self._layout = Layout(STATE_FIELDS, log.texts)
         self._states = bytearray()
         self._names: list[str | None] = []
         self._views: dict[tuple[str, int], dict[str, Any]] = {}
-        self._readers |= {STATE: self._take_states, VIEWS: self._take_views}
+        log.read_also({STATE: self._take_states, VIEWS: self._take_views})
 
     def _take_states(self, payload: bytes) -> None:
-        first, size = struct.unpack_from(STATES_HEADER, payload)
-        rows = payload[STATES_HEADER_SIZE : STATES_HEADER_SIZE + size]
-        names = json.loads(payload[STATES_HEADER_SIZE + size :])
-        if len(rows) < size or size % STATE_ROWS.size or not all(isinstance(name, str) for name in names):
+        first, size = struct.unpack_from(STATE.packing, payload)
+        rows = payload[STATE_SIZE : STATE_SIZE + size]
+        names = json.loads(payload[STATE_SIZE + size :])
+        if len(rows) < size or size % self._layout.size or not all(isinstance(name, str) for name in names):
             raise ValueError("states of tasks are cut off")
-        found = np.frombuffer(rows, STATE_ROWS.dtype)
+        found = np.frombuffer(rows, self._layout.dtype)
         if len(found) and found["state"].max() >= len(STATES):
             raise LookupError(f"there is no state {found['state'].max()}")
-        for name in ("worker", "type"):
-            numbers = found[name][found[name] != NO_STRING]
-            if len(numbers) and numbers.max() >= len(self._places):
-                raise LookupError(f"there is no text {numbers.max()}")
+        self._layout.check(found)
         self._names += [None] * (first - len(self._names))  # of an entry that could not be read
         self._names += names
         self._states += rows
@@ -114,17 +107,17 @@ class StateLog(ClusterLog):
             view |= row | {"transitions": view["transitions"] + transitions}
 
     def history(self, offset: float) -> History:
-        """States of tasks so far."""
-        rows = self._rows(STATE_ROWS, self._states).copy()
+        """States of tasks so far; `offset` is the scheduler's clock less the client's."""
+        rows = self._layout.rows(self._states).copy()
         rows["time"] -= offset
         named = np.array([*(name is not None for name in self._names), False])
         rows = rows[named[np.minimum(rows["task"], len(self._names))]]
         names = [name or "" for name in self._names]
-        return History(rows[np.argsort(rows["time"], kind="stable")], names, list(self._texts))
+        return History(rows[np.argsort(rows["time"], kind="stable")], names, list(self._texts.known))
 
     def views(self, offset: float) -> list[dict[str, Any]]:
         """Tasks as workers held them, with times on the client's clock; a task that came anew is there anew."""
-        clocks = self._clock_of_workers()
+        clocks = self._clocks()
         return [
             timed_view(view, float(np.nan_to_num(clocks.get(worker, 0.0))) + offset)
             for (worker, _), view in self._views.items()
@@ -151,59 +144,3 @@ def timing(spans: list[dict[str, Any]]) -> dict[str, float | None]:
         if name == "compute":
             times |= {"start": span["start"], "stop": span["stop"]}
     return times
-
-
-class MonitorBackend(DaskMetricsBackend):
-    """Sees the tasks of the cluster that a client is connected to.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        A synchronous client.
-    worker_view : bool
-        Whether the workers tell how they hold the tasks.
-    """
-
-    log: StateLog
-
-    def __init__(self, client: Any, worker_view: bool) -> None:
-        super().__init__(client)
-        self._worker_view = worker_view
-
-    def _new_log(self) -> StateLog:
-        return StateLog()
-
-    def history(self) -> History:
-        """States of tasks so far."""
-        with self._draining:
-            return self.log.history(self.clock_offset)
-
-    def views(self) -> list[dict[str, Any]]:
-        """Tasks as workers held them."""
-        with self._draining:
-            return self.log.views(self.clock_offset)
-
-    def tasks(self) -> pa.Table:
-        """Finished attempts of tasks so far."""
-        with self._draining:
-            return super().tasks()
-
-    def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers that were there between start and stop."""
-        with self._draining:
-            return super().lifetimes(start, stop)
-
-    def _scheduler_half(self, interval: float | None, span: str | None) -> TaskEventsPlugin:
-        views = bytes(dumps(ByValue(send_views))) if self._worker_view else None
-        return TaskEventsPlugin(self.name, self.client.id, views, self.token)
-
-    def _worker_half(self, carried: bytes | None) -> WorkerHalf:
-        return (WorkerView if self._worker_view else WorkerHalf)(self.name, self.token, carried)
-
-    def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:
-        self._learn_environment(answer)
-        if answer["silent"]:
-            self._note(
-                f"{len(answer['silent'])} worker(s) did not answer within {WORKERS_TIMEOUT:g} s at the end "
-                f"({', '.join(answer['silent'][:5])}): what they were doing then is not known"
-            )
