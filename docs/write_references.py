@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from roastcoffea.compat.older import run_without_records
 from roastcoffea.measurement import BREAKDOWNS, TABLES, Measurement
 from roastcoffea.metrics.time_ledger import MEANINGS
 from roastcoffea.monitor import joined, tables
@@ -14,7 +15,6 @@ from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.records.columns import Column
 from roastcoffea.report.exports.tables import METRIC_COLUMNS
 from roastcoffea.visualization import plots
-from roastcoffea.visualization.material import run_without_records
 
 PAGES = Path(__file__).parent
 

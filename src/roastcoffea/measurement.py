@@ -393,12 +393,9 @@ class Measurement:
         ValueError
             If there is no such plot, or what it draws was not measured.
         """
-        from roastcoffea.visualization import plots
-        from roastcoffea.visualization.registry import registered
+        from roastcoffea.visualization.plots import registered
 
-        function = getattr(plots, registered(name).function_name)
-        drawn: tuple[Figure, Axes] = function(self, ax=ax, title=title, figsize=figsize, output_path=output_path)
-        return drawn
+        return registered(name).function(self, ax=ax, title=title, figsize=figsize, output_path=output_path)
 
     def _derived(self, what: str, derive: Callable[[Run], pa.Table | None], columns: Sequence[Column]) -> pd.DataFrame:
         """Frame of what is made of the run; empty, with the reason, where it cannot be made."""

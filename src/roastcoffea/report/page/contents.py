@@ -26,7 +26,7 @@ from roastcoffea.report.summary import (
 from roastcoffea.report.tables import not_measured, sheet_of_table
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND
-from roastcoffea.visualization.material import Material
+from roastcoffea.visualization.inputs import inputs_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ def write_page(measured: Measured, path: Path, *, every_task: bool = False, over
 
 def page_of(measured: Measured, *, every_task: bool = False) -> str:
     """The page of a run."""
-    drawn = charts(Material.of(measured), every_task=every_task)
+    drawn = charts(inputs_of(measured), every_task=every_task)
     over_time = Sheet(title="over time", pictures=[Picture(CONTROLS)], parts=drawn.sheets)
     sections = [Sheet(title=title, parts=list(parts(measured))) for title, parts in SECTIONS.items()]
     sections.insert(2, over_time)
