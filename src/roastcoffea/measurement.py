@@ -299,12 +299,9 @@ class Measurement:
         ValueError
             If there is no such plot, or what it draws was not measured.
         """
-        from roastcoffea.visualization import plots
-        from roastcoffea.visualization.registry import registered
+        from roastcoffea.visualization.plots import registered
 
-        function = getattr(plots, registered(name).function_name)
-        drawn: tuple[Figure, Axes] = function(self, ax=ax, title=title, figsize=figsize, output_path=output_path)
-        return drawn
+        return registered(name).function(self, ax=ax, title=title, figsize=figsize, output_path=output_path)
 
 
 def load(path: str | PathLike[str]) -> Measurement:
