@@ -16,7 +16,6 @@ LARGE_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
 SECONDS_PER_MINUTE: Final = 60
 SECONDS_PER_HOUR: Final = 3600
 SECONDS_PER_DAY: Final = 86400
-BYTES_PER_MEBIBYTE: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from roastcoffea.compat.chunk_dicts import MIB
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.run import FINISHED, Environment, Run
 from roastcoffea.records.workers import SAMPLE_COLUMNS
 from roastcoffea.storage.reading import content_of, reading
-from roastcoffea.units import BYTES_PER_MEBIBYTE
 
 FORMAT: Final = "roastcoffea_measurement_v1"
 METADATA_FILE: Final = "metadata.json"
@@ -158,7 +158,7 @@ def _chunk(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bytes(mebibytes: float | None) -> int | None:
     """Memory of a process in bytes; None for 0, which no process can have."""
-    return round(mebibytes * BYTES_PER_MEBIBYTE) if mebibytes else None
+    return round(mebibytes * MIB) if mebibytes else None
 
 
 def _samples(series: Mapping[str, Any]) -> list[dict[str, Any]]:
