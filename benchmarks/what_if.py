@@ -25,7 +25,7 @@ from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.replay.cluster import Cluster, Load, replayed
 from roastcoffea.replay.inputs import Costs
-from roastcoffea.studies.what_if.prediction import what_if
+from roastcoffea.studies.what_if.what_if import what_if
 
 RECORDED: Final = 2
 """Worker processes of the recorded runs, one thread each."""

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from roastcoffea.measurement import BREAKDOWNS, TABLES, Measurement
+from roastcoffea.compat.older import run_without_records
+from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.time_ledger import MEANINGS
-from roastcoffea.monitor import task_monitor as monitor
+from roastcoffea.monitor import joined, tables
 from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.records.columns import Column
 from roastcoffea.report.exports.tables import METRIC_COLUMNS
+from roastcoffea.report.frames import BREAKDOWNS, TABLES
 from roastcoffea.visualization import plots
-from roastcoffea.visualization.material import run_without_records
 
 PAGES = Path(__file__).parent
 
@@ -150,12 +151,12 @@ def over_time() -> Iterator[tuple[str, str, str | None]]:
 def of_monitor() -> Iterator[Described]:
     """Tables of a task monitor."""
     own = "TaskMonitor"
-    yield of_columns("`monitor.to_dataframe()`", f"Of a `{own}`: a row for each task.", monitor.MONITOR_COLUMNS)
-    yield of_columns("`monitor.per_worker()`", summary(TaskMonitor.per_worker), monitor.WORKER_COLUMNS)
-    yield of_columns("`monitor.joined(measurement)`", summary(TaskMonitor.joined), monitor.JOINED_COLUMNS)
+    yield of_columns("`monitor.to_dataframe()`", f"Of a `{own}`: a row for each task.", tables.MONITOR_COLUMNS)
+    yield of_columns("`monitor.per_worker()`", summary(TaskMonitor.per_worker), tables.WORKER_COLUMNS)
+    yield of_columns("`monitor.joined(measurement)`", summary(TaskMonitor.joined), joined.JOINED_COLUMNS)
     compared = "`monitor.compare_with_report(report, measurement)`"
-    yield of_columns(f"{compared}`.chunks`", "A row for each chunk that gave a result.", monitor.COMPARED_COLUMNS)
-    yield of_columns(f"{compared}`.totals`", "A row for each quantity.", monitor.TOTAL_COLUMNS)
+    yield of_columns(f"{compared}`.chunks`", "A row for each chunk that gave a result.", joined.COMPARED_COLUMNS)
+    yield of_columns(f"{compared}`.totals`", "A row for each quantity.", joined.TOTAL_COLUMNS)
 
 
 def of_columns(name: str, rows: str, columns: Iterable[Column]) -> Described:

@@ -22,6 +22,7 @@ from distributed import Client, LocalCluster
 
 from roastcoffea import collector as collector_module
 from roastcoffea.backends.dask import DaskMetricsBackend
+from roastcoffea.backends.deployment import Deployment
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
@@ -227,7 +228,7 @@ PARTS = (
     (collector_module, "Environment"),
     (MetricsCollector, "_seen"),
     (MetricsCollector, "_reasons_against_chunks"),
-    (MetricsCollector, "_note_attempts_without_record"),
+    (collector_module, "attempts_without_record"),
 )
 """What leaving a collector consists of."""
 
@@ -293,7 +294,7 @@ def blocked_scheduler(client: Any) -> Iterator[None]:
 
 
 def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 0.5)
+    monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 0.5)
     with ExitStack() as stack, MetricsCollector(client) as collector:
         futures = client.map(str, range(500), pure=False)
         client.gather(futures)
@@ -306,9 +307,9 @@ def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch
 
 
 def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    too_late, drain = threading.Event(), DaskMetricsBackend.drain
+    too_late, drain = threading.Event(), Deployment.drain
 
-    def noted(self: DaskMetricsBackend) -> None:
+    def noted(self: Deployment) -> None:
         in_vain = BLOCKED.is_set()
         try:
             drain(self)
@@ -318,8 +319,8 @@ def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, mon
 
     with MetricsCollector(client) as collector:
         client.gather(client.map(str, range(500), pure=False))
-        monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 0.3)
-        monkeypatch.setattr(DaskMetricsBackend, "drain", noted)
+        monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 0.3)
+        monkeypatch.setattr(Deployment, "drain", noted)
         with blocked_scheduler(client):
             assert too_late.wait(60)
         monkeypatch.undo()

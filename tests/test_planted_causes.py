@@ -22,7 +22,7 @@ from stored import served
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.diagnosis.verdict import LEAST
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics import slots
+from roastcoffea.metrics import phases
 
 pytestmark = pytest.mark.slow
 
@@ -263,4 +263,4 @@ def test_a_row_that_is_taken_away_changes_the_certificate(client: Any, folder: P
     assert run.tasks is not None
     kept = run.tasks.filter(np.arange(len(run.tasks)) != run.tasks["kind"].to_pylist().index("processor"))
     assert not Measurement(dataclasses.replace(run, tasks=kept)).time_ledger.certificate.complete
-    assert slots.TAIL in Measurement(run).time_ledger
+    assert phases.TAIL in Measurement(run).time_ledger

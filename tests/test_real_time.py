@@ -20,8 +20,8 @@ from distributed import Client, LocalCluster
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.ledger import RESIDUAL
-from roastcoffea.metrics.slots import CLIENT, PAUSED, TAIL
-from roastcoffea.metrics.time_ledger import BUSY, TimeLedger
+from roastcoffea.metrics.phases import BUSY, CLIENT, PAUSED, TAIL
+from roastcoffea.metrics.time_ledger import TimeLedger
 
 EVENTS = 16_000
 """Events of the sample."""

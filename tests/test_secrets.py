@@ -30,15 +30,15 @@ from stored import REFUSED, CountingServer, served, write_tree
 
 import roastcoffea
 from roastcoffea import MetricsCollector, TaskMonitor, redaction
-from roastcoffea.backends.scheduler import LONGEST_TEXT
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument import hook
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
 from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.writer import LONGEST_TEXT
 from roastcoffea.measurement import Measurement
-from roastcoffea.monitor import task_events
+from roastcoffea.monitor import views
 from roastcoffea.recording.auto import record
 from roastcoffea.records.tasks import ERROR
 from roastcoffea.redaction import MASK, add_pattern
@@ -317,13 +317,13 @@ def test_what_the_client_is_told_knows_the_users_patterns(monkeypatch: pytest.Mo
     add_pattern("ticket", r"TGT-\w+")
     log = ClusterLog()
     log.feed(entries)
-    assert log.tasks(0.0)["error"].to_pylist() == [MASK]
+    assert log.attempts.table(0.0)["error"].to_pylist() == [MASK]
 
 
 def test_notes_and_reasons_are_without_secrets(own_patterns: None) -> None:
     with MetricsCollector() as collector:
         collector.chunks_unseen(f"no way to root://u:{ROOT_URL}@h with {TICKET}")
-        collector._backend._note(f"token={OPTIONS} {TICKET}")
+        collector.note(f"token={OPTIONS} {TICKET}")
         item = SimpleNamespace(dataset=NAME, filename=f"{NAME}/f.root", treename=f"Events?token={OPTIONS}")
         collector.items_asked("call", [item])
     run = collector.measurement.run
@@ -342,11 +342,11 @@ def test_a_monitor_has_no_secrets_in_its_problems(client: Client, own_patterns: 
 
 
 def test_a_view_of_a_task_has_no_secrets_in_its_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_events, "READERS", {})
+    monkeypatch.setattr(views, "READERS", {})
     metadata = {"token": OPTIONS, "url": f"root://u:{ROOT_URL}@h//f"}
     task = SimpleNamespace(key="a", metadata=metadata, startstops=[])
     worker = SimpleNamespace(state=SimpleNamespace(threads={}), scheduler_delay=0.0)
-    found = task_events.described(worker, task, "monitor")
+    found = views.view_of(worker, task, "monitor")
     assert found["metadata"] == {"token": MASK, "url": f"root://{MASK}@h//f"}
 
 

@@ -7,49 +7,33 @@ import math
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from roastcoffea.backends.base import AbstractMetricsBackend
-from roastcoffea.backends.dask import DaskMetricsBackend
-from roastcoffea.backends.local import LocalMetricsBackend
+from roastcoffea.backends.registry import backend_for
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.interrupts import exit_in_any_case, uninterrupted
-from roastcoffea.log.received import row_codes
+from roastcoffea.log.asked import AskedItems
+from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.checks import checked, with_report
-from roastcoffea.records.arrow import arrow_schema
-from roastcoffea.records.asked import ASKED_COLUMNS
-from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
-from roastcoffea.records.tasks import PROCESSOR
-from roastcoffea.redaction import redacted, redacted_each, redacted_values
+from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.report.live import LiveLine, Progress
 
 VERSIONS_OF = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
 TABLES = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes", "pauses")
 FROM_CHUNKS = ("branch_reads", "sections")
 """Tables that hold parts of the records of chunks."""
-
-ATTEMPT = ["key", "run_id"]
-"""What identifies an attempt of a Dask task."""
-
-NO_RUN = -(2**63)
-"""Stands for a run_id that is not known."""
-
-EQUAL_CHUNKS = "equal to another chunk (a file that is listed twice), one task for Dask, twice in coffea's report"
 
 OLD_OUTPUT_KEY = "__roastcoffea_metrics__"
 
@@ -106,11 +90,10 @@ class MetricsCollector:
         self.processor_instance = processor_instance
         self.problems: list[str] = []
         self._interval = _checked_interval(worker_tracking_interval) if track_workers else None
-        self._backend = _backend(client, backend)
+        self._backend = backend_for(backend, client, carried=Probe)
         self._span = RunSpan("roastcoffea", self._backend.name)
         self._calls: list[RunnerCall] = []
-        self._asked: list[pa.Table] = [arrow_schema(ASKED_COLUMNS).empty_table()]
-        self._chunks_asked = self._files_asked = 0
+        self._asked = AskedItems()
         self._began_calls: list[str] = []
         self._items_unseen = False
         self._chunks_unseen: str | None = None
@@ -189,9 +172,9 @@ class MetricsCollector:
         tally = self._backend.received.tally
         return Progress(
             chunks=tally.chunks,
-            chunks_asked=self._chunks_asked,
+            chunks_asked=self._asked.chunks,
             files=tally.files,
-            files_asked=self._files_asked,
+            files_asked=self._asked.files,
             failed=tally.failed,
             events=tally.events,
             bytes=tally.bytes,
@@ -224,11 +207,7 @@ class MetricsCollector:
 
     def out_of_reach(self, executor: Any) -> str | None:
         """Why what runs on this executor is no part of what the collector sees; None where it is."""
-        if self._backend.reaches(executor):
-            return None
-        if self._backend.kind == "local":
-            return "it runs on a Dask cluster, whose client the collector must be given: MetricsCollector(client)"
-        return "it does not run on the cluster of the collector's client"
+        return None if self._backend.reaches(executor) else self._backend.elsewhere
 
     def records_came(self, records: bytes) -> None:
         """Take packed records that did not come through a scheduler."""
@@ -246,7 +225,7 @@ class MetricsCollector:
         """Learn the identity of a Runner call that begins, and its executor."""
         self._began_calls.append(call)
         with reported(self.note, "the size of the executor is not known", Exception):
-            self._backend.saw_executor(executor)
+            self._backend.learn_executor(executor)
 
     def chunks_unseen(self, reason: str) -> None:
         """Learn why the chunks of a Runner call are not recorded."""
@@ -255,25 +234,9 @@ class MetricsCollector:
 
     def items_asked(self, call: str, items: Sequence[Any]) -> None:
         """Learn what a Runner call asked for: files for preprocessing, or chunks."""
-        uuids = [getattr(item, "fileuuid", None) for item in items]
-        chunks = sum(hasattr(item, "entrystart") for item in items)
-        self._chunks_asked += chunks
-        self._files_asked += len(items) - chunks
-        files = [str(item.filename) for item in items]
-        clean_files = redacted_each(files)
-        merged = len(set(files)) - len(set(clean_files))
+        merged = self._asked.add(call, items)
         if merged:
             self.note(f"{merged} file(s) differ from others only in what is masked in their names, and count as one")
-        columns = {
-            "call": [call] * len(items),
-            "dataset": redacted_each(str(item.dataset) for item in items),
-            "file": clean_files,
-            "tree": redacted_each(None if item.treename is None else str(item.treename) for item in items),
-            "uuid": [None if uuid is None else uuid.hex() for uuid in uuids],
-            "entry_start": [getattr(item, "entrystart", None) for item in items],
-            "entry_stop": [getattr(item, "entrystop", None) for item in items],
-        }
-        self._asked.append(pa.table(columns, schema=arrow_schema(ASKED_COLUMNS)))
 
     def items_unseen(self) -> None:
         """Learn that it is not known what a Runner call asked for."""
@@ -302,7 +265,7 @@ class MetricsCollector:
         if not self._backend.was_open:
             absent = dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not seen")
             return self._run(start, stop, error, {}, absent)
-        tables: dict[str, Any] = {"asked": pa.concat_tables(self._asked)}
+        tables: dict[str, Any] = {"asked": self._asked.table()}
         absent = {}
         for name in TABLES:
             with reported(self.note, f"the records of {name} could not be read", Exception):
@@ -317,15 +280,16 @@ class MetricsCollector:
         with reported(self.note, "records of chunks and tasks could not be compared", Exception):
             absent |= self._reasons_against_chunks(tables["chunks"], tables["asked"])
             if tables.get("tasks") is not None:
-                self._note_attempts_without_record(tables["tasks"], tables["chunks"])
+                for lack in attempts_without_record(tables["tasks"], tables["chunks"]):
+                    self.note(lack)
         return self._run(start, stop, error, tables, absent)
 
     def _table(self, name: str, start: float, stop: float, chunks: pa.Table | None) -> pa.Table | None:
         backend = self._backend
         if name == "chunks":
-            backend.saw_chunks(backend.received.preprocessing())
+            backend.learn_chunks(backend.received.preprocessing())
             chunks = backend.received.chunks(set(self._began_calls))
-            backend.saw_chunks(chunks)
+            backend.learn_chunks(chunks)
             return chunks
         if name in FROM_CHUNKS:
             return None if chunks is None else getattr(backend.received, name)(chunks)
@@ -346,40 +310,11 @@ class MetricsCollector:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), self._chunks_unseen)
         if not self._calls:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was seen")
-        self._note_chunks_without_record(chunks, asked)
+        backend = self._backend
+        losses = Losses(backend.merges_equal_chunks, backend.dropped.get("chunks", 0), backend.refused)
+        for lack in chunks_without_record(self._calls, chunks, asked, losses):
+            self.note(lack)
         return {}
-
-    def _note_chunks_without_record(self, chunks: pa.Table, asked: pa.Table) -> None:
-        recorded = _ended_chunks(chunks)
-        for call in self._calls:
-            lacking = (call.chunks or 0) - recorded.get(call.id, 0)
-            if call.outcome == FINISHED and lacking > 0:
-                equal = min(lacking, _equal_chunks(asked, call.id)) if self._backend.kind == "dask" else 0
-                self.note(
-                    f"{lacking} of {call.chunks} chunks have no record of their own: "
-                    f"{'; '.join(self._reasons_for_lack(equal, lacking - equal))}"
-                )
-
-    def _reasons_for_lack(self, equal: int, others: int) -> Iterator[str]:
-        """Why chunks have no record: those that are equal to another one, and the others."""
-        if equal:
-            yield f"{EQUAL_CHUNKS}: {equal}"
-        dropped, refused = self._backend.dropped.get("chunks", 0), self._backend.refused
-        if others and dropped:
-            yield f"records that were dropped on the scheduler: {dropped}"
-        if others and refused:
-            yield f"entries of the scheduler's log that were refused: {refused}"
-        if others > dropped + refused:
-            yield f"for an unknown reason: {others - dropped - refused}"
-
-    def _note_attempts_without_record(self, tasks: pa.Table, chunks: pa.Table) -> None:
-        attempts = tasks.select([*ATTEMPT, "outcome"]).filter(pc.equal(tasks["kind"], PROCESSOR))
-        lacking = attempts["outcome"].filter(pa.array(~_are_recorded(attempts, chunks.select(ATTEMPT))))
-        for count in lacking.value_counts().to_pylist():
-            self.note(
-                f"{count['counts']} attempt(s) of chunks left no record (the task's outcome: {count['values']}): "
-                "the sums over chunks lack what they used"
-            )
 
     def _run(
         self,
@@ -501,64 +436,6 @@ class MetricsCollector:
         """Take what older versions left in an output out of it, in place."""
         if isinstance(output, dict):
             output.pop(OLD_OUTPUT_KEY, None)
-
-
-def _ended_chunks(chunks: pa.Table) -> dict[str, int]:
-    """Number of chunks that have a record of their end, by Runner call; attempts of one task are one chunk."""
-    ended = pc.fill_null(pc.not_equal(chunks["outcome"], ERROR), True)
-    counts = {row["values"]: row["counts"] for row in chunks["call"].filter(ended).value_counts().to_pylist()}
-    tried_again = chunks["key"].filter(pc.greater(chunks["attempt"], 1)).drop_null()
-    if len(tried_again):
-        of_these = pc.is_in(chunks["key"], tried_again.combine_chunks())
-        again = chunks.select(["call", "key"]).filter(pc.and_(ended, of_these)).group_by("call")
-        for row in again.aggregate([("key", "count"), ("key", "count_distinct")]).to_pylist():
-            counts[row["call"]] -= row["key_count"] - row["key_count_distinct"]
-    return counts
-
-
-def _equal_chunks(asked: pa.Table, call: str) -> int:
-    """How many of the chunks that a Runner call asked for equal another one of it."""
-    chunks = asked.filter(pc.and_(pc.equal(asked["call"], call), pc.is_valid(asked["entry_start"])))
-    codes = row_codes(chunks.select(["file", "entry_start"]))
-    in_order = np.sort(codes)
-    # most chunks can be told from all others by file and entry alone
-    alike = chunks.filter(pa.array(np.isin(codes, in_order[1:][in_order[1:] == in_order[:-1]])))
-    return len(alike) - len(alike.group_by(alike.column_names, use_threads=False).aggregate([]))
-
-
-def _are_recorded(attempts: pa.Table, records: pa.Table) -> npt.NDArray[np.bool_]:
-    """For each attempt of a task, whether a record has its key and run_id; null equals null."""
-    if not len(records):
-        return np.zeros(len(attempts), np.bool_)
-    wanted, known = (pc.fill_null(table["run_id"], NO_RUN).to_numpy() for table in (attempts, records))
-    order = np.argsort(known)
-    first = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
-    same_key = pc.equal(attempts["key"], records["key"].combine_chunks().take(pa.array(first)))
-    recorded: npt.NDArray[np.bool_] = (known[first] == wanted) & pc.fill_null(same_key, False).to_numpy()
-    # nearly always one record has the run_id; the others are compared as a whole
-    others = np.flatnonzero(~recorded)
-    if len(others):
-        near = records.filter(pa.array(np.isin(known, wanted[others])))
-        recorded[others] = _are_among(attempts.select(ATTEMPT).take(pa.array(others)), near)
-    return recorded
-
-
-def _are_among(rows: pa.Table, others: pa.Table) -> npt.NDArray[np.bool_]:
-    """For each row, whether another table has it; null equals null."""
-    codes = row_codes(pa.concat_tables([rows, others]))
-    return np.isin(codes[: len(rows)], codes[len(rows) :])
-
-
-def _backend(client: Any, backend: str | None) -> AbstractMetricsBackend:
-    if backend not in (None, "dask", "local"):
-        text = f'unknown backend {backend!r}; there are "dask" and "local"'
-        raise ValueError(text)
-    if backend == "local" or (backend is None and client is None):
-        return LocalMetricsBackend()
-    if client is None:
-        text = 'the backend "dask" needs a distributed.Client: MetricsCollector(client)'
-        raise ValueError(text)
-    return DaskMetricsBackend(client, carried=Probe)
 
 
 def _checked_interval(interval: float) -> float:

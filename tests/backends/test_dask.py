@@ -20,7 +20,8 @@ from conftest import wait_until
 from distributed import Client
 
 from roastcoffea.backends.base import AbstractMetricsBackend
-from roastcoffea.backends.dask import DaskMetricsBackend, NoAnswerError
+from roastcoffea.backends.connection import Connection, NoAnswerError
+from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
 from roastcoffea.errors import RoastcoffeaError
 
@@ -129,8 +130,8 @@ def test_a_scheduler_that_is_gone_gives_no_answer(
 ) -> None:
     cluster = command_line_cluster(workers=0, path=str(Path(analyses.__file__).parent))
     client = Client(scheduler_file=str(cluster.file))
-    backend = DaskMetricsBackend(client)
-    monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 0.5)
+    connection = Connection(client)
+    monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 0.5)
     end = partial(getattr(Gone, how), client, cluster)
     if meanwhile:
         ending = threading.Timer(0.2, end)
@@ -138,7 +139,7 @@ def test_a_scheduler_that_is_gone_gives_no_answer(
     else:
         end()
     with pytest.raises(NoAnswerError, match="the connection to the cluster was lost"):
-        backend._on_scheduler(analyses.wait_long)
+        connection.answer(analyses.wait_long, {})
     if meanwhile:
         ending.join()
     cluster.processes[0].kill()
@@ -148,17 +149,17 @@ def test_a_scheduler_that_is_gone_gives_no_answer(
 LOOP_STOPPED = """
 import os, sys, threading
 from distributed import Client
-from roastcoffea.backends import dask
+from roastcoffea.backends import connection
 from analyses import wait_long
 
-dask.SCHEDULER_TIMEOUT = 0.5
+connection.SCHEDULER_TIMEOUT = 0.5
 client = Client(sys.argv[1])
-backend, loop = dask.DaskMetricsBackend(client), client.loop.asyncio_loop
+scheduler, loop = connection.Connection(client), client.loop.asyncio_loop
 threading.Timer(0.2, loop.call_soon_threadsafe, [loop.stop]).start()
 for _ in range(2):
     try:
-        backend._on_scheduler(wait_long)
-    except dask.NoAnswerError as error:
+        scheduler.answer(wait_long, {})
+    except connection.NoAnswerError as error:
         print(error, flush=True)
 os._exit(0)
 """

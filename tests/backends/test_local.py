@@ -127,7 +127,7 @@ def executed(
 ) -> list[Row]:
     """Run an executor under the backend."""
     backend.open(interval)
-    backend.saw_executor(executor)
+    backend.learn_executor(executor)
     output = executor(items, function, set())
     backend.drain()
     backend.close()
@@ -139,7 +139,7 @@ def executed(
 def tell(backend: LocalMetricsBackend, chunks: list[Row], call: str = "call") -> None:
     known = {column.name for column in CHUNK_COLUMNS}
     rows = [{name: value for name, value in chunk.items() if name in known} | {"call": call} for chunk in chunks]
-    backend.saw_chunks(table_of_rows(CHUNK_COLUMNS, rows))
+    backend.learn_chunks(table_of_rows(CHUNK_COLUMNS, rows))
 
 
 def lifetimes(backend: LocalMetricsBackend, start: float = 0.0, stop: float | None = None) -> dict[str, Row]:
@@ -215,7 +215,7 @@ def test_two_steps_with_pools_of_their_own(backend: LocalMetricsBackend) -> None
     steps = []
     for _ in range(2):
         executor = FuturesExecutor(pool=fork_pool, workers=2, status=False)
-        backend.saw_executor(executor)
+        backend.learn_executor(executor)
         steps.append([json.loads(row) for row in executor([0.3] * 2, slept, set())[0]])
         backend.drain()
     backend.close()
@@ -384,7 +384,7 @@ def test_size_of_a_pool() -> None:
 
 def test_processes_that_were_not_seen(backend: LocalMetricsBackend) -> None:
     backend.open(0.1)
-    backend.saw_executor(ParslExecutor())
+    backend.learn_executor(ParslExecutor())
     backend.close()
     now = time.time()
     here, elsewhere = f"{socket.gethostname()}/999999999", "far.away/17"

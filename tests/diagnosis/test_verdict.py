@@ -4,10 +4,12 @@ import json
 import pytest
 from handmade import T, chunk, handmade_run, phases, run_without_tables, task
 
-from roastcoffea.diagnosis.verdict import CAUSES, LEAST, LEAST_OF, WORDS
+from roastcoffea.diagnosis.causes import CAUSES
+from roastcoffea.diagnosis.evidence import WORDS
+from roastcoffea.diagnosis.thresholds import LEAST, LEAST_OF
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
-from roastcoffea.metrics.time_ledger import CLASSES
+from roastcoffea.metrics.phases import TIME_NAMES
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.sections import SECTION_COLUMNS
@@ -38,7 +40,8 @@ def test_a_run_that_was_not_measured_has_no_verdict():
 
 
 def test_every_class_has_a_word_and_every_threshold_a_cause():
-    assert {*WORDS} == {*CLASSES} - {"residual"}
+    assert {*WORDS} == {*TIME_NAMES} - {"residual"}
+    assert {*WORDS.values()} <= {*CAUSES, "compute"}
     assert LEAST_OF.keys() <= CAUSES.keys()
     assert all(least >= LEAST for least in LEAST_OF.values())
 

@@ -16,8 +16,8 @@ from distributed import Client
 
 from roastcoffea.instrument.channels import WaysHome, append_to_spool, spooled, taken_from
 from roastcoffea.instrument.gauges import process_name
+from roastcoffea.log.packing import packed_records
 from roastcoffea.log.received import ReceivedRecords
-from roastcoffea.log.wire import packed_records
 
 RECORD = packed_records([{"id": 1, "call": "ours"}])
 

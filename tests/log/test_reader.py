@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,44 +23,46 @@ from distributed import Client, Event, wait
 from stand_ins import CLIENT, NAME, TOKEN, Scheduler, Task, Worker, started_plugin
 
 from roastcoffea import TaskMonitor, load
-from roastcoffea.backends import scheduler as scheduler_module
-from roastcoffea.backends.scheduler import LOST_AFTER, MOST_TEXTS, Log
+from roastcoffea.backends import workers
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.log import wire
+from roastcoffea.log import kinds, writer
+from roastcoffea.log.kinds import NO_SIZE, NO_STRING, Fields, Kind
+from roastcoffea.log.packing import packed_records
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.log.received import ReceivedRecords
-from roastcoffea.log.wire import NO_SIZE, NO_STRING, packed_records, packing
-from roastcoffea.monitor.connection import StateLog
+from roastcoffea.log.writer import MOST_TEXTS, LogWriter
+from roastcoffea.monitor.history import TaskLog
 from roastcoffea.records.tasks import OTHER
 
 T = 1_700_000_000.0
 CALL = "call-1"
-READERS = {ClusterLog: set(wire.ENTRY_KINDS) - {wire.STATE, wire.VIEWS}, StateLog: set(wire.ENTRY_KINDS)}
-"""What each reader reads."""
+OF_MONITORS = {kinds.STATE, kinds.VIEWS}
+READERS = {"collector": set(kinds.ALL) - OF_MONITORS, "monitor": set(kinds.ALL)}
+"""What each of them reads."""
 
-FREE_TEXT = (wire.STRING, wire.TASK_ERROR, wire.PROBLEM)
+FREE_TEXT = (kinds.STRING, kinds.TASK_ERROR, kinds.PROBLEM)
 """Kinds of entries that hold nothing but text: whatever bytes there are can be read."""
 
 WORKER, NAMED, HOST, PREFIX = "tcp://10.0.0.1:1", "first", "10.0.0.1", "Jets"
 TEXTS = (WORKER, NAMED, HOST, PREFIX, "dict", "span-1")
 
-Entry = tuple[bytes, bytes]
+Entry = tuple[Kind, bytes]
 
 
-def packed(fields: tuple[tuple[str, str], ...], **values: Any) -> bytes:
+def packed(fields: Fields, **values: Any) -> bytes:
     """Fixed part of an entry; what is not given is 0."""
-    return struct.pack(packing(fields), *(values.get(name, 0) for name, _ in fields))
+    return struct.pack(kinds.packing(fields), *(values.get(name, 0) for name, _ in fields))
 
 
 def task(number: int) -> bytes:
     fixed = {"worker": 0, "prefix": 3, "type": 4, "span": 5, "kind": 1, "start": T, "stop": T + 1, "seen": T + 2}
-    return packed(wire.TASK_FIELDS, **fixed, run_id=number, thread=7) + f"Jets-{number}".encode()
+    return packed(kinds.TASK.fields, **fixed, run_id=number, thread=7) + f"Jets-{number}".encode()
 
 
 def states(first: int, names: list[str]) -> bytes:
     numbers = {"worker": NO_STRING, "type": NO_STRING, "nbytes": NO_SIZE, "state": 1}
-    rows = b"".join(packed(wire.STATE_FIELDS, task=first + place, time=T, **numbers) for place in range(len(names)))
-    return struct.pack(wire.STATES_HEADER, first, len(rows)) + rows + json.dumps(names).encode()
+    rows = b"".join(packed(kinds.STATE_FIELDS, task=first + place, time=T, **numbers) for place in range(len(names)))
+    return struct.pack(kinds.STATE.packing, first, len(rows)) + rows + json.dumps(names).encode()
 
 
 def views(number: int) -> bytes:
@@ -69,7 +72,7 @@ def views(number: int) -> bytes:
 
 def counted(amount: float) -> bytes:
     counts = [[["execute", "span-1", "Jets", "thread-cpu", "seconds"], amount]]
-    return packed(wire.COUNTED_FIELDS, worker=0) + zlib.compress(json.dumps(counts).encode())
+    return packed(kinds.COUNTED.fields, worker=0) + zlib.compress(json.dumps(counts).encode())
 
 
 def record(identity: int) -> bytes:
@@ -79,48 +82,61 @@ def record(identity: int) -> bytes:
 def entries() -> list[Entry]:
     """A log with entries of each kind."""
     return [
-        *((wire.STRING, text.encode()) for text in TEXTS),
-        (wire.ARRIVAL, packed(wire.ARRIVAL_FIELDS, worker=0, name=1, host=2, time=T, threads=4)),
-        (wire.PAUSE, packed(wire.PAUSE_FIELDS, worker=0, time=T + 1, paused=1)),
-        (wire.SAMPLE, packed(wire.SAMPLE_FIELDS, worker=0, time=T, last_seen=T)),
-        (wire.STATE, states(0, ["Jets-1", "Jets-2"])),
-        (wire.TASK, task(1)),
-        (wire.TASK_ERROR, b"OSError: planted"),
-        (wire.CHUNK, record(1)),
-        (wire.VIEWS, views(1)),
-        (wire.PROBLEM, b"a worker is slow"),
-        (wire.STATE, states(2, ["Jets-3"])),
-        (wire.TASK, task(2)),
-        (wire.CHUNK, record(2)),
-        (wire.VIEWS, views(2)),
-        (wire.SAMPLE, packed(wire.SAMPLE_FIELDS, worker=0, time=T + 1, last_seen=T + 1)),
-        (wire.PROCESS_CPU, packed(wire.PROCESS_CPU_FIELDS, worker=0, cpu_seconds=1.5)),
-        (wire.DEPARTURE, packed(wire.DEPARTURE_FIELDS, worker=0, time=T + 5)),
-        (wire.COUNTED, counted(2.5)),
-        *((wire.STRING, text.encode()) for text in ("tcp://10.0.0.2:2", "second")),
-        (wire.ARRIVAL, packed(wire.ARRIVAL_FIELDS, worker=6, name=7, host=2, time=T + 6, threads=4)),
+        *((kinds.STRING, text.encode()) for text in TEXTS),
+        (kinds.ARRIVAL, packed(kinds.ARRIVAL.fields, worker=0, name=1, host=2, time=T, threads=4)),
+        (kinds.PAUSE, packed(kinds.PAUSE.fields, worker=0, time=T + 1, paused=1)),
+        (kinds.SAMPLE, packed(kinds.SAMPLE.fields, worker=0, time=T, last_seen=T)),
+        (kinds.STATE, states(0, ["Jets-1", "Jets-2"])),
+        (kinds.TASK, task(1)),
+        (kinds.TASK_ERROR, b"OSError: planted"),
+        (kinds.CHUNK, record(1)),
+        (kinds.VIEWS, views(1)),
+        (kinds.PROBLEM, b"a worker is slow"),
+        (kinds.STATE, states(2, ["Jets-3"])),
+        (kinds.TASK, task(2)),
+        (kinds.CHUNK, record(2)),
+        (kinds.VIEWS, views(2)),
+        (kinds.SAMPLE, packed(kinds.SAMPLE.fields, worker=0, time=T + 1, last_seen=T + 1)),
+        (kinds.PROCESS_CPU, packed(kinds.PROCESS_CPU.fields, worker=0, cpu_seconds=1.5)),
+        (kinds.DEPARTURE, packed(kinds.DEPARTURE.fields, worker=0, time=T + 5)),
+        (kinds.COUNTED, counted(2.5)),
+        *((kinds.STRING, text.encode()) for text in ("tcp://10.0.0.2:2", "second")),
+        (kinds.ARRIVAL, packed(kinds.ARRIVAL.fields, worker=6, name=7, host=2, time=T + 6, threads=4)),
     ]
 
 
-def read(reader: type[ClusterLog], log: list[Entry]) -> ClusterLog:
-    found = reader()
-    found.feed(b"".join(struct.pack(wire.HEADER, kind, len(payload)) + payload for kind, payload in log))
-    return found
+@dataclass
+class Found:
+    """What a client makes of a log."""
+
+    log: ClusterLog
+    tasks: TaskLog | None
+
+    @property
+    def problems(self) -> list[str]:
+        return [one for one in (*self.log.problems, *self.log.received.problems) if one != "a worker is slow"]
+
+    def tables(self) -> dict[str, Any]:
+        """All that a reader makes of a log."""
+        workers = self.log.workers
+        found: dict[str, Any] = {
+            "tasks": self.log.attempts.table(0.0).drop_columns("error").to_pylist(),
+            "samples": workers.samples(0.0).to_pylist(),
+            "lifetimes": workers.lifetimes(0.0, T, T + 100).to_pylist(),
+            "pauses": workers.pauses(0.0, T, T + 100).to_pylist(),
+            "chunks": self.log.received.chunks({CALL}).to_pylist(),
+            "counted": workers.counted((), ["span-1"]),
+        }
+        if self.tasks is not None:
+            history = self.tasks.history(0.0)
+            found |= {"states": list(history.described(history.rows)), "views": self.tasks.views(0.0)}
+        return found
 
 
-def tables(log: ClusterLog) -> dict[str, Any]:
-    """All that a reader makes of a log."""
-    found: dict[str, Any] = {
-        "tasks": log.tasks(0.0).drop_columns("error").to_pylist(),
-        "samples": log.samples(0.0).to_pylist(),
-        "lifetimes": log.lifetimes(0.0, T, T + 100).to_pylist(),
-        "pauses": log.pauses(0.0, T, T + 100).to_pylist(),
-        "chunks": log.received.chunks({CALL}).to_pylist(),
-        "counted": log.counted_per_worker((), ["span-1"]),
-    }
-    if isinstance(log, StateLog):
-        history = log.history(0.0)
-        found |= {"states": list(history.described(history.rows)), "views": log.views(0.0)}
+def read(reader: str, entries_read: list[Entry]) -> Found:
+    log = ClusterLog()
+    found = Found(log, TaskLog(log) if reader == "monitor" else None)
+    log.feed(b"".join(struct.pack(kinds.HEADER, kind.code, len(payload)) + payload for kind, payload in entries_read))
     return found
 
 
@@ -132,18 +148,18 @@ def damages(payload: bytes) -> Iterator[bytes]:
 
 
 def test_every_kind_of_entry_is_in_the_example_and_is_one_of_its_own() -> None:
-    assert {kind for kind, _ in entries()} == set(wire.ENTRY_KINDS)
-    assert len(set(wire.ENTRY_KINDS)) == len(wire.ENTRY_KINDS)
-    assert {len(kind) for kind in wire.ENTRY_KINDS} == {1}
+    assert {kind for kind, _ in entries()} == set(kinds.ALL)
+    assert len(set(kinds.ALL)) == len(kinds.ALL)
+    assert [kind.code for kind in kinds.ALL] == [bytes([place]) for place in range(len(kinds.ALL))]
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_each_kind_is_read_as_what_it_is(reader: type[ClusterLog]) -> None:
-    log = read(reader, [entry for entry in entries() if entry[0] in READERS[reader]])
-    found = tables(log)
+def test_each_kind_is_read_as_what_it_is(reader: str) -> None:
+    read_log = read(reader, [entry for entry in entries() if entry[0] in READERS[reader]])
+    log, found = read_log.log, read_log.tables()
     assert log.problems == ["a worker is slow"]
     assert [row["key"] for row in found["tasks"]] == ["Jets-1", "Jets-2"]
-    assert log.tasks(0.0)["error"].to_pylist() == ["OSError: planted", None]
+    assert log.attempts.table(0.0)["error"].to_pylist() == ["OSError: planted", None]
     assert [row["time"] for row in found["samples"]] == [T, T + 1]
     assert [(row["start"], row["stop"], row["cpu_seconds"]) for row in found["lifetimes"]] == [
         (T, T + 5, 1.5),
@@ -152,57 +168,57 @@ def test_each_kind_is_read_as_what_it_is(reader: type[ClusterLog]) -> None:
     assert found["pauses"] == [{"worker": WORKER, "start": T + 1, "stop": T + 5}]
     assert [row["id"] for row in found["chunks"]] == [1, 2]
     assert found["counted"] == {WORKER: {("execute", "Jets", "thread-cpu", "seconds"): 2.5}}
-    if reader is StateLog:
+    if reader == "monitor":
         assert [row["key"] for row in found["states"]] == ["Jets-1", "Jets-2", "Jets-3"]
         assert [row["key"] for row in found["views"]] == ["Jets-1", "Jets-2"]
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_an_entry_that_cannot_be_read_is_skipped_and_reported(reader: type[ClusterLog]) -> None:
+def test_an_entry_that_cannot_be_read_is_skipped_and_reported(reader: str) -> None:
     good = [entry for entry in entries() if entry[0] in READERS[reader]]
     checked = set()
     for place, (kind, payload) in enumerate(good):
         if kind in FREE_TEXT:
             continue
         for damage in damages(payload):
-            log = read(reader, [*good[:place], (kind, damage), *good[place:]])
-            assert tables(log) == tables(read(reader, good)), (kind, damage)
-            (problem,) = [one for one in (*log.problems, *log.received.problems) if one != "a worker is slow"]
-            assert ("could not be read" if kind != wire.CHUNK else "could not be unpacked") in problem
+            found = read(reader, [*good[:place], (kind, damage), *good[place:]])
+            assert found.tables() == read(reader, good).tables(), (kind, damage)
+            (problem,) = found.problems
+            assert ("could not be read" if kind != kinds.CHUNK else "could not be unpacked") in problem
             checked.add(kind)
     assert checked == READERS[reader] - set(FREE_TEXT)
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_an_entry_that_is_lost_takes_no_other_with_it(reader: type[ClusterLog]) -> None:
+def test_an_entry_that_is_lost_takes_no_other_with_it(reader: str) -> None:
     """Its rows are missing; names, texts and errors of all others stay their own."""
     good = [entry for entry in entries() if entry[0] in READERS[reader]]
-    complete = tables(read(reader, good))
+    complete = read(reader, good).tables()
     for place, (kind, payload) in enumerate(good):
-        if kind in FREE_TEXT or kind == wire.ARRIVAL:
+        if kind in FREE_TEXT or kind == kinds.ARRIVAL:
             continue
-        damaged = tables(read(reader, [*good[:place], (kind, payload[:3]), *good[place + 1 :]]))
+        damaged = read(reader, [*good[:place], (kind, payload[:3]), *good[place + 1 :]]).tables()
         for name in ("tasks", "samples", "states", "views", "chunks"):
             assert all(row in complete[name] for row in damaged.get(name, ())), (kind, name)
 
 
 def test_kinds_that_nobody_knows_and_ends_that_are_missing_are_reported() -> None:
-    log = read(ClusterLog, [(b"\xfe", b"?"), *entries()])
-    assert "kind 254" in log.problems[-1]
+    unknown = Kind(b"\xfe", (), "", None)
+    assert "kind 254" in read("monitor", [(unknown, b"?"), *entries()]).problems[-1]
     log = ClusterLog()
-    log.feed(struct.pack(wire.HEADER, wire.STRING, 1) + b"a" + wire.STRING)
+    log.feed(struct.pack(kinds.HEADER, kinds.STRING.code, 1) + b"a" + kinds.STRING.code)
     assert "the end of a piece" in log.problems[-1]
 
 
 def test_a_worker_that_pauses_beside_a_monitor(client: Client) -> None:
-    with TaskMonitor(client) as monitor:
+    with TaskMonitor(client) as monitor, MetricsCollector(client) as collector:
         (address, *_) = client.scheduler_info()["workers"]
         client.run_on_scheduler(pause_and_go_on, address)
         wait(client.map(str, range(5), pure=False))
         assert monitor.snapshots[-1].num_tasks >= 0
     assert monitor.problems == []
     assert len(monitor.to_dataframe()) >= 5
-    assert [pause["worker"] for pause in monitor._past[0].backend.pauses(0.0, 2e10).to_pylist()] == [address]
+    assert collector.measurement.run.pauses["worker"].to_pylist() == [address]
 
 
 def pause_and_go_on(address: str, dask_scheduler: Any) -> None:
@@ -272,17 +288,17 @@ def test_events_that_only_look_like_those_of_dask_are_ignored() -> None:
     for topic, message in itertools.product(("stealing", "all", address), nonsense):
         plugin.log_event(topic, message)
     plugin.log_event(address, {"action": "worker-status-change"})
-    assert (plugin.failures, plugin.refused) == (0, 0)
+    assert (plugin.problems.failures, plugin.refused) == (0, 0)
 
 
 def test_what_is_no_bytes_is_no_part_of_the_log() -> None:
-    log = Log()
+    log = LogWriter()
     for payload in ("text", None, 5, ["a"]):
         with pytest.raises(TypeError):
-            log.append(wire.PROBLEM, payload)  # type: ignore[arg-type]
-    log.append(wire.PROBLEM, b"whole")
+            log.append(kinds.PROBLEM, payload)  # type: ignore[arg-type]
+    log.append(kinds.PROBLEM, b"whole")
     found = ClusterLog()
-    found.feed(log.take(1000))
+    found.feed(log.drain(1000, 0)["data"])
     assert (found.problems, log.size) == (["whole"], 0)
 
 
@@ -338,8 +354,8 @@ def test_tasks_and_workers_with_impossible_times() -> None:
     plugin.log_event(NAME, {"token": TOKEN, "worker": worker.address, "cpu_seconds": 1e9})
     log = ClusterLog()
     log.feed(plugin.drain(1_000_000, 0)["data"])
-    assert log.tasks(0.0)["start"].to_pylist() == [None, T]
-    assert log.lifetimes(0.0, T, T + 10)["cpu_seconds"].to_pylist() == [None]
+    assert log.attempts.table(0.0)["start"].to_pylist() == [None, T]
+    assert log.workers.lifetimes(0.0, T, T + 10)["cpu_seconds"].to_pylist() == [None]
     assert log.problems == [
         "1 task(s) ended before they began: their times were set aside",
         "1 CPU time(s) of workers were impossible and set aside",
@@ -406,8 +422,8 @@ def size_of(value: Any, seen: set[int]) -> int:
 
 def test_the_plugin_does_not_grow_with_workers_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
     now = itertools.count(T)
-    monkeypatch.setattr(scheduler_module, "time", SimpleNamespace(time=lambda: next(now)))
-    monkeypatch.setattr(scheduler_module, "MOST_TEXTS", 500)
+    monkeypatch.setattr(workers, "time", SimpleNamespace(time=lambda: next(now)))
+    monkeypatch.setattr(writer, "MOST_TEXTS", 500)
     scheduler = Scheduler(5)
     plugin = started_plugin(scheduler)
     sizes = []
@@ -430,18 +446,17 @@ def test_the_plugin_does_not_grow_with_workers_that_come_and_go(monkeypatch: pyt
         plugin.remove_worker(scheduler, worker.address)
         if number % 3 == 1:
             plugin.log_event(NAME, message | {"last": True})
-        plugin._give_up_departed()
+        plugin.workers.give_up_departed()
         while (answer := plugin.drain(1_000_000, received))["data"]:
             received += len(answer["data"])
         sizes.append(size_of(vars(plugin), set()))
-    assert plugin.failures == 0
+    assert plugin.problems.failures == 0
     assert max(sizes[1100:]) <= 1.05 * max(sizes[:1100])
-    assert len(plugin._departed) <= LOST_AFTER
 
 
 def test_a_text_that_is_numbered_again_is_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_TEXTS > 1000
-    monkeypatch.setattr(scheduler_module, "MOST_TEXTS", 4)
+    monkeypatch.setattr(writer, "MOST_TEXTS", 4)
     scheduler = Scheduler(3)
     plugin = started_plugin(scheduler)
     expected = []
@@ -453,10 +468,10 @@ def test_a_text_that_is_numbered_again_is_the_same_text(monkeypatch: pytest.Monk
         expected.append((worker.address, f"p{number % 5}", f"t{number % 7}"))
     log = ClusterLog()
     log.feed(plugin.drain(1_000_000, 0)["data"])
-    tasks = log.tasks(0.0)
+    tasks = log.attempts.table(0.0)
     assert list(zip(*(tasks[name].to_pylist() for name in ("worker", "prefix", "type")), strict=True)) == expected
-    assert log.samples(0.0)["worker"].to_pylist() == [*scheduler.workers] * 30
-    assert log.lifetimes(0.0, now, now + 100)["cpu_seconds"].to_pylist() == [29 / 16, 30 / 16, 31 / 16]
+    assert log.workers.samples(0.0)["worker"].to_pylist() == [*scheduler.workers] * 30
+    assert log.workers.lifetimes(0.0, now, now + 100)["cpu_seconds"].to_pylist() == [29 / 16, 30 / 16, 31 / 16]
 
 
 def test_counts_of_workers_at_one_address_add_up() -> None:
@@ -478,8 +493,8 @@ def test_counts_of_workers_at_one_address_add_up() -> None:
     report(4.0)
     log = ClusterLog()
     log.feed(plugin.drain(1_000_000, 0)["data"])
-    present = [(address, list(counts.items())) for address, counts in plugin._counted.items()]
-    counted = log.counted_per_worker(present, ["span-1"])
+    present = [(address, list(counts.items())) for address, counts in plugin.workers.counted.items()]
+    counted = log.workers.counted(present, ["span-1"])
     assert counted == {worker.address: {("execute", "Jets", "thread-cpu", "seconds"): 5.5, ("gil", "x"): 2.0}}
 
 

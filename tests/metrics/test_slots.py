@@ -6,22 +6,9 @@ import numpy as np
 import pytest
 
 from roastcoffea.metrics import slots as slots_module
-from roastcoffea.metrics.slots import (
-    CAUSES,
-    CLIENT,
-    CLIENT_OF,
-    PAUSED,
-    PLACEMENT,
-    QUEUED,
-    TAIL,
-    TAIL_OF,
-    Moments,
-    Presence,
-    Slots,
-    axes,
-    idle_slots,
-    spread,
-)
+from roastcoffea.metrics.bins import axes, spread
+from roastcoffea.metrics.phases import CLIENT, IDLE, PAUSED, PLACEMENT, QUEUED, TAIL
+from roastcoffea.metrics.slots import CLIENT_OF, TAIL_OF, Moments, Presence, Slots, idle_slots
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 FIELDS = Moments._fields[:-1]
@@ -151,7 +138,7 @@ def counted(
     pauses: list[tuple[float, ...]],
 ) -> dict[str, float]:
     """The same from the definition, moment by moment."""
-    sums = dict.fromkeys((*CAUSES, *TAIL_OF, *CLIENT_OF), 0.0)
+    sums = dict.fromkeys((*IDLE, *TAIL_OF, *CLIENT_OF), 0.0)
     first, last = min(row[2] for row in attempts), max(row[7] for row in attempts)
     for moment in np.arange(0.5, stop * 1000) / 1000:
         free_of, surplus, active = {}, 0, 0

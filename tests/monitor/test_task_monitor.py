@@ -22,7 +22,7 @@ from distributed import Client, Event, LocalCluster, as_completed, get_worker
 
 from roastcoffea import MetricsCollector, TaskMonitor
 from roastcoffea.errors import RoastcoffeaError
-from roastcoffea.monitor.task_monitor import MONITOR_COLUMNS
+from roastcoffea.monitor.tables import MONITOR_COLUMNS
 
 README = Path(__file__).parents[2] / "README.md"
 CLOCK = 0.02

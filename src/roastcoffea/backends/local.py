@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +22,6 @@ from roastcoffea.backends.limits import limits, throttled_since, throttling
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
-from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, THROTTLED
 
@@ -46,23 +44,20 @@ Numbers = npt.NDArray[np.float64]
 
 _NONE: Final[Numbers] = np.empty(0)
 
-NO_TASKS: Final = "there are no Dask tasks: the run was measured without a Dask client"
-
 
 class LocalMetricsBackend(AbstractMetricsBackend):
     """Sees the processes on this host that run the chunks of an analysis, as the operating system tells of them.
 
     A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
     processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples. As
-    long as nobody has told of chunks (`saw_chunks`), this process and all that descend from it count.
+    long as nobody has told of chunks (`learn_chunks`), this process and all that descend from it count.
     """
 
     kind = "local"
+    elsewhere = "it runs on a Dask cluster, whose client the collector must be given: MetricsCollector(client)"
 
     def _reset(self) -> None:
         super()._reset()
-        self.absent |= dict.fromkeys(("tasks", "span_metrics"), NO_TASKS)
-        self._received = ReceivedRecords()
         self._tree = ProcessTree()
         self._interval: float | None = None
         self._next_sample = 0.0
@@ -88,41 +83,38 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         self._look(sample=interval is not None)
         self._began = time.time()
         with interrupts_held():
-            self._open = self.was_open = True
+            self._is_open = self._was_open = True
             self._thread = threading.Thread(target=self._keep_looking, name=self.name, daemon=True)
             self._thread.start()
 
     def drain(self) -> None:
         """Look now: a pool may end with the Runner call that made it."""
-        if self._open:
+        if self.is_open:
             self._look(sample=self._interval is not None)
 
     def close(self) -> None:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        with reported(self._note, "the processes of the analysis were not seen at the end", UNREADABLE):
+        with reported(self.note, "the processes of the analysis were not seen at the end", UNREADABLE):
             self.drain()
         self._throttled = throttled_since(self._throttled_before)
-        self._open = False
+        self._is_open = False
 
     def reaches(self, executor: Any) -> bool:
         """Whether this is an executor without a Dask client."""
         return not hasattr(executor, "client")
 
-    def packed_for_tasks(self, thing: Any) -> None:  # noqa: ARG002  (processes here have the package)
-        return
+    # what the collector learns
 
-    # what the collector tells
-
-    def saw_executor(self, executor: Any) -> None:
+    def learn_executor(self, executor: Any) -> None:
         """Learn the size of the pool of an executor that begins to work now."""
         size = None
-        with reported(self._note, f"the {type(executor).__name__} does not tell its size", Exception):
+        with reported(self.note, f"the {type(executor).__name__} does not tell its size", Exception):
             size = pool_size(executor)
         self._sizes.append((time.time(), size))
 
-    def saw_chunks(self, chunks: pa.Table) -> None:
+    def learn_chunks(self, chunks: pa.Table) -> None:
         """Learn from records which processes are workers, and how many threads they have.
 
         Parameters
@@ -164,7 +156,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
             for process in self._idle(processes, (size or 0) - len(shifts), start, stop):
                 self._employ(process, 1)
             if size is None:
-                self._note(
+                self.note(
                     "the executor does not tell how many processes work for it: those that ran no chunk are not counted"
                 )
 
@@ -195,17 +187,17 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         here, unknown = hosts.count(socket.gethostname()), hosts.count(None)
         elsewhere = len(hosts) - here - unknown
         if here:
-            self._note(
+            self.note(
                 f"{here} worker process(es) were not seen (they ended too soon, or ran in a container): they are "
                 "taken to have been there from their first chunk to their last, and what they used is not known"
             )
         if elsewhere:
-            self._note(
+            self.note(
                 f"{elsewhere} worker(s) ran on other hosts than {socket.gethostname()}: "
                 "when they were there and what they used is not known"
             )
         if unknown:
-            self._note(
+            self.note(
                 f"{unknown} worker(s) have no name of host and process: "
                 "where and when they were there and what they used is not known"
             )
@@ -214,11 +206,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         else:
             self.absent.pop("samples", None)
 
-    # what was seen, as tables
-
-    @property
-    def received(self) -> ReceivedRecords:
-        return self._received
+    # what was recorded, as tables
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers that were there between start and stop."""
@@ -275,29 +263,14 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         starts, stops = self._busy.get(worker, (_NONE, _NONE))
         return int(np.searchsorted(starts, moment, side="right") - np.searchsorted(stops, moment, side="right"))
 
-    def tasks(self) -> None:
-        """Nothing: only Dask has tasks."""
-        return
-
     def notes(self) -> list[str]:
-        notes = [*self.problems, *self.received.problems]
+        notes = super().notes()
         if self._merged:
             notes.append(
                 f"{self._merged} samples of processes were merged with their neighbours to keep {MOST_SAMPLES}: "
                 "of their memory the highest was kept, of their CPU use the mean"
             )
         return notes
-
-    # what only Dask has
-
-    def create_span(self, name: str) -> dict[str, Any]:
-        return {"context": nullcontext(), "name": name}
-
-    def get_span_metrics(self, span: Mapping[str, Any]) -> dict[tuple[Any, ...], float]:  # noqa: ARG002
-        return {}
-
-    def supports_fine_metrics(self) -> bool:
-        return False
 
     # how it looks
 
@@ -306,7 +279,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         cost = 0.0
         while not self._ended.wait(max(self._pause(), cost / SHARE)):
             began = time.thread_time()
-            with reported(self._note, "the processes of the analysis could not be seen for a while", Exception):
+            with reported(self.note, "the processes of the analysis could not be seen for a while", Exception):
                 self._look(sample=self._interval is not None and time.monotonic() >= self._next_sample)
             cost = time.thread_time() - began
 

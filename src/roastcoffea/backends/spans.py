@@ -10,7 +10,7 @@ import dask
 from distributed.spans import span
 
 from roastcoffea.interrupts import exit_in_any_case, interrupts_held, uninterrupted
-from roastcoffea.log.wire import ANNOTATION
+from roastcoffea.log.marks import ANNOTATION
 
 
 class RunSpan:

@@ -11,12 +11,12 @@ import platform
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from roastcoffea.backends.limits import limits, throttled_since, throttling
-from roastcoffea.log.wire import ANNOTATION, METADATA_KEY
+from roastcoffea.log.marks import clear_metadata, unmark
 
 PUSH_SECONDS = 5.0
 """Between two messages of what a worker has counted: so much is missing at most of one that is killed."""
@@ -26,6 +26,16 @@ BEGUN = 4
 """Times of a task that has begun: arrived, ready, began, and Dask's shift; a fifth when it seceded."""
 
 LEAVING = ("closing", "closing_gracefully", "closed", "stopping")
+
+
+class Companion(Protocol):
+    """What goes to a worker with our plugin."""
+
+    def setup(self, half: WorkerHalf) -> None:
+        """Begin on the worker of this plugin; it may take the plugin's transitions first."""
+
+    def teardown(self, leaving: bool) -> None:
+        """End; the worker may be about to leave."""
 
 
 class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
@@ -43,13 +53,16 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         What messages carry, so that the scheduler's plugin knows them from those of others.
     carried : bytes, optional
         Pickle of what tasks take from here, on a cluster without the package.
+    companion : Companion, optional
+        What comes along.
     """
 
     idempotent = True
 
-    def __init__(self, name: str, token: str, carried: bytes | None = None) -> None:
+    def __init__(self, name: str, token: str, carried: bytes | None = None, companion: Companion | None = None) -> None:
         self.name = name
         self.token = token
+        self.companion = companion
         self._carried = carried
         self._unpacked: Any = None
 
@@ -75,6 +88,8 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._began = time.process_time()
         self._throttled_before = throttling()
         worker.metrics[self.name] = self.cpu_seconds
+        if self.companion is not None:
+            self.companion.setup(self)
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         now = time.time()
@@ -133,11 +148,14 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         return throttled_since(self._throttled_before)
 
     def teardown(self, worker: Any) -> None:
+        leaving = worker.status.name in LEAVING
+        if self.companion is not None:
+            self.companion.teardown(leaving)
         worker.metrics.pop(self.name, None)
         self._pusher.stop()
         self.times.clear()
         self._clear_tasks()
-        if worker.status.name in LEAVING:
+        if leaving:
             message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
             self.report(message | {"digests": list(self.counted().items()), "last": True})
 
@@ -146,23 +164,6 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         for task in list(self.worker.state.tasks.values()):
             clear_metadata(task, self.name)
             unmark(task, self.name)
-
-
-def unmark(task: Any, name: str) -> None:
-    """Take the mark of a collector off a task; that of another collector stays."""
-    mark = (task.annotations or {}).get(ANNOTATION)
-    if isinstance(mark, dict) and name in mark.get("collectors", ()):
-        others = [collector for collector in mark["collectors"] if collector != name]
-        if others:
-            task.annotations[ANNOTATION] = mark | {"collectors": others}
-        else:
-            del task.annotations[ANNOTATION]
-
-
-def clear_metadata(task: Any, name: str) -> None:
-    """Take what the collector's worker plugin and its probe left in the metadata of a task."""
-    if task.metadata and task.metadata.pop(name, None) is not None:
-        task.metadata.pop(METADATA_KEY, None)
 
 
 def description() -> dict[str, Any]:

@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from roastcoffea.studies.scaling.scaling import Scaling
-    from roastcoffea.studies.what_if.prediction import WhatIf
+    from roastcoffea.studies.what_if.what_if import WhatIf
 
 FAILED: Final = 1
 UNUSABLE: Final = 2

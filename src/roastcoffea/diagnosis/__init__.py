@@ -1,9 +1,9 @@
-"""What is concluded from metrics: verdict, stragglers, balance of workers."""
+"""What is concluded from metrics: verdict, advice, stragglers, balance of workers."""
 
 from roastcoffea.diagnosis import stragglers
 
 # isort: split
-from roastcoffea.diagnosis import balance
-from roastcoffea.diagnosis.verdict import Finding, Verdict
+from roastcoffea.diagnosis import advice, balance, verdict
+from roastcoffea.diagnosis.findings import Finding, Verdict
 
-__all__ = ["Finding", "Verdict", "balance", "stragglers"]
+__all__ = ["Finding", "Verdict", "advice", "balance", "stragglers", "verdict"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.optimize import nnls
 
+from roastcoffea.metrics import phases
 from roastcoffea.metrics.arrays import amounts, codes
 from roastcoffea.metrics.catalogue import TIMING, NotMeasuredError, fact, metric, table
 from roastcoffea.metrics.facts import rows_where, with_outcome
@@ -57,15 +58,8 @@ STRAGGLER_COLUMNS: Final = (
 )
 """Chunks that took much longer than expected, the worst first."""
 
-PHASES: Final = (
-    "open_seconds",
-    "build_seconds",
-    "read_seconds",
-    "decompress_seconds",
-    "interpret_seconds",
-    "compute_seconds",
-    "wait_seconds",
-)
+PHASES: Final = tuple(phase.column for phase in phases.PHASES if phase.part != "saving")
+"""Columns of what a chunk's events and file are worked on in."""
 
 OF_CHUNKS: Final = (
     *("id", "dataset", "file", "entry_start", "entry_stop", "worker", "wall_seconds"),
@@ -177,23 +171,31 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
 def _slow_phases(chunks: pa.Table, slow: npt.NDArray[np.int64]) -> list[str | None]:
     """For each of these chunks the phase that took the most beyond the median of its dataset, where one took more."""
     dataset = codes(chunks["dataset"])
-    phases = [amounts(chunks, name) for name in PHASES]
-    beyond = np.column_stack([seconds[slow] - _medians(seconds, dataset)[dataset[slow]] for seconds in phases])
+    times = [amounts(chunks, name) for name in PHASES]
+    beyond = np.column_stack([seconds[slow] - _medians(seconds, dataset)[dataset[slow]] for seconds in times])
     return [
         PHASES[place].removesuffix("_seconds") if row[place] > 0 else None
         for row, place in zip(beyond, np.argmax(beyond, axis=1), strict=True)
     ]
 
 
+class SlowWorker(NamedTuple):
+    """A worker that is slower than the typical one."""
+
+    factor: float
+    beyond: float
+    """Seconds that its chunks took beyond what is typical."""
+
+
 @fact
-def slow_workers(expected_seconds: pa.Table) -> dict[str, tuple[float, float]]:
-    """Workers that are slower than the typical one: {worker: (factor, seconds that it took beyond the typical)}."""
+def slow_workers(expected_seconds: pa.Table) -> dict[str, SlowWorker]:
+    """Workers that are slower than the typical one."""
     wall, typical = amounts(expected_seconds, "wall_seconds"), amounts(expected_seconds, "typical_seconds")
     slowness = amounts(expected_seconds, "slowness")
     workers = np.asarray(expected_seconds["worker"].to_numpy(zero_copy_only=False))
     slow = slowness > SLOW_WORKER
     return {
-        worker: (float(slowness[workers == worker][0]), float((wall - typical)[workers == worker].sum()))
+        worker: SlowWorker(float(slowness[workers == worker][0]), float((wall - typical)[workers == worker].sum()))
         for worker in dict.fromkeys(workers[slow].tolist())
     }
 

@@ -15,7 +15,7 @@ from roastcoffea.instrument.current import OpenChunk, open_chunk
 from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.sections import Sections
-from roastcoffea.log.wire import BRANCHES, SECTIONS, TOLD
+from roastcoffea.log.packing import BRANCHES, PROBLEMS, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted
 
@@ -131,7 +131,7 @@ class Attempt:
         if self._open.entered is not None:
             record[SECTIONS] = self._passed(self._open.entered)
         if problems := [*self.problems, *self.meter.problems]:
-            record[TOLD] = [redacted(problem, self._added) for problem in problems]
+            record[PROBLEMS] = [redacted(problem, self._added) for problem in problems]
         if self.meter.unknown and not self._loaded:
             record.update(dict.fromkeys(self.meter.unknown))
         if error is not None:

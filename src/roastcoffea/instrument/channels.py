@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from roastcoffea.log.wire import METADATA_KEY, TOLD, packed_records
+from roastcoffea.log.marks import METADATA_KEY
+from roastcoffea.log.packing import PROBLEMS, packed_records
 
 OUTPUT_KEY: Final = "__roastcoffea_records__"
 """Where records stand in an output on its way to the client, which takes them out again."""
@@ -60,7 +61,7 @@ class WaysHome:
                 raise
             problem = f"records would be lost if the run raised, as their folder takes none: {error.strerror}"
             _warn_once(str(self.spool), problem)
-            return {**(output or {}), OUTPUT_KEY: [records, packed_records([{TOLD: [problem]}])]}
+            return {**(output or {}), OUTPUT_KEY: [records, packed_records([{PROBLEMS: [problem]}])]}
         return {**(output or {}), OUTPUT_KEY: [records]} if travels else output
 
     def tell(self, message: dict[str, Any]) -> None:

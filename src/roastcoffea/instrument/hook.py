@@ -34,7 +34,7 @@ from roastcoffea.instrument.carried import CarriedProbe
 from roastcoffea.instrument.channels import spooled, taken_from
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.interrupts import interrupts_held, whole
-from roastcoffea.log.wire import ANNOTATION
+from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
 from roastcoffea.records.tasks import PREPROCESSING
 from roastcoffea.redaction import added_patterns, redacted_each, redacted_values

@@ -16,7 +16,7 @@ from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask, WaysHome
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.shared import made_once
-from roastcoffea.log.wire import TOLD, packed_records
+from roastcoffea.log.packing import PROBLEMS, packed_records
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.redaction import Added, added_patterns, redacted
 
@@ -229,7 +229,7 @@ class _Opening:
             "source": meter.source,
             "outcome": OK if error is None else ERROR,
             "error": error,
-            TOLD: [redacted(problem, self.added) for problem in meter.problems],
+            PROBLEMS: [redacted(problem, self.added) for problem in meter.problems],
         }
 
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from roastcoffea.records.chunks import PHASE_COLUMNS
+
 MOST_CORES: Final = 4096
 """Cores that one process can use at a time, at most."""
 
@@ -15,20 +17,7 @@ CLOCK_SLACK: Final = 0.1
 LATEST: Final = 253_402_300_800.0
 """Unix time of the year 10000; a host without a clock of its own may begin at 0."""
 
-WITHIN_WALL: Final = (
-    "cpu_seconds",
-    "core_wait_seconds",
-    "open_seconds",
-    "build_seconds",
-    "process_seconds",
-    "read_seconds",
-    "decompress_seconds",
-    "interpret_seconds",
-    "compute_seconds",
-    "wait_seconds",
-    "checkpoint_seconds",
-    "result_seconds",
-)
+WITHIN_WALL: Final = ("cpu_seconds", "core_wait_seconds", *(column.name for column in PHASE_COLUMNS))
 """Times of one thread within an attempt."""
 
 OF_PROCESS: Final = ("helper_cpu_seconds", "process_cpu_seconds")

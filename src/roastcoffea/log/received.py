@@ -16,18 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import error_text, reported
-from roastcoffea.log.plausible import impossible_times, impossible_values
-from roastcoffea.log.wire import (
+from roastcoffea.log.packing import (
     BASKET_BYTES,
     BRANCH_INTEGERS,
     BRANCH_SECONDS,
     BRANCHES,
     PREPROCESSING,
+    PROBLEMS,
     SECTIONS,
-    TOLD,
     PackedBranches,
     unpacked_records,
 )
+from roastcoffea.log.plausible import impossible_times, impossible_values
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.branches import BRANCH_READ_COLUMNS
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
@@ -170,7 +170,7 @@ class ReceivedRecords:
         """Take packed records."""
         with self._taking, reported(self._note, "records could not be unpacked", DAMAGED):
             for record in unpacked_records(blob):
-                for problem in record.pop(TOLD, ()):
+                for problem in record.pop(PROBLEMS, ()):
                     self._note(problem)
                 if record and record["id"] not in self._known:
                     self._known.add(record["id"])
@@ -216,9 +216,7 @@ class ReceivedRecords:
         ours = self._chunks.table()
         if set(ours["call"].unique().to_pylist()) - calls:
             ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
-        ours = ours.sort_by("start")
-        at = ours.column_names.index("attempt")
-        return ours.set_column(at, ours.schema.field(at), pa.array(_attempts(ours)))
+        return numbered_attempts(ours.sort_by("start"))
 
     def branch_reads(self, chunks: pa.Table) -> pa.Table:
         """Branches that these attempts read."""
@@ -247,14 +245,15 @@ def attempt_numbers(keys: pa.Array) -> npt.NDArray[np.int64]:
     return numbers
 
 
-def _attempts(chunks: pa.Table) -> npt.NDArray[np.int64]:
-    """Numbers of attempts: at a Dask task, elsewhere at a chunk of a Runner call."""
+def numbered_attempts(chunks: pa.Table) -> pa.Table:
+    """Records of chunks with the numbers of their attempts: at a Dask task, elsewhere at a chunk of a Runner call."""
     key = chunks["key"].combine_chunks()
     numbers = attempt_numbers(key)
     alone = np.flatnonzero(key.is_null().to_numpy(zero_copy_only=False))
     place = chunks.select(["call", "dataset", "file", "tree", "entry_start", "entry_stop"]).take(pa.array(alone))
     numbers[alone] = attempt_numbers(pa.array(row_codes(place)))
-    return numbers
+    at = chunks.column_names.index("attempt")
+    return chunks.set_column(at, chunks.schema.field(at), pa.array(numbers))
 
 
 def row_codes(rows: pa.Table) -> npt.NDArray[np.int64]:

@@ -4,6 +4,9 @@ from roastcoffea.metrics import workflow
 
 # Metrics of the workflow are inputs of the others, and an input is defined before it is used.
 # isort: split
+from roastcoffea.metrics import file_reads
+
+# isort: split
 from roastcoffea.metrics import chunks, failures, fine, sections, workers
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import CATALOGUE, GROUPS, Metric
@@ -20,6 +23,7 @@ __all__ = [
     "chunks",
     "evaluate",
     "failures",
+    "file_reads",
     "fine",
     "sections",
     "workers",

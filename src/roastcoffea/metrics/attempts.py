@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.baskets import Flags, Integers
+from roastcoffea.records.run import FINISHED, Run
 
 
 def places(column: pa.ChunkedArray, known: Sequence[str] | pa.Array) -> Integers:
@@ -16,6 +17,22 @@ def places(column: pa.ChunkedArray, known: Sequence[str] | pa.Array) -> Integers
     values = known if isinstance(known, pa.Array) else pa.array(known, pa.string())
     found = pc.fill_null(pc.index_in(column, value_set=values, skip_nulls=True), -1)
     return np.asarray(found.to_numpy(), dtype=np.int64)
+
+
+def having(column: pa.ChunkedArray, value: str | pa.ChunkedArray) -> Flags:
+    """Whether values are this one, or each the one in its row."""
+    return np.asarray(pc.fill_null(pc.equal(column, value), False).to_numpy(), dtype=np.bool_)
+
+
+def assigned_chunks(run: Run) -> int | None:
+    """Chunks that all Runner calls handed out; None where one did not finish, or nobody counted."""
+    numbers = [call.chunks if call.outcome == FINISHED else None for call in run.calls]
+    return None if None in numbers else sum(number or 0 for number in numbers)
+
+
+def lost_rows(run: Run, *names: str) -> list[str]:
+    """How many rows of these records were lost."""
+    return [f"{run.dropped[name]} rows of {name} were lost" for name in names if run.dropped.get(name)]
 
 
 def among(chunks: pa.Table, counted: pa.Table) -> Flags:
@@ -44,8 +61,7 @@ def identities(tasks: pa.Table, records: pa.Table) -> tuple[Integers, Integers]:
 
 def _same(keys: pa.ChunkedArray, others: pa.ChunkedArray, rows: Integers) -> Flags:
     """Whether keys are those of these rows."""
-    equal = pc.equal(keys, others.take(pa.array(rows)))
-    return np.asarray(pc.fill_null(equal, False).to_numpy(), dtype=np.bool_)
+    return having(keys, others.take(pa.array(rows)))
 
 
 def _pairs(table: pa.Table, records: pa.Table) -> Integers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -10,19 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.compat.chunk_dicts import MIB, ChunkDict, chunk_dicts
 from roastcoffea.compat.tracking import TrackingData
 from roastcoffea.compat.tracking import tracking_data as tracking_of
-from roastcoffea.metrics.byte_ledger import MEANINGS, ByteLedger
+from roastcoffea.metrics import phases
+from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import CATALOGUE, CHUNKS, PHASES, RAW, Metric, NotMeasuredError, metric
-from roastcoffea.metrics.facts import FAILED, complete_sum, counted_chunks, known_sum, measured_values, with_outcome
+from roastcoffea.metrics.facts import FAILED, complete_sum, known_sum, measured_values, with_outcome
 from roastcoffea.metrics.ledger import TOTAL
 from roastcoffea.metrics.statistics import Numbers, sample_deviation
-from roastcoffea.records.chunks import CHECKPOINT, OK
+from roastcoffea.records.chunks import OK
 from roastcoffea.records.run import Run, SpanMetrics
 from roastcoffea.units import COUNT, MEBIBYTE, SECOND, STRUCTURE, Unit
 
 CHUNK_RECORDS: Final = "chunk records"
-MIB: Final = 2.0**20
 
 
 @metric(COUNT, group=CHUNKS, source=CHUNK_RECORDS, label="with a result", formula="attempts that counted")
@@ -202,7 +203,7 @@ def _breakdown(attempts: pa.Table, counted: pa.Table) -> dict[str, Any]:
 
 
 def _bytes_of(dataset: str, ledger: ByteLedger | None) -> dict[str, int | None]:
-    names = {TOTAL: "bytes_requested"} | {name: metric_name for name, (metric_name, _) in MEANINGS.items()}
+    names = {TOTAL: "bytes_requested"} | {one.name: one.metric_name for one in phases.BYTE_CLASSES}
     if ledger is None:
         return dict.fromkeys(names.values())
     requests = _of(ledger.requests, dataset)
@@ -216,31 +217,6 @@ def _complete_sum(table: pa.Table, column: str) -> Any:
     return None if table[column].null_count else pc.sum(table[column], min_count=0).as_py()
 
 
-class Phase(NamedTuple):
-    """A part of an attempt's time."""
-
-    name: str
-    meaning: str
-
-    @property
-    def column(self) -> str:
-        """Its column in the table of chunks."""
-        return f"{self.name}_seconds"
-
-
-PHASES_OF_CHUNKS: Final = (
-    Phase("open", "Wall time in which files were opened"),
-    Phase("build", "Wall time in which trees, schemata and events were built, and preloaded branches read"),
-    Phase("read", "Time in process() that waited for storage"),
-    Phase("decompress", "CPU time in process() of decompression, in the chunks' own threads"),
-    Phase("interpret", "CPU time in process() of interpreting baskets, in the chunks' own threads"),
-    Phase("compute", "CPU time in process() of all else, in the chunks' own threads"),
-    Phase("wait", "Other time in process() without CPU: the interpreter's lock, other locks, sleep"),
-    Phase("checkpoint", "Wall time in which checkpoints were loaded and saved"),
-    Phase("result", "Wall time after process(): closing the file, coffea's own metrics"),
-)
-
-
 def _phase(column: str, chunks: pa.Table) -> float:
     unknown = with_outcome(chunks.select(["outcome", column]), (OK,))[column].null_count
     if unknown:
@@ -248,7 +224,7 @@ def _phase(column: str, chunks: pa.Table) -> float:
     return float(known_sum(chunks[column]))
 
 
-for phase in PHASES_OF_CHUNKS:
+for phase in phases.PHASES:
     CATALOGUE.add(
         Metric(
             name=f"chunk_{phase.column}",
@@ -264,77 +240,6 @@ for phase in PHASES_OF_CHUNKS:
     )
 
 
-CHUNK_KEYS: Final = {
-    "t_start": "start",
-    "t_end": "stop",
-    "duration": "wall_seconds",
-    "num_events": "events",
-    "task": "key",
-    "peak_memory_bytes": "memory_peak",
-} | {
-    name: name
-    for name in (
-        "dataset",
-        "file",
-        "uuid",
-        "entry_start",
-        "entry_stop",
-        "worker",
-        "attempt",
-        "cpu_seconds",
-        "outcome",
-        "process_seconds",
-        *(phase.column for phase in PHASES_OF_CHUNKS),
-    )
-}
-"""Keys of a chunk's dictionary, and the columns that they come from."""
-
-TRACKED: Final = (("timing", "wall_seconds", 1.0), ("memory", "memory_delta", MIB), ("bytes", "bytes", 1))
-"""Keys of a chunk's dictionary that hold {section: amount}; the column that it comes from, and its unit there."""
-
-
-def chunk_dicts(run: Run) -> list[dict[str, Any]]:
-    """Chunks that gave a result, one dictionary each; [] where no chunks were recorded.
-
-    None in it means not measured. `accessed_branches` and `num_branches_accessed` are there only where
-    branches were metered, or coffea's savemetrics was on. A chunk that was loaded from a checkpoint read no
-    bytes: its `bytes_read` is 0. In `timing` [s], `memory` (growth [MiB]) and `bytes` [B] are the sections for
-    which it was measured.
-    """
-    if run.chunks is None:
-        return []
-    return raw_chunk_metrics(counted_chunks(run.chunks), run)
-
-
-def _chunk_dict(
-    row: Mapping[str, Any], branches: list[str] | None, sections: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    chunk = {name: row[column] for name, column in CHUNK_KEYS.items()}
-    before, after = row["memory_before"], row["memory_after"]
-    chunk["mem_before_mb"] = None if before is None else before / MIB
-    chunk["mem_after_mb"] = None if after is None else after / MIB
-    chunk["mem_delta_mb"] = None if before is None or after is None else (after - before) / MIB
-    chunk["bytes_read"] = row["coffea_bytes_read"] if row["bytes_requested"] is None else row["bytes_requested"]
-    if row["outcome"] == CHECKPOINT:
-        chunk["bytes_read"] = 0
-    if branches is None and row["coffea_columns"] is not None:
-        # coffea names a buffer of a branch "<branch>-<form key>": "Jet_pt-data", "nJet-offsets"
-        branches = list({name.rpartition("-")[0] or name for name in row["coffea_columns"]})
-    if branches is not None:
-        chunk |= {"accessed_branches": sorted(branches), "num_branches_accessed": len(branches)}
-    for key, column, unit in TRACKED:
-        chunk[key] = {each["name"]: each[column] / unit for each in sections if each[column] is not None}
-    return chunk
-
-
-def _of_each_chunk(table: pa.Table | None, columns: list[str]) -> dict[int, list[dict[str, Any]]]:
-    """Rows of a table that is joined to the chunks, by the chunk's identity."""
-    rows: dict[int, list[dict[str, Any]]] = {}
-    for row in [] if table is None else table.select(["chunk", *columns]).to_pylist():
-        rows.setdefault(row["chunk"], []).append(row)
-    return rows
-
-
 @metric(STRUCTURE, group=RAW, source="samples of workers", formula="samples and lifetimes, reshaped")
 def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
     """Worker counts and nine series per worker, as version 0.1.2 gave them; times are naive and local."""
@@ -342,19 +247,9 @@ def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
 
 
 @metric(STRUCTURE, group=RAW, source=CHUNK_RECORDS, formula="attempts that counted, as dictionaries")
-def raw_chunk_metrics(counted_chunks: pa.Table, run: Run) -> list[dict[str, Any]]:
+def raw_chunk_metrics(counted_chunks: pa.Table, run: Run) -> list[ChunkDict]:
     """Chunks that gave a result, one dictionary each."""
-    branches = _of_each_chunk(run.branch_reads, ["branch"])
-    sections = _of_each_chunk(run.sections, ["name", *(column for _, column, _ in TRACKED)])
-    metered = run.branch_reads is not None
-    return [
-        _chunk_dict(
-            row,
-            [read["branch"] for read in branches.get(row["id"], ())] if metered else None,
-            sections.get(row["id"], []),
-        )
-        for row in counted_chunks.to_pylist()
-    ]
+    return chunk_dicts(counted_chunks, run.branch_reads, run.sections)
 
 
 @metric(STRUCTURE, group=RAW, source="Dask span metrics", formula="as Dask gives them")

@@ -9,21 +9,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from roastcoffea.metrics.bins import MICROSECONDS, Axes, Counts, level_before
+from roastcoffea.metrics.phases import CLIENT, IDLE, ON_THE_WAY, PAUSED, PLACEMENT, QUEUED, TAIL, TRANSFER, WORKER
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
-
-Counts = npt.NDArray[np.int64]
-
-TRANSFER: Final = "transfer"
-WORKER: Final = "worker"
-ON_THE_WAY: Final = "on the way"
-PAUSED: Final = "paused"
-QUEUED: Final = "idle: queued"
-PLACEMENT: Final = "idle: placement"
-TAIL: Final = "idle: tail"
-CLIENT: Final = "idle: client"
-CAUSES: Final = (TRANSFER, WORKER, ON_THE_WAY, PAUSED, QUEUED, PLACEMENT, TAIL, CLIENT)
-"""Why a slot is free."""
 
 SHARED: Final = (QUEUED, PLACEMENT, TAIL, CLIENT)
 """Those that are counted over all workers, and shared out among them."""
@@ -34,7 +23,6 @@ TAIL_OF: Final = (PROCESSOR, MERGE, PREPROCESSING, OTHER)
 CLIENT_OF: Final = ("before", "between", "after")
 """When nothing is anywhere: before the first task, between tasks, after the last one."""
 
-MICROSECONDS: Final = 1_000_000
 TIME_BITS: Final = 44
 """Microseconds that fit into a number beside a worker and a kind of edge: half a year."""
 
@@ -100,43 +88,6 @@ class Slots:
     beyond: float
 
 
-class Axes(NamedTuple):
-    """Where thread seconds are counted: bins of time, and the row of each worker.
-
-    `edges` are microseconds from `start` (Unix seconds), one more than there are bins.
-    """
-
-    start: float
-    edges: Counts
-    row: Counts
-    rows: int
-
-    @property
-    def bins(self) -> int:
-        """Number of bins."""
-        return len(self.edges) - 1
-
-    def microseconds(self, moments: Numbers) -> Counts:
-        """Time since the start, within the bins."""
-        since = np.clip(moments - self.start, 0, self.edges[-1] / MICROSECONDS)
-        return np.rint(since * MICROSECONDS).astype(np.int64)
-
-    def bin(self, times: Counts) -> Counts:
-        """Bin of each time; the end belongs to the last one."""
-        return np.minimum(np.searchsorted(self.edges, times, side="right") - 1, self.bins - 1)
-
-    def sums(self, places: Counts, amounts: npt.NDArray[np.generic]) -> Numbers:
-        """Sums of amounts by row and bin; a place is row x bins + bin."""
-        sums: Numbers = np.bincount(places, amounts, self.rows * self.bins).astype(np.float64, copy=False)
-        return sums.reshape(self.rows, self.bins)
-
-
-def axes(start: float, stop: float, row: Counts, rows: int, bins: int = 1) -> Axes:
-    """Bins of about equal width from start to stop: their edges are whole microseconds."""
-    length = round((stop - start) * MICROSECONDS)
-    return Axes(start, np.rint(np.linspace(0, length, bins + 1)).astype(np.int64), row, rows)
-
-
 def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Axes) -> Slots:
     """Causes of idleness.
 
@@ -147,7 +98,7 @@ def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Ax
     rest is the tail while any task is on a worker or on its way, and the client's otherwise. Workers share each cause
     in proportion to their free slots.
     """
-    seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in CAUSES}
+    seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in IDLE}
     beyond = 0
     left, surplus = [], []
     for block in _blocks(attempts, presence):
@@ -162,26 +113,6 @@ def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Ax
         dict(zip(TAIL_OF, waits[: len(TAIL_OF)], strict=True)),
         dict(zip(CLIENT_OF, waits[len(TAIL_OF) :], strict=True)),
         beyond / MICROSECONDS,
-    )
-
-
-def spread(worker: Counts, start: Numbers, stop: Numbers, seconds: Numbers, axes: Axes) -> Numbers:
-    """Seconds by row and bin: each amount evenly over its time; all in one bin where that has no length."""
-    begin, end = axes.microseconds(start), axes.microseconds(stop)
-    lasting = end > begin
-    rate = np.divide(seconds, end - begin, out=np.zeros(len(seconds)), where=lasting)
-    found = np.zeros((axes.rows, axes.bins))
-    change = np.zeros_like(found)
-    for sign, times in ((1, begin), (-1, end)):
-        bins = axes.bin(times)
-        places = axes.row[worker] * axes.bins + bins
-        found += sign * axes.sums(places, rate * (axes.edges[bins + 1] - times))
-        change += sign * axes.sums(places, rate)
-    moments = np.where(lasting, 0.0, seconds)
-    return (
-        found
-        + _before(change) * np.diff(axes.edges)
-        + axes.sums(axes.row[worker] * axes.bins + axes.bin(begin), moments)
     )
 
 
@@ -296,12 +227,7 @@ def _count(steps: _Steps, amounts: Counts, axes: Axes, seconds: Numbers) -> None
     bins = axes.bin(time)
     places = axes.row[worker] * axes.bins + bins
     within = axes.sums(places, change * (axes.edges[bins + 1] - time))
-    seconds += within + _before(axes.sums(places, change)) * np.diff(axes.edges)
-
-
-def _before(changes: Numbers) -> Numbers:
-    """Level at the beginning of each bin."""
-    return np.asarray(np.cumsum(changes, axis=1) - changes)
+    seconds += within + level_before(axes.sums(places, change)) * np.diff(axes.edges)
 
 
 # Over all workers
@@ -337,7 +263,7 @@ def _share(
             at_edges[cause][part.edge] = clock[part.is_edge]
             behind[cause] += axes.sums(places, change * clock[part.is_left])
     for cause, clock in at_edges.items():
-        seconds[cause][:] = free * clock[1:] - behind[cause] + _before(free) * np.diff(clock)
+        seconds[cause][:] = free * clock[1:] - behind[cause] + level_before(free) * np.diff(clock)
     return [float(amount) / MICROSECONDS for amount in by_wait]
 
 

@@ -26,3 +26,9 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
 def table_of_rows(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Table of records from one mapping a row; a name that a row lacks was not measured."""
     return pa.Table.from_pylist(list(rows), schema=arrow_schema(columns))
+
+
+def table_of_columns(columns: Sequence[Column], values: Mapping[str, Any]) -> pa.Table:
+    """Table of records from one array a column, whatever their order."""
+    schema = arrow_schema(columns)
+    return pa.table({name: values[name] for name in schema.names}, schema=schema)

@@ -11,6 +11,25 @@ ERROR: Final = "error"
 SKIPPED: Final = "skipped"
 CHECKPOINT: Final = "checkpoint"
 
+PHASE_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("open_seconds", "number", "s", "opening the file"),
+    Column("build_seconds", "number", "s", "building tree, schema and events, with what is preloaded"),
+    Column("process_seconds", "number", "s", "wall time of process()"),
+    Column("read_seconds", "number", "s", "in process(): waiting for storage"),
+    Column("decompress_seconds", "number", "s", "in process(): CPU time of the thread in decompression"),
+    Column(
+        "interpret_seconds",
+        "number",
+        "s",
+        "in process(): CPU time of the thread in interpretation of baskets, from hand-over to final array",
+    ),
+    Column("compute_seconds", "number", "s", "in process(): CPU time of the thread in all else"),
+    Column("wait_seconds", "number", "s", "in process(): other time without CPU: GIL, locks, sleep"),
+    Column("checkpoint_seconds", "number", "s", "loading and saving the checkpoint"),
+    Column("result_seconds", "number", "s", "after process(): closing the file, coffea's own metrics"),
+)
+"""Where the time of an attempt went; `metrics.phases` says what each counts as."""
+
 CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("id", "integer", None, "identity of the record of this attempt"),
     Column("dataset", "text", None, "dataset in the fileset"),
@@ -39,21 +58,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("outcome", "text", None, '"ok", "error", "skipped" (bad file) or "checkpoint" (loaded, not computed)'),
     Column("error", "text", None, "text of the error, where there was one"),
     Column("call", "text", None, "identity of the Runner call that asked for the chunk"),
-    Column("open_seconds", "number", "s", "opening the file"),
-    Column("build_seconds", "number", "s", "building tree, schema and events, with what is preloaded"),
-    Column("process_seconds", "number", "s", "wall time of process()"),
-    Column("read_seconds", "number", "s", "in process(): waiting for storage"),
-    Column("decompress_seconds", "number", "s", "in process(): CPU time of the thread in decompression"),
-    Column(
-        "interpret_seconds",
-        "number",
-        "s",
-        "in process(): CPU time of the thread in interpretation of baskets, from hand-over to final array",
-    ),
-    Column("compute_seconds", "number", "s", "in process(): CPU time of the thread in all else"),
-    Column("wait_seconds", "number", "s", "in process(): other time without CPU: GIL, locks, sleep"),
-    Column("checkpoint_seconds", "number", "s", "loading and saving the checkpoint"),
-    Column("result_seconds", "number", "s", "after process(): closing the file, coffea's own metrics"),
+    *PHASE_COLUMNS,
     Column("bytes_requested", "integer", "B", "requested from storage by this attempt"),
     Column("bytes_payload", "integer", "B", "of these, of baskets, pages or column chunks"),
     Column("bytes_metadata", "integer", "B", "of these, of header, keys, streamers, tree, schema"),

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.arrays import amounts, codes
 from roastcoffea.metrics.attempts import places
+from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.replay.cluster import CROWDED, Load
 from roastcoffea.replay.inputs import Counts
@@ -87,8 +88,10 @@ def chunks_in_parts(chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Tabl
     """
     wall, core_wait = amounts(chunks, "wall_seconds"), amounts(chunks, "core_wait_seconds")
     cpu = np.minimum(amounts(chunks, "cpu_seconds") + amounts(chunks, "helper_cpu_seconds"), wall)
-    opening = amounts(chunks, "open_seconds") + amounts(chunks, "build_seconds")
-    inside = sum(amounts(chunks, name) for name in ("decompress_seconds", "interpret_seconds", "compute_seconds"))
+    opening, inside = (
+        np.sum([amounts(chunks, phase.column) for phase in PHASES if phase.part == part], axis=0)
+        for part in ("opening", "CPU")
+    )
     open_cpu = np.clip(np.minimum(cpu - inside, opening), 0.0, None)
     waited = np.clip(wall - cpu - core_wait, 0.0, None)
     # where waiting for a core was much, all waiting is less: opening and reading keep their shares of what is left

@@ -15,8 +15,8 @@ from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.arrays import amounts, moments
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks, recorded, with_outcome
+from roastcoffea.metrics.phases import OTHER_TASKS
 from roastcoffea.metrics.statistics import clipped, integral
-from roastcoffea.metrics.time_ledger import OTHERS
 from roastcoffea.records.run import FAILED, Run, RunnerCall
 from roastcoffea.records.tasks import OK
 from roastcoffea.replay.cluster import Cluster
@@ -193,4 +193,4 @@ def _missing(run: Run, lifetimes: pa.Table) -> float:
 def _foreign(metrics: Metrics) -> float:
     """Share of the threads' time that tasks of others took."""
     ledger = metrics.get("time_ledger")
-    return ledger.get(OTHERS, 0.0) / ledger.total if ledger and ledger.total else 0.0
+    return ledger.get(OTHER_TASKS, 0.0) / ledger.total if ledger and ledger.total else 0.0

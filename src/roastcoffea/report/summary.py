@@ -11,19 +11,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis import Verdict
 from roastcoffea.errors import root_cause
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger
-from roastcoffea.metrics import time_ledger as time_metrics
-from roastcoffea.metrics.byte_ledger import CLASSES
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.failures import failed_files
-from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
+from roastcoffea.metrics.ledger import TOTAL
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, counted
+from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
 from roastcoffea.report.tables import FIRST_ROWS
-from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, moment, number, share_text
+from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, moment, number
 
 MAIN: Final = {
     "total_events": "events",
@@ -46,8 +44,8 @@ LONGEST_LINE: Final = 200
 SMALL_OFFSET: Final = 0.01
 """Seconds below which clocks agree for all that people look at; times are set right all the same."""
 
-TIME_ROWS: Final = (*time_metrics.CLASSES, TOTAL)
-LEDGER_ROWS: Final = (*CLASSES, TOTAL, TRANSFERRED)
+TIME_ROWS: Final = (*phases.TIME_NAMES, TOTAL)
+LEDGER_ROWS: Final = (*phases.BYTE_NAMES, TOTAL, TRANSFERRED)
 """Labels of the metrics that the table of the byte ledger shows."""
 
 Row = Mapping[str, Any]
@@ -92,7 +90,7 @@ BRANCH_COLUMNS: Final[Sequence[Keyed]] = (
 def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     """Metrics by group, with the reason where one is missing, and what else people look at first."""
     yield heading(run)
-    yield from (replace(sheet, title=f"verdict: {sheet.title}") for sheet in verdict(run, metrics))
+    yield from (replace(sheet, title=f"verdict: {sheet.title}") for sheet in own_sheets(metrics, "verdict"))
     yield from failing_files(run, metrics)
     shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
     for group, members in groupby(shown, key=lambda metric: metric.group):
@@ -106,8 +104,15 @@ def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
 def overview(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     """Verdict, main numbers, both ledgers, datasets and problems; all metrics are folded."""
     yield heading(run)
-    yield from verdict(run, metrics)
-    yield Sheet(beside=True, parts=[main_numbers(metrics), *time_sheets(metrics), *byte_sheets(metrics)[:1]])
+    yield from own_sheets(metrics, "verdict")
+    yield Sheet(
+        beside=True,
+        parts=[
+            main_numbers(metrics),
+            *own_sheets(metrics, "time_ledger"),
+            *own_sheets(metrics, "byte_ledger")[:1],
+        ],
+    )
     yield from _with_rows(datasets(metrics))
     yield from ([problems(found)] if (found := [*run.problems, *metrics.problems]) else [])
     title = f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)"
@@ -120,7 +125,13 @@ def state_of_collector(state: str, found: Sequence[str]) -> Iterator[Sheet]:
     yield from ([problems(found)] if found else [])
 
 
-# Heading and verdict
+def own_sheets(metrics: Metrics, name: str) -> Sequence[Sheet]:
+    """Sheets of a ledger or of the verdict; none where there is none."""
+    result: Presented | None = metrics.get(name)
+    return [] if result is None else result.sheets()
+
+
+# Heading
 
 
 def title_of(run: Run) -> str:
@@ -138,32 +149,6 @@ def heading(run: Run) -> Heading:
         alarm=f"This run failed: {run.error or 'no error text was kept'}" if run.outcome == FAILED else "",
         notes=[] if run.reported is None else [reporter],
     )
-
-
-def verdict(run: Run, metrics: Metrics) -> Iterator[Sheet]:
-    """What binds the run, and what could be won."""
-    if "verdict" in metrics:
-        yield Sheet(title=bound_line(metrics), items=verdict_lines(run, metrics["verdict"]))
-
-
-def bound_line(metrics: Metrics) -> str:
-    """What binds the run, in a title."""
-    return f"bound by {metrics['bound']}" if "bound" in metrics else "incomplete"
-
-
-def verdict_lines(run: Run, verdict: Verdict) -> list[str]:
-    """What could be won, a line each; what there is to say where that is nothing."""
-    elapsed = run.stop - run.start
-    lines = [
-        f"{finding.cause}, worth {SECOND.text(finding.seconds)} of {SECOND.text(elapsed)}: {finding.text}."
-        for finding in verdict
-    ]
-    if verdict.incomplete:
-        reasons = "; ".join(verdict.incomplete)
-        lines.insert(0, f"Incomplete, so that nothing is said of idle time: {reasons}.")
-    if verdict.healthy and run.outcome != FAILED:
-        lines = ["Nothing was found that could be won by a change of the settings."]
-    return lines or ["Nothing was found before it failed."]
 
 
 def failing_files(run: Run, metrics: Metrics) -> Iterator[Sheet]:
@@ -223,7 +208,7 @@ def _bytes_group(group: str, members: Sequence[Metric], metrics: Metrics) -> Ite
     if "byte_ledger" not in metrics:
         yield from _group(group, members, metrics)
         return
-    ledger, *advice = byte_sheets(metrics)
+    ledger, *advice = own_sheets(metrics, "byte_ledger")
     yield replace(ledger, title=group)
     yield from _values([metric for metric in members if metric.label not in LEDGER_ROWS], metrics)
     yield from advice
@@ -235,7 +220,7 @@ def _time_group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iter
     if "time_ledger" not in metrics:
         yield from _group(group, members, metrics)
         return
-    yield from (replace(ledger, title=THREAD_TIME) for ledger in time_sheets(metrics))
+    yield from (replace(ledger, title=THREAD_TIME) for ledger in own_sheets(metrics, "time_ledger"))
     yield from _values([metric for metric in members if metric.label not in TIME_ROWS], metrics)
 
 
@@ -286,66 +271,6 @@ def _distributions(members: Sequence[Metric], metrics: Metrics) -> Sheet:
         amounts = {str(metric.statistic): amount_of(metrics, metric.name) for metric in same_label}
         rows.append((f"{label} per chunk", *(amounts.get(statistic, "") for statistic in statistics)))
     return Sheet(columns=(LABELS, *(Column(name=statistic, unit=COUNT) for statistic in statistics)), rows=rows)
-
-
-# Ledgers
-
-
-def byte_sheets(metrics: Metrics) -> list[Sheet]:
-    """The byte ledger, then what would make fewer bytes be read; none where there is no ledger."""
-    if "byte_ledger" not in metrics:
-        return []
-    ledger: ByteLedger = metrics["byte_ledger"]
-    rows = _ledger_rows(ledger, ledger.total)
-    notes = [str(ledger.certificate)]
-    if ledger.transferred is None:
-        notes.append(f"Transferred: {ledger.transferred_absent}.")
-    else:
-        rows.append((TRANSFERRED, Amount(ledger.transferred, BYTE), gaps_text(ledger.gaps or 0)))
-    sheets = [Sheet(title="byte ledger", columns=_ledger_columns(BYTE), rows=rows, notes=notes, form="plain")]
-    if ledger.advice:
-        sheets.append(Sheet(title="to read fewer bytes", items=[saving.text for saving in ledger.advice]))
-    return sheets
-
-
-def time_sheets(metrics: Metrics) -> list[Sheet]:
-    """The time ledger; none where there is none."""
-    if "time_ledger" not in metrics:
-        return []
-    ledger: TimeLedger = metrics["time_ledger"]
-    rows = [row for row in _ledger_rows(ledger, ledger.total) if row[1] != 0 or row[0] in {RESIDUAL, TOTAL}]
-    title, columns, notes = "time ledger: worker threads x time", _ledger_columns(SECOND), time_notes(ledger)
-    return [Sheet(title=title, columns=columns, rows=rows, notes=[str(ledger.certificate), *notes], form="plain")]
-
-
-def time_notes(ledger: TimeLedger) -> list[str]:
-    """Why work failed, and what was not measured."""
-    failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in ledger.failed.items() if seconds]
-    lines = [f"Failed: {', '.join(failed)}."] if failed else []
-    reasons = dict.fromkeys(ledger.unknown.values())
-    names = {why: [f'"{name}"' for name, reason in ledger.unknown.items() if reason == why] for why in reasons}
-    return lines + [f"Not measured: {', '.join(words)}: {reason}." for reason, words in names.items()]
-
-
-def _ledger_columns(unit: Unit) -> Sequence[Column]:
-    return LABELS, Column(name="amount", unit=unit), Column(name="share", unit=FRACTION, bars=True)
-
-
-def _ledger_rows(ledger: Mapping[str, float | None], total: float | None) -> list[Sequence[Cell]]:
-    """Classes with their amounts and shares of the total."""
-    rows = [(name, amount, _share(amount, total)) for name, amount in ledger.items()]
-    return [*rows, (TOTAL, total, FRACTION.text(1) if total else "")]
-
-
-def _share(amount: float | None, total: float | None) -> Cell:
-    if amount is None or not total:
-        return ""
-    return Amount(amount / total, FRACTION, share_text(amount / total))
-
-
-def gaps_text(gaps: int) -> str:
-    """What came beyond what was requested, or was requested and never came."""
-    return f"{BYTE.text(gaps)} not requested" if gaps >= 0 else f"{BYTE.text(-gaps)} requested never came"
 
 
 # Tables

@@ -257,6 +257,22 @@ def pooled(names: Sequence[str | None], parts: Mapping[str, Numbers]) -> tuple[l
     return [*kept, f"{len(others)} others"], rest
 
 
+def pooled_bars(
+    ax: Axes,
+    names: Sequence[str | None],
+    parts: Mapping[str, tuple[Numbers, str]],
+    *,
+    scale_of: Callable[[float], Scale],
+    label: str,
+) -> None:
+    """Draw bars of parts (amounts and colour), the largest on top, and the smallest together."""
+    shown, amounts = pooled(names, {part: values for part, (values, _) in parts.items()})
+    scale = scale_of(float(np.sum(list(amounts.values()), axis=0).max()))
+    colours = {part: colour for part, (_, colour) in parts.items()}
+    bars(ax, shown, {part: values * scale.factor for part, values in amounts.items()}, colours)
+    ax.set_xlabel(f"{label} ({scale.unit})")
+
+
 # Distributions
 
 

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.attempts import identities
+from roastcoffea.metrics.busy_tasks import OF_TASK_KIND
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.ledger import RESIDUAL
+from roastcoffea.metrics.phases import BUSY, COLUMNS_OF, FAILED, OVERHEAD
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.metrics.time_ledger import BUSY, OF_KIND, OVERHEAD, PHASES, WASTED
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import tasks as task_records
 from roastcoffea.visualization.series import Integers, busy_in_pixels
@@ -96,21 +97,21 @@ def main_in_pixels(stream: Stream, rows: int, edges: Numbers) -> Pixels:
     of_row = np.bincount(np.arange(lanes) * rows // lanes)
     busy, most = np.zeros((2, *shape))
     picture = np.full(shape, IDLE)
-    for number in sorted(np.unique(stream.kind), key=lambda kind: SHOWN[kind] == WASTED):
+    for number in sorted(np.unique(stream.kind), key=lambda kind: SHOWN[kind] == FAILED):
         here = stream.kind == number
         seconds = busy_in_pixels(row[here], stream.start[here], stream.stop[here], shape, edges)
         busy += seconds
-        wins = seconds > (1e-9 if SHOWN[number] == WASTED else np.maximum(most, 1e-9))
+        wins = seconds > (1e-9 if SHOWN[number] == FAILED else np.maximum(most, 1e-9))
         picture[wins] = number
         most[wins] = seconds[wins]
     mostly_idle = busy < of_row[:, None] * (edges[1] - edges[0]) / 2
-    picture[mostly_idle & (picture != SHOWN.index(WASTED))] = IDLE
+    picture[mostly_idle & (picture != SHOWN.index(FAILED))] = IDLE
     return Pixels(picture, most, busy)
 
 
 def _tasks_with_class(tasks: pa.Table, chunks: pa.Table | None) -> _Rows:
     """Tasks, with the number of the class of each."""
-    numbers = {kind: SHOWN.index(name) for kind, name in OF_KIND.items()}
+    numbers = {kind: SHOWN.index(name) for kind, name in OF_TASK_KIND.items()}
     kinds, failed = _codes(tasks, "kind", numbers, SHOWN.index(RESIDUAL)), _failed(tasks, (task_records.OK,))
     chunk = np.full(len(tasks), -1)
     if chunks is not None and len(chunks):
@@ -118,7 +119,7 @@ def _tasks_with_class(tasks: pa.Table, chunks: pa.Table | None) -> _Rows:
         processed = np.asarray(pc.equal(tasks["kind"], task_records.PROCESSOR).to_numpy(), dtype=np.bool_)
         kinds = np.where(processed & (chunk >= 0), _main_classes(chunks)[chunk], kinds)
     others = np.asarray(pc.equal(tasks["kind"], task_records.OTHER).to_numpy(), dtype=np.bool_)
-    return _Rows(tasks, np.where(failed & ~others, SHOWN.index(WASTED), kinds), chunk)
+    return _Rows(tasks, np.where(failed & ~others, SHOWN.index(FAILED), kinds), chunk)
 
 
 def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
@@ -131,16 +132,16 @@ def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
 
 def _main_classes(chunks: pa.Table) -> Integers:
     """For each attempt of a chunk the class that took the most of it, or that it failed."""
-    seconds = np.zeros((len(chunks), len(PHASES) + 1))
-    for place, columns in enumerate(PHASES.values()):
+    seconds = np.zeros((len(chunks), len(COLUMNS_OF) + 1))
+    for place, columns in enumerate(COLUMNS_OF.values()):
         for column in columns:
             seconds[:, place] += pc.fill_null(chunks[column], 0.0).to_numpy()
     wall = np.asarray(pc.fill_null(chunks["wall_seconds"], 0.0).to_numpy())
     seconds[:, -1] = wall - seconds[:, :-1].sum(axis=1)
-    names = np.array([SHOWN.index(name) for name in (*PHASES, OVERHEAD)])
+    names = np.array([SHOWN.index(name) for name in (*COLUMNS_OF, OVERHEAD)])
     kinds = np.where(seconds[:, :-1].any(axis=1), names[seconds.argmax(axis=1)], SHOWN.index(RESIDUAL))
     failed = _failed(chunks, (chunk_records.OK, chunk_records.CHECKPOINT))
-    return np.where(failed, SHOWN.index(WASTED), kinds)
+    return np.where(failed, SHOWN.index(FAILED), kinds)
 
 
 def _failed(table: pa.Table, good: tuple[str, ...]) -> npt.NDArray[np.bool_]:

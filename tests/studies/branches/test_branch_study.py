@@ -14,7 +14,7 @@ import uproot
 from coffea.processor import ProcessorABC
 
 from roastcoffea.errors import ComparisonError
-from roastcoffea.studies.branches.study import BranchStudy, branch_study
+from roastcoffea.studies.branches.branch_study import BranchStudy, branch_study
 
 SOME = ("pt", "eta", "phi", "mass")
 COUNTS = [1, 2, 4]

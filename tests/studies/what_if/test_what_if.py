@@ -23,7 +23,8 @@ from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.replay.cluster import CROWDED
 from roastcoffea.replay.recorded import recorded_run
-from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR, Prediction, WhatIf, what_if
+from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR, Prediction
+from roastcoffea.studies.what_if.what_if import WhatIf, what_if
 
 FOUR = [plan(1.0, 2.0), plan(2.0, 1.0), plan(3.0), plan(0.5, 2.5)] * 4
 """Chunks of 3 s each: CPU and waiting."""

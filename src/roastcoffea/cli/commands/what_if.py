@@ -72,6 +72,6 @@ def command(*, runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     Several numbers may follow an option. The second and later ones are runs where runs of these names exist, and so is
     the last one where no other RUN is given: --workers 1 --workers 2024 is sure to be the number.
     """
-    from roastcoffea.studies.what_if.prediction import what_if
+    from roastcoffea.studies.what_if.what_if import what_if
 
     print_study(what_if(*options.paths_of(runs), **settings), as_json)

@@ -11,7 +11,7 @@ from time import perf_counter, thread_time
 from typing import Any, Final
 
 from roastcoffea.errors import error_text
-from roastcoffea.log.wire import BRANCHES_HAVE
+from roastcoffea.log.packing import BRANCHES_HAVE
 
 INNER_SIZES: Final = 256
 """So many baskets are told one by one in a record, beyond two of each branch."""
@@ -225,7 +225,7 @@ class Tally:
             return None
 
     def branch_columns(self) -> dict[str, Sequence[Any]]:
-        """Columns of the branches that were read, see `log.wire.packed_records`."""
+        """Columns of the branches that were read, see `log.packing.packed_records`."""
         with self.lock:
             names = [name for name, read in sorted(self.branches.items()) if read.sizes or read.uncompressed]
             if not names:

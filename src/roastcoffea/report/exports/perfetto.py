@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from roastcoffea.metrics.facts import clock_offsets
+from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import OK
@@ -45,9 +46,9 @@ CHUNK_FACTS: Final = (
 )
 OPENING_FACTS: Final = ("dataset", "file", "outcome", "error", "bytes_requested")
 
-PHASES: Final = ("open", "build", "process", "checkpoint", "result")
-STEPS: Final = ("read", "decompress", "interpret", "compute", "wait")
-"""What `process` is made of."""
+STEPS: Final = tuple(phase.name for phase in PHASES if phase.in_process)
+PARTS: Final = tuple(dict.fromkeys("process" if phase.in_process else phase.name for phase in PHASES))
+"""Phases of an attempt: those of STEPS alternate within "process"."""
 
 LAID_OUT: Final = {"place": "one after another, each as long as its sum; in truth they alternate"}
 RUN_TRACK: Final = "run"
@@ -168,7 +169,7 @@ class Trace:
     def _slices_of_attempts(self, worker: str | None) -> dict[Any, list[tuple[str, Slice]]]:
         """Slices of attempts of chunks and of openings of files with their thread, by task; each alone without one."""
         offset = self._offsets.get(worker, 0.0)
-        phases = [f"{name}_seconds" for name in (*PHASES, *STEPS)]
+        phases = [f"{name}_seconds" for name in (*PARTS, *STEPS)]
         names = ("thread", "start", "stop", "key", "run_id")
         found: dict[Any, list[tuple[str, Slice]]] = defaultdict(list)
         chunks = self._rows(self._attempts, worker, (*names, *CHUNK_FACTS, *phases))
@@ -302,7 +303,7 @@ def _attempt(row: Row, start: int, stop: int, facts: Sequence[str]) -> Slice:
     """Slice of an attempt of a chunk with its phases, or of the opening of a file."""
     stop = max(start, stop)
     is_chunk = facts is CHUNK_FACTS
-    inner = _sequence(row, PHASES, start, stop) if is_chunk else []
+    inner = _sequence(row, PARTS, start, stop) if is_chunk else []
     inner = [_with_steps(one, row) if one.name == "process" else one for one in inner]
     name = f"{row['dataset']}: {PurePath(row['file'] or '').name}" if row["dataset"] else "chunk"
     category = "chunk" if is_chunk else task_records.PREPROCESSING

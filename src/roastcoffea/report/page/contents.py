@@ -17,18 +17,16 @@ from roastcoffea.report.page.frame import page
 from roastcoffea.report.sheets import Cell, Column, Picture, Sheet
 from roastcoffea.report.summary import (
     amount_of,
-    byte_sheets,
     datasets,
     heading,
     main_numbers,
+    own_sheets,
     problems,
-    time_sheets,
-    verdict,
 )
 from roastcoffea.report.tables import not_measured, sheet_of_table
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND
-from roastcoffea.visualization.material import Material
+from roastcoffea.visualization.inputs import inputs_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,7 +71,7 @@ def write_page(measured: Measured, path: Path, *, every_task: bool = False, over
 
 def page_of(measured: Measured, *, every_task: bool = False) -> str:
     """The page of a run."""
-    drawn = charts(Material.of(measured), every_task=every_task)
+    drawn = charts(inputs_of(measured), every_task=every_task)
     over_time = Sheet(title="over time", pictures=[Picture(CONTROLS)], parts=drawn.sheets)
     sections = [Sheet(title=title, parts=list(parts(measured))) for title, parts in SECTIONS.items()]
     sections.insert(2, over_time)
@@ -81,16 +79,16 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
 
 
 def _verdict(measured: Measured) -> Iterator[Sheet]:
-    run, metrics = measured.run, measured.metrics
-    yield from verdict(run, metrics) if "verdict" in metrics else [not_measured(metrics.missing["verdict"])]
+    metrics = measured.metrics
+    yield from own_sheets(metrics, "verdict") or [not_measured(metrics.missing["verdict"])]
     yield replace(main_numbers(metrics), title="")
 
 
 def _ledgers(measured: Measured) -> Iterator[Sheet]:
     """Both ledgers beside each other; the reason where there is none."""
     metrics = measured.metrics
-    time, *_ = *time_sheets(metrics), _missing(metrics, "time_ledger")
-    requested, *advice = byte_sheets(metrics) or [_missing(metrics, "byte_ledger")]
+    time, *_ = *own_sheets(metrics, "time_ledger"), _missing(metrics, "time_ledger")
+    requested, *advice = own_sheets(metrics, "byte_ledger") or [_missing(metrics, "byte_ledger")]
     time = replace(time, title="worker threads x time")
     yield Sheet(beside=True, parts=[time, replace(requested, title="bytes requested from storage", parts=advice)])
 

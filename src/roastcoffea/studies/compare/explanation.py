@@ -12,21 +12,8 @@ from statistics import fmean
 from typing import Final
 
 from roastcoffea.metrics.ledger import RESIDUAL
-from roastcoffea.studies.compare.factors import (
-    AFTER,
-    BETWEEN,
-    CHUNK_SIZE,
-    EVENTS,
-    GONE_BRANCHES,
-    NEW_BRANCHES,
-    NODES,
-    SAME_BRANCHES,
-    START_UP,
-    THREADS,
-    Factor,
-    Share,
-    shares_of,
-)
+from roastcoffea.studies.compare import factors
+from roastcoffea.studies.compare.factors import Factor, Share, shares_of
 from roastcoffea.studies.compare.leaves import Pair, bytes_of, leaves_of, thread_seconds, wall_seconds
 from roastcoffea.studies.compare.observations import Observation
 from roastcoffea.units import BYTE, FRACTION, SECOND, number, three_digits
@@ -128,27 +115,27 @@ def _part(cause: str, shares: Iterable[Share], pair: Pair) -> Part:
 def _text(cause: str, pair: Pair) -> str | None:
     """What changed; None for the cost of a class."""
     before, after = pair.volumes
-    if cause == EVENTS:
+    if cause == factors.EVENTS:
         return _instead("events", before.events, after.events)
-    if cause == THREADS:
+    if cause == factors.THREADS:
         return _instead("threads", before.threads, after.threads)
-    if cause == CHUNK_SIZE:
+    if cause == factors.CHUNK_SIZE:
         sizes = _instead("events", before.chunk_size, after.chunk_size)
         return f"{sizes} in a chunk ({_instead('chunks', before.chunks, after.chunks)})"
-    if cause in (NEW_BRANCHES, GONE_BRANCHES):
+    if cause in (factors.NEW_BRANCHES, factors.GONE_BRANCHES):
         new, gone = pair.branches
-        side, some = (pair.after, new) if cause == NEW_BRANCHES else (pair.before, gone)
+        side, some = (pair.after, new) if cause == factors.NEW_BRANCHES else (pair.before, gone)
         size = fmean(bytes_of(run, some) for run in side)
         return f"{_branches(some)}, {BYTE.text(size) if size else 'whose baskets came with the tree'}"
     return OWN_TEXTS.get(cause)
 
 
 OWN_TEXTS: Final[Mapping[str, str]] = {
-    SAME_BRANCHES: "of branches that both read: other data, baskets read again",
-    NODES: "other hosts did the same slower or faster than those of both runs",
-    START_UP: "idle before the first task",
-    BETWEEN: "idle while nothing was to be done",
-    AFTER: "idle after the last task",
+    factors.SAME_BRANCHES: "of branches that both read: other data, baskets read again",
+    factors.NODES: "other hosts did the same slower or faster than those of both runs",
+    factors.START_UP: "idle before the first task",
+    factors.BETWEEN: "idle while nothing was to be done",
+    factors.AFTER: "idle after the last task",
     RESIDUAL: "in no class of the time ledger",
 }
 

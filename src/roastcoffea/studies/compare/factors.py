@@ -11,9 +11,7 @@ from itertools import permutations
 from math import prod
 from typing import Final, NamedTuple
 
-from roastcoffea.metrics import slots
-from roastcoffea.metrics import time_ledger as rows
-from roastcoffea.studies.compare.observations import OF_BRANCHES
+from roastcoffea.metrics import phases
 
 EVENTS: Final = "events"
 NEW_BRANCHES: Final = "newly read branches"
@@ -29,19 +27,8 @@ AFTER: Final = "client after the last task"
 BYTES: Final = "bytes"
 CHUNKS: Final = "chunks"
 
-DRIVERS: Final[Mapping[str, str]] = {
-    rows.COMPUTE: EVENTS,
-    rows.WAIT: EVENTS,
-    **dict.fromkeys(OF_BRANCHES, BYTES),
-    **dict.fromkeys((rows.OPEN, rows.CHECKPOINT, rows.OVERHEAD, rows.MERGE), CHUNKS),
-    **dict.fromkeys((slots.TRANSFER, slots.WORKER, slots.ON_THE_WAY), CHUNKS),
-    **dict.fromkeys((slots.PAUSED, slots.QUEUED, slots.PLACEMENT, slots.TAIL, slots.CLIENT), THREADS),
-}
-"""What each class of the time ledger grows with; the others (preprocessing, failed, other tasks) are themselves.
-
-A slot that idles while the client works idles on every thread: such time grows with the threads, and takes no more wall
-time the more there are.
-"""
+DRIVERS: Final = {one.name: one.grows_with for one in phases.TIME_CLASSES if one.grows_with is not None}
+"""What each class of the time ledger grows with; the others (preprocessing, failed, other tasks) are themselves."""
 
 UNITS: Final[Mapping[str, str]] = {
     EVENTS: "an event",
@@ -126,7 +113,7 @@ def shares_of(leaf: Leaf, volumes: tuple[Volumes, Volumes], shared: Mapping[str,
 
 def _factors(leaf: Leaf, before: Volumes, after: Volumes, shared: Mapping[str, float]) -> list[Factor]:
     """Factors of a leaf's thread seconds, before and after; the seconds themselves where they came of no volume."""
-    own = leaf.cause if leaf.cause and leaf.row == slots.CLIENT else leaf.row
+    own = leaf.cause if leaf.cause and leaf.row == phases.CLIENT else leaf.row
     shared_rate = 1.0 if leaf.cause else shared.get(leaf.row, 1.0)
     found = _with_cost(_volume_factors(leaf, before, after), leaf, own, shared_rate) if leaf.driver else None
     return found or [Factor(leaf.cause or own, leaf.before, leaf.after)]

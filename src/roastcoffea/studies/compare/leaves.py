@@ -8,22 +8,9 @@ from functools import cached_property, partial
 from statistics import fmean
 from typing import Final
 
-from roastcoffea.metrics import slots
-from roastcoffea.metrics import time_ledger as rows
-from roastcoffea.studies.compare.factors import (
-    AFTER,
-    BETWEEN,
-    BYTES,
-    CHUNKS,
-    DRIVERS,
-    EVENTS,
-    GONE_BRANCHES,
-    NEW_BRANCHES,
-    START_UP,
-    THREADS,
-    Leaf,
-    Volumes,
-)
+from roastcoffea.metrics import phases
+from roastcoffea.studies.compare import factors
+from roastcoffea.studies.compare.factors import Leaf, Volumes
 from roastcoffea.studies.compare.observations import OF_BRANCHES, Observation, Work, bytes_of_branches
 
 LEAST_SHARED: Final = 0.1
@@ -66,7 +53,7 @@ class Pair:
         both = first & second
         if not both or first == second:
             return {}
-        rates = {name: (_rate(self.before, both, name), _rate(self.after, both, name)) for name in rows.PHASES}
+        rates = {name: (_rate(self.before, both, name), _rate(self.after, both, name)) for name in DRIVEN}
         return {name: after / before for name, (before, after) in rates.items() if before and after}
 
     def means(self, amount: Callable[[Observation], float]) -> tuple[float, float]:
@@ -98,6 +85,11 @@ def _known_mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if len(known) == len(values) else None
 
 
+PER_HOST: Final = {factors.EVENTS, factors.BYTES, factors.CHUNKS}
+DRIVEN: Final = tuple(name for name in phases.COLUMNS_OF if factors.DRIVERS.get(name) in PER_HOST)
+"""Classes of which it is known for each host how much there was to do."""
+
+
 def _rate(side: Sequence[Observation], hosts: set[str], name: str) -> float | None:
     """Seconds of a class per unit of its volume on some hosts; None where they did too little of it."""
     here = [work for run in side for host, work in run.hosts.items() if host in hosts]
@@ -109,7 +101,7 @@ def _rate(side: Sequence[Observation], hosts: set[str], name: str) -> float | No
 
 
 def _volume_of(work: Work, name: str) -> float:
-    return {EVENTS: work.events, BYTES: work.bytes, CHUNKS: work.chunks}[DRIVERS[name]]
+    return {factors.EVENTS: work.events, factors.BYTES: work.bytes, factors.CHUNKS: work.chunks}[factors.DRIVERS[name]]
 
 
 # Leaves
@@ -118,12 +110,12 @@ def _volume_of(work: Work, name: str) -> float:
 def leaves_of(pair: Pair) -> Iterator[Leaf]:
     """All classes of the ledger, some of them in parts."""
     for name in dict.fromkeys(name for run in pair.runs for name in run.time):
-        if name == slots.CLIENT:
+        if name == phases.CLIENT:
             yield from _leaves_of_client(pair)
         elif name in OF_BRANCHES and any(pair.branches):
             yield from _leaves_of_branches(pair, name)
         else:
-            yield Leaf(name, DRIVERS.get(name), *pair.means(partial(_of_class, name=name)))
+            yield Leaf(name, factors.DRIVERS.get(name), *pair.means(partial(_of_class, name=name)))
 
 
 def _of_class(run: Observation, name: str) -> float:
@@ -132,26 +124,26 @@ def _of_class(run: Observation, name: str) -> float:
 
 def _leaves_of_client(pair: Pair) -> Iterator[Leaf]:
     """Idle time that the client makes, by when it made it; what has no such time is between tasks."""
-    for when, cause in (("before", START_UP), ("between", BETWEEN), ("after", AFTER)):
-        yield Leaf(slots.CLIENT, THREADS, *pair.means(partial(_idle_for_client, when=when)), cause=cause)
+    for when, cause in (("before", factors.START_UP), ("between", factors.BETWEEN), ("after", factors.AFTER)):
+        yield Leaf(phases.CLIENT, factors.THREADS, *pair.means(partial(_idle_for_client, when=when)), cause=cause)
 
 
 def _idle_for_client(run: Observation, when: str) -> float:
     if when == "between":
-        return _of_class(run, slots.CLIENT) - sum(run.client_of.get(known, 0.0) for known in ("before", "after"))
+        return _of_class(run, phases.CLIENT) - sum(run.client_of.get(known, 0.0) for known in ("before", "after"))
     return run.client_of.get(when, 0.0)
 
 
 def _leaves_of_branches(pair: Pair, name: str) -> Iterator[Leaf]:
     """A class by branches that only one side reads, and all the rest of it."""
     new, gone = pair.branches
-    for cause, some in ((NEW_BRANCHES, new), (GONE_BRANCHES, gone)):
+    for cause, some in ((factors.NEW_BRANCHES, new), (factors.GONE_BRANCHES, gone)):
         seconds = pair.means(partial(_seconds_of, branches=some, name=name))
-        yield Leaf(name, BYTES, *seconds, volume=pair.means(partial(bytes_of, branches=some)), cause=cause)
+        yield Leaf(name, factors.BYTES, *seconds, volume=pair.means(partial(bytes_of, branches=some)), cause=cause)
     apart = new | gone
     rest = pair.means(lambda run: _of_class(run, name) - _seconds_of(run, apart, name))
     volume = pair.means(lambda run: (bytes_of_branches(run) or 0.0) - bytes_of(run, apart))
-    yield Leaf(name, BYTES, *rest, volume=volume)
+    yield Leaf(name, factors.BYTES, *rest, volume=volume)
 
 
 def _seconds_of(run: Observation, branches: frozenset[str], name: str) -> float:

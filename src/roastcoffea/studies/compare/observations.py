@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics import time_ledger as rows
-from roastcoffea.metrics.byte_ledger import PAYLOAD, REREAD
+from roastcoffea.metrics import phases
+from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks
 from roastcoffea.metrics.facts import lifetimes as known_lifetimes
@@ -24,9 +24,9 @@ from roastcoffea.report.summary import title_of
 from roastcoffea.units import STRUCTURE, WORD, Unit, number
 
 OF_BRANCHES: Final[Mapping[str, str]] = {
-    rows.READ: "read_seconds",
-    rows.DECOMPRESS: "decompress_seconds",
-    rows.INTERPRET: "interpret_seconds",
+    phase.time_class: phase.column
+    for phase in phases.PHASES
+    if phase.column in {column.name for column in BRANCH_COLUMNS}
 }
 """Classes of the time ledger whose seconds are known by branch."""
 
@@ -163,7 +163,7 @@ def _hosts(run: Run, chunks: pa.Table | None) -> dict[str, Work]:
     host = lifetimes["host"].combine_chunks().take(place.combine_chunks())
     if host.null_count:
         return {}
-    columns = [column for of in rows.PHASES.values() for column in of]
+    columns = [column for of in phases.COLUMNS_OF.values() for column in of]
     sums = chunks.select(["events", "bytes_payload", *columns]).append_column("host", host)
     totals = sums.group_by("host").aggregate(
         [("host", "count"), *((name, "sum") for name in ("events", "bytes_payload", *columns))]
@@ -172,13 +172,13 @@ def _hosts(run: Run, chunks: pa.Table | None) -> dict[str, Work]:
 
 
 def _work(row: Mapping[str, Any]) -> Work:
-    seconds = {of: sum(row[f"{column}_sum"] or 0.0 for column in columns) for of, columns in rows.PHASES.items()}
+    seconds = {of: sum(row[f"{column}_sum"] or 0.0 for column in columns) for of, columns in phases.COLUMNS_OF.items()}
     return Work(row["events_sum"] or 0, row["bytes_payload_sum"] or 0, row["host_count"], seconds)
 
 
 def bytes_of_branches(observation: Observation) -> float | None:
     """Bytes of baskets that were requested; None where that is not known."""
-    amounts = [observation.bytes.get(name) for name in (PAYLOAD, REREAD)]
+    amounts = [observation.bytes.get(name) for name in (phases.PAYLOAD, phases.REREAD)]
     return None if None in amounts else float(sum(amount or 0 for amount in amounts))
 
 

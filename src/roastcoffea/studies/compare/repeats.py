@@ -8,6 +8,7 @@ no 5 %: there, from three each on, it is that of Welch's t.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, takewhile
@@ -85,10 +86,10 @@ class Judgement(NamedTuple):
     `low` and `high` bound the relative change (absolute where `relative` was not asked for).
     """
 
-    side: str | None
-    low: float | None
-    high: float | None
-    over: str | None
+    side: str | None = None
+    low: float | None = None
+    high: float | None = None
+    over: str | None = None
     reason: str | None = None
     needed: int | None = None
     """Repeats of each that would be needed; None where that is not known, or more would not help."""
@@ -102,16 +103,32 @@ def spread(runs: Sequence[Observation], name: str, confidence: float = CONFIDENC
     values = tuple(run.metrics[name] for run in runs)
     middle = float(np.median(values))
     if len(values) > 1:
-        picked = np.random.default_rng(SEED).integers(len(values), size=(RESAMPLES, len(values)))
-        return Spread(values, middle, *_interval(np.median(np.array(values)[picked], axis=1), confidence), RUNS)
+        return Spread(values, middle, *_median_interval(values, confidence), RUNS)
     resampled = resampled_chunks(runs[0], name)
     if resampled is None:
         return Spread(values, middle)
-    return Spread(values, middle, *_interval(resampled, confidence), CHUNKS)
+    return Spread(values, middle, *interval(resampled, confidence), CHUNKS)
 
 
-def _interval(values: Numbers, confidence: float) -> tuple[float, float]:
-    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+def _median_interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
+    # it takes half a second to load, and a comparison of single runs does without
+    from scipy.stats import bootstrap
+
+    resampled = bootstrap(
+        (values,),
+        np.median,
+        n_resamples=RESAMPLES,
+        confidence_level=confidence,
+        method="percentile",
+        random_state=np.random.default_rng(SEED),
+    )
+    low, high = resampled.confidence_interval
+    return float(low), float(high)
+
+
+def interval(resampled: Numbers, confidence: float) -> tuple[float, float]:
+    """Interval that holds so much of resampled values."""
+    low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 
@@ -185,7 +202,7 @@ def judged(
     """
     first, second = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
     if relative and np.median(first) == 0 and (np.any(first) or np.any(second)):
-        return Judgement(None, None, None, None, NO_RATIO)
+        return Judgement(reason=NO_RATIO)
     if np.ptp(first) == np.ptp(second) == 0 and (exact or min(len(first), len(second)) >= FEWEST):
         return _compared(float(np.median(first)), float(np.median(second)), limit, relative)
     return _tested(first, second, limit, relative, confidence)
@@ -195,7 +212,7 @@ def _compared(before: float, after: float, limit: float, relative: bool) -> Judg
     """Judgement of values that have no scatter."""
     change = (after - before) / abs(before) if relative and before else after - before
     side = ABOVE if change > limit else BELOW if change < limit else None
-    return Judgement(side, change, change, None, None if side else "it lies on the limit")
+    return Judgement(side, change, change, reason=None if side else "it lies on the limit")
 
 
 def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confidence: float) -> Judgement:
@@ -206,12 +223,12 @@ def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confi
     moved = log1p(limit) if ratios else limit
     count = min(len(old), len(new))
     if count < 2:
-        return Judgement(None, None, None, None, "how far repeats of a single run differ is not known", FEWEST)
+        return Judgement(reason="how far repeats of a single run differ is not known", needed=FEWEST)
     left_out = ranks_left_out(len(old), len(new), confidence)
     low, high = _rank_interval(old, new, left_out) if left_out else _welch_interval(old, new, confidence)
     needed = _needed(old, new, moved, confidence, ratios)
     if count < FEWEST and not left_out:
-        return Judgement(None, None, None, None, f"{len(old)} and {len(new)} runs are too few", needed)
+        return Judgement(reason=f"{len(old)} and {len(new)} runs are too few", needed=needed)
     bounds = (_change(low, ratios), _change(high, ratios))
     if low <= moved <= high:
         return Judgement(None, *bounds, RUNS, "repeats differ as much", needed)
@@ -226,14 +243,15 @@ def _change(difference: float, ratios: bool) -> float:
 
 def _welch_interval(old: Numbers, new: Numbers, confidence: float) -> tuple[float, float]:
     """Interval of the difference of means of two groups that may scatter differently."""
-    of_old, of_new = (float(np.var(values, ddof=1)) / len(values) for values in (old, new))
-    error = sqrt(of_old + of_new)
-    difference = float(new.mean() - old.mean())
-    if error == 0:
+    if np.ptp(old) == np.ptp(new) == 0:
+        difference = float(new[0] - old[0])
         return difference, difference
-    freedom = (of_old + of_new) ** 2 / (of_old**2 / (len(old) - 1) + of_new**2 / (len(new) - 1))
-    reach = float(stdtrit(freedom, (1 + confidence) / 2)) * error
-    return difference - reach, difference + reach
+    from scipy.stats import ttest_ind
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # one group may have no scatter
+        low, high = ttest_ind(new, old, equal_var=False).confidence_interval(confidence)
+    return float(low), float(high)
 
 
 def _rank_interval(old: Numbers, new: Numbers, left_out: int) -> tuple[float, float]:
@@ -270,9 +288,7 @@ def _needed(old: Numbers, new: Numbers, moved: float, confidence: float, ratios:
     scatter = sqrt((float(np.var(old, ddof=1)) + float(np.var(new, ddof=1))) / 2)
     smallest = log1p(SMALLEST) if ratios else SMALLEST * abs(float(np.median(old)))
     distance = max(abs(float(new.mean() - old.mean()) - moved), smallest)
-    for count in range(FEWEST, MOST_NEEDED + 1):
-        freedom = 2 * count - 2
-        reach = float(stdtrit(freedom, (1 + confidence) / 2) + stdtrit(freedom, POWER))
-        if distance >= reach * scatter * sqrt(2 / count):
-            return count
-    return None
+    counts = np.arange(FEWEST, MOST_NEEDED + 1)
+    reach = stdtrit(2 * counts - 2, (1 + confidence) / 2) + stdtrit(2 * counts - 2, POWER)
+    enough = distance >= reach * scatter * np.sqrt(2 / counts)
+    return int(counts[np.argmax(enough)]) if enough.any() else None

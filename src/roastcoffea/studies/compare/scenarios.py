@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import ComparisonError
-from roastcoffea.metrics import CATALOGUE, Metric, Metrics
-from roastcoffea.report.terminal import console_for
-from roastcoffea.studies.sheets import Amount, Sheet, print_sheets
+from roastcoffea.metrics import CATALOGUE, Metrics
+from roastcoffea.report.sheets import Amount, Cell, Column, Sheet
+from roastcoffea.report.terminal import print_sheets
 from roastcoffea.studies.sources import measurement_of
+from roastcoffea.units import COUNT, Unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,17 +51,16 @@ def compare_scenarios(scenarios: Mapping[str, Any], file: IO[str] | None = None)
     if not scenarios:
         raise ComparisonError("there are no scenarios: give {label: run, ...}")
     metrics = {label: _metrics(run) for label, run in scenarios.items()}
-    known = {metric.name: metric for metric in CATALOGUE.metrics()}
-    labels = list(metrics)
-    shares = [labels[place : place + SIDE_BY_SIDE] for place in range(0, len(labels), SIDE_BY_SIDE)]
-    print_sheets(console_for(file), [_sheet({label: metrics[label] for label in some}, known) for some in shares])
+    units = {metric.name: metric.unit for metric in CATALOGUE.metrics()}
+    shares = (list(metrics)[place : place + SIDE_BY_SIDE] for place in range(0, len(metrics), SIDE_BY_SIDE))
+    print_sheets([_sheet({label: metrics[label] for label in labels}, units) for labels in shares], file)
     frame = pd.DataFrame(
         [[values.get(name) for name in SHOWN.values()] for values in metrics.values()],
         index=pd.Index(list(metrics), name="scenario"),
         columns=list(SHOWN.values()),
         dtype=float,
     )
-    frame.attrs["units"] = {name: str(known[name].unit) for name in SHOWN.values()}
+    frame.attrs["units"] = {name: str(units[name]) for name in SHOWN.values()}
     return frame
 
 
@@ -73,18 +73,15 @@ def _metrics(run: Any) -> Mapping[str, Any]:
     return measurement_of(run).metrics
 
 
-def _sheet(scenarios: Mapping[str, Mapping[str, Any]], known: Mapping[str, Metric]) -> Sheet:
+def _sheet(scenarios: Mapping[str, Mapping[str, Any]], units: Mapping[str, Unit]) -> Sheet:
     """Scenarios as columns."""
-    rows = [
-        (title, *(_text(known[name], values.get(name)) for values in scenarios.values()))
+    rows: list[list[Cell]] = [
+        [title, *(Amount(values.get(name), units[name]) for values in scenarios.values())]
         for title, name in SHOWN.items()
     ]
-    lacking = {f"{label}: {reason}": None for label, values in scenarios.items() for reason in _reasons(values)}
-    return Sheet(title="scenarios", headers=("", *scenarios), rows=rows, lines=list(lacking))
-
-
-def _text(metric: Metric, value: Any) -> Amount:
-    return Amount("-") if value is None else Amount(metric.unit.text(value), value)
+    lacking = dict.fromkeys(f"{label}: {reason}" for label, values in scenarios.items() for reason in _reasons(values))
+    columns = [Column(name=""), *(Column(name=label, unit=COUNT) for label in scenarios)]
+    return Sheet(title="scenarios", columns=columns, rows=rows, notes=list(lacking))
 
 
 def _reasons(values: Mapping[str, Any]) -> list[str]:

@@ -38,6 +38,13 @@ class Pieces(NamedTuple):
     stop: Counts
 
 
+class Bracket(NamedTuple):
+    """Chunks of another size if all that a chunk takes were fixed, and if only opening it were."""
+
+    fixed: Chunks
+    opening: Chunks
+
+
 @dataclass(frozen=True, slots=True)
 class NoLaw:
     """Why the fixed cost of a chunk cannot be told."""
@@ -105,13 +112,13 @@ def _scatter(chunks: Chunks, laws: Numbers, events: Numbers) -> Numbers:
     return np.asarray(factor / factor.mean())
 
 
-def bracket(chunks: Chunks, size: int) -> tuple[Chunks, Chunks]:
-    """Chunks of another size if all that a chunk takes were fixed, and if only opening it were."""
+def bracket(chunks: Chunks, size: int) -> Bracket:
+    """Chunks of another size where it is not known what of a chunk is fixed."""
     pieces = cut(chunks, size)
     share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
     fixed = {part: seconds[pieces.row] for part, seconds in chunks.parts().items()}
     opening = {part: seconds if part.startswith("open") else seconds * share for part, seconds in fixed.items()}
-    return _cut_chunks(chunks, pieces, fixed), _cut_chunks(chunks, pieces, opening)
+    return Bracket(_cut_chunks(chunks, pieces, fixed), _cut_chunks(chunks, pieces, opening))
 
 
 def cut(chunks: Chunks, size: int) -> Pieces:

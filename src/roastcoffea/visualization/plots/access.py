@@ -10,15 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
-from roastcoffea.metrics.byte_ledger import OF_ALL, PAYLOAD, REREAD
+from roastcoffea.metrics.branches import OF_ALL
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import measured_values
+from roastcoffea.metrics.phases import PAYLOAD, REREAD
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import AMBER, BLUE, OF_BYTES
 from roastcoffea.visualization.registry import TALL, plot
 
 SHARES: Final = {"bytes_read_percent": "of its bytes", "branches_read_percent": "of its branches"}
+READ: Final = {PAYLOAD: "bytes_payload", REREAD: "bytes_reread"}
 MOST_FILES: Final = 10
 
 
@@ -125,15 +127,13 @@ def _known(chunks: pa.Table, column: str, otherwise: pa.ChunkedArray) -> pa.Tabl
 @plot("Bytes of branches", size=TALL)
 def plot_branch_bytes(ax: Axes, branches: pa.Table) -> None:
     """Draw what was read of each branch over all files, for the first time and again; the largest on top."""
-    sums = branches.group_by("branch").aggregate([(name, "sum", OF_ALL) for name in ("bytes_payload", "bytes_reread")])
+    sums = branches.group_by("branch").aggregate([(column, "sum", OF_ALL) for column in READ.values()])
     sized = sums.drop_null()
     if len(sized) == 0:
         raise NotMeasuredError("of no branch it is known how many bytes it took")
-    parts = {PAYLOAD: measured_values(sized["bytes_payload_sum"]), REREAD: measured_values(sized["bytes_reread_sum"])}
-    names, pooled = draw.pooled(sized["branch"].to_pylist(), parts)
-    scale = draw.bytes_scale(float(np.sum(list(pooled.values()), axis=0).max()))
-    draw.bars(ax, names, {part: amounts * scale.factor for part, amounts in pooled.items()}, OF_BYTES)
-    ax.set_xlabel(f"read from storage, compressed ({scale.unit})")
+    parts = {name: (measured_values(sized[f"{column}_sum"]), OF_BYTES[name]) for name, column in READ.items()}
+    label = "read from storage, compressed"
+    draw.pooled_bars(ax, sized["branch"].to_pylist(), parts, scale_of=draw.bytes_scale, label=label)
     if len(sized) < len(sums):
         draw.note(ax, f"the bytes of {len(sums) - len(sized)} branches are not known")
     draw.legend(ax)

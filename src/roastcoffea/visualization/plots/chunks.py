@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.chunks import PHASES_OF_CHUNKS
 from roastcoffea.metrics.facts import measured_values
+from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import CPU, GREY, OF_PHASES, PALE
@@ -100,11 +100,11 @@ def _write_rate(ax: Axes, rate: float, factor: float, across: tuple[float, float
 @plot("Phases of chunks", size=TALL)
 def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
     """Draw how long a chunk of each dataset was in each phase, on average."""
-    columns = [phase.column for phase in PHASES_OF_CHUNKS]
+    columns = [phase.column for phase in PHASES]
     means = phased_chunks.group_by("dataset").aggregate([(column, "mean") for column in columns])
     parts = {
         phase.name: np.array(pc.fill_null(means[f"{phase.column}_mean"], 0.0).to_numpy(), dtype=np.float64)
-        for phase in PHASES_OF_CHUNKS
+        for phase in PHASES
     }
     own, others = draw.largest_first(np.sum(list(parts.values()), axis=0))
     names = means["dataset"].to_pylist()
@@ -112,7 +112,7 @@ def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
     scaled = {part: seconds[own] * scale.factor for part, seconds in parts.items()}
     draw.bars(ax, [names[place] for place in own], scaled, OF_PHASES)
     ax.set_xlabel(f"mean time of a chunk ({scale.unit})")
-    untold = [phase.name for phase in PHASES_OF_CHUNKS if means[f"{phase.column}_mean"].null_count]
+    untold = [phase.name for phase in PHASES if means[f"{phase.column}_mean"].null_count]
     if untold:
         draw.note(ax, f"not known everywhere: {', '.join(untold)}")
     if others:
@@ -121,9 +121,9 @@ def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
 
 
 @plot("Sections of the processor", size=TALL)
-def plot_sections(ax: Axes, sections: pa.Table) -> None:
+def plot_sections(ax: Axes, section_totals: pa.Table) -> None:
     """Draw the wall time in each section, summed over chunks, and the CPU time within it."""
-    sums = sections.group_by("name").aggregate([("wall_seconds", "sum"), ("cpu_seconds", "sum")])
+    sums = section_totals.group_by("name").aggregate([("wall_seconds", "sum"), ("cpu_seconds", "sum")])
     timed = sums.filter(sums["wall_seconds_sum"].is_valid())
     if len(timed) == 0:
         raise NotMeasuredError("no section was timed (track_time)")

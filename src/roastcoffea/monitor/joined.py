@@ -1,0 +1,131 @@
+"""Tasks joined with the chunks that they processed, and their sums beside coffea's report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+from distributed.utils import key_split_group
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.monitor.tables import GROUP, OF_ATTEMPT, distance, known_total, quotient
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
+from roastcoffea.records.columns import Column
+from roastcoffea.records.frames import frame_of
+from roastcoffea.records.tasks import PROCESSOR
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RESULT: Final = (OK, CHECKPOINT)
+"""Outcomes of chunks that gave a result."""
+
+OF_CHUNK: Final = {column.name: column for column in CHUNK_COLUMNS}
+
+INPUT: Final = Column(
+    "bytes", "integer", "B", "requested of the file (coffea's savemetrics, else the chunk's own record)"
+)
+JOINED_COLUMNS: Final[tuple[Column, ...]] = (
+    *(OF_ATTEMPT[name] for name in ("key", "run_id", "prefix")),
+    GROUP,
+    *(OF_CHUNK[name] for name in ("dataset", "file", "tree", "entry_start", "entry_stop", "events")),
+    INPUT,
+    *(OF_ATTEMPT[name] for name in ("nbytes", "type", "worker", "thread", "start", "stop")),
+    Column(
+        "outcome", "text", None, f"of the chunk: {OF_CHUNK['outcome'].meaning}; without its record that of the task"
+    ),
+)
+COMPARED_COLUMNS: Final[tuple[Column, ...]] = (
+    *(OF_CHUNK[name] for name in ("dataset", "file", "entry_start", "entry_stop", "events")),
+    Column("input_bytes", "integer", "B", INPUT.meaning),
+    Column("output_bytes", "integer", "B", "size of the task's result in memory, compressed if the executor does that"),
+    Column("bytes_per_event", "number", "B", "input bytes over events"),
+    Column("seconds", "number", "s", "duration of the task"),
+    Column("throughput", "number", "B/s", "input bytes over the duration of the task"),
+    OF_ATTEMPT["worker"],
+)
+TOTAL_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("quantity", "text", None, "what is compared"),
+    Column("tasks", "number", None, "sum over the tasks that gave a result"),
+    Column("report", "number", None, "coffea's report"),
+    Column("difference", "number", None, "tasks less report"),
+)
+
+
+class ReportComparison(NamedTuple):
+    """Chunks as their tasks show them, and their sums beside coffea's report."""
+
+    chunks: pd.DataFrame
+    totals: pd.DataFrame
+
+
+def records(table: pa.Table | None) -> list[dict[str, Any]]:
+    """Rows of a table that may not have been recorded."""
+    return [] if table is None else list(table.to_pylist())
+
+
+def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement) -> list[dict[str, Any]]:
+    """Attempts of processor tasks with what the records of their chunks tell."""
+    chunks = {(row["key"], row["run_id"]): row for row in records(measurement.run.chunks)}
+    processors = {
+        (row["key"], row["run_id"]) for row in records(measurement.run.tasks) if row["kind"] == PROCESSOR
+    } | set(chunks)
+    return [
+        joined_row(attempt, chunks.get((attempt["key"], attempt["run_id"]), {}))
+        for attempt in attempts
+        if (attempt["key"], attempt["run_id"]) in processors
+    ]
+
+
+def compared(rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any]) -> ReportComparison:
+    """Chunks of joined rows that gave a result, and their sums beside coffea's report."""
+    worked = list({row["key"]: row for row in rows if row["outcome"] in RESULT}.values())
+    chunks = table_of_rows(COMPARED_COLUMNS, map(compared_chunk, worked))
+    totals = table_of_rows(TOTAL_COLUMNS, compared_totals(worked, report))
+    return ReportComparison(frame_of(chunks, COMPARED_COLUMNS), frame_of(totals, TOTAL_COLUMNS))
+
+
+def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str, Any]:
+    """An attempt of a task with what its chunk's record tells."""
+    of_coffea = chunk.get("coffea_bytes_read")
+    return {
+        **chunk,
+        **attempt,
+        "group": key_split_group(attempt["key"]),
+        "bytes": chunk.get("bytes_requested") if of_coffea is None else of_coffea,
+        "process_seconds": chunk.get("coffea_process_seconds"),
+        "outcome": chunk.get("outcome", attempt["outcome"]),
+    }
+
+
+def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Rates of a chunk by its task."""
+    seconds = distance(row["start"], row["stop"])
+    return {
+        **row,
+        "input_bytes": row["bytes"],
+        "output_bytes": row["nbytes"],
+        "bytes_per_event": quotient(row["bytes"], row.get("events")),
+        "seconds": seconds,
+        "throughput": quotient(row["bytes"], seconds),
+    }
+
+
+def compared_totals(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Sums over tasks beside the report's."""
+    if not isinstance(report, Mapping):
+        raise TypeError(
+            f"the report is {report!r}, and not what a Runner with savemetrics=True gives beside its output"
+        )
+    sums = {
+        "chunks": len(rows),
+        "entries": known_total(row.get("events") for row in rows),
+        "bytesread": known_total(row["bytes"] for row in rows),
+        "processtime": known_total(row["process_seconds"] for row in rows),
+    }
+    for name, of_tasks in sums.items():
+        of_report = report.get(name)
+        difference = distance(of_report, of_tasks)
+        yield {"quantity": name, "tasks": of_tasks, "report": of_report, "difference": difference}
