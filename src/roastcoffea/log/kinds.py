@@ -37,7 +37,7 @@ def packing(fields: Fields) -> str:
     return "<" + "".join(format_of(code) for _, code in fields)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """One kind of entry.
 
