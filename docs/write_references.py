@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from roastcoffea.compat.older import run_without_records
-from roastcoffea.measurement import BREAKDOWNS, TABLES, Measurement
+from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.time_ledger import MEANINGS
 from roastcoffea.monitor import joined, tables
 from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.records.columns import Column
 from roastcoffea.report.exports.tables import METRIC_COLUMNS
+from roastcoffea.report.frames import BREAKDOWNS, TABLES
 from roastcoffea.visualization import plots
 
 PAGES = Path(__file__).parent

@@ -19,10 +19,9 @@ from roastcoffea.report.summary import (
     amount_of,
     datasets,
     heading,
-    ledger_sheets,
     main_numbers,
+    own_sheets,
     problems,
-    verdict,
 )
 from roastcoffea.report.tables import not_measured, sheet_of_table
 from roastcoffea.storage.folders import whole_file
@@ -80,16 +79,16 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
 
 
 def _verdict(measured: Measured) -> Iterator[Sheet]:
-    run, metrics = measured.run, measured.metrics
-    yield from verdict(run, metrics) if "verdict" in metrics else [not_measured(metrics.missing["verdict"])]
+    metrics = measured.metrics
+    yield from own_sheets(metrics, "verdict") or [not_measured(metrics.missing["verdict"])]
     yield replace(main_numbers(metrics), title="")
 
 
 def _ledgers(measured: Measured) -> Iterator[Sheet]:
     """Both ledgers beside each other; the reason where there is none."""
     metrics = measured.metrics
-    time, *_ = *ledger_sheets(metrics, "time_ledger"), _missing(metrics, "time_ledger")
-    requested, *advice = ledger_sheets(metrics, "byte_ledger") or [_missing(metrics, "byte_ledger")]
+    time, *_ = *own_sheets(metrics, "time_ledger"), _missing(metrics, "time_ledger")
+    requested, *advice = own_sheets(metrics, "byte_ledger") or [_missing(metrics, "byte_ledger")]
     time = replace(time, title="worker threads x time")
     yield Sheet(beside=True, parts=[time, replace(requested, title="bytes requested from storage", parts=advice)])
 
