@@ -164,12 +164,3 @@ def _first_to_go(columns: Sequence[Column]) -> int:
 def bare_table(*, show_header: bool = True) -> Table:
     """Table without lines, and as yet without columns."""
     return Table(box=None, show_header=show_header, padding=(0, GAP, 0, 0), pad_edge=False, header_style=QUIET)
-
-
-def named_table(first: str, headers: Iterable[str]) -> Table:
-    """Table whose first column holds names, and the others amounts."""
-    table = bare_table()
-    table.add_column(first, min_width=NARROWEST_NAME, overflow="fold")
-    for header in headers:
-        table.add_column(header, justify="right", no_wrap=True)
-    return table

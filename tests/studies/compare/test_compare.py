@@ -30,8 +30,9 @@ from roastcoffea.cli import main
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.studies.compare.comparison import compare, speed
+from roastcoffea.studies.compare.comparison import compare
 from roastcoffea.studies.compare.observations import Observation, observed
+from roastcoffea.studies.compare.speed import speed
 
 EVENTS = 4000
 FLAT = 12
