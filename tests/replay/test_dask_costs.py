@@ -11,7 +11,6 @@ from made_runs import made_run, plan
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.replay.dask_costs import TYPICAL_GAP, costs_of, merging_of, task_durations
 
 RUN = made_run([plan(1.0)] * 8, 1)

@@ -20,7 +20,6 @@ from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, Runner
 from distributed import Client, LocalCluster
 from handmade import empty_run, handmade_run
-from observing import observation
 from rich.cells import cell_len
 from scipy.stats import beta
 from stored import served
@@ -245,15 +244,6 @@ def test_what_no_side_has_is_not_said_to_be_alike() -> None:
     known = [row for row in found.rows if any(row.spreads)]
     assert 0 < len(known) < len(found.rows)
     assert f"- {len(known) + len(found.facts)} rows do not differ" in found.markdown()
-
-
-def test_events_that_are_not_known_are_remarked() -> None:
-    lacking = {name: value for name, value in observation().metrics.items() if name != "total_events"}
-    without = replace(observation(), name="older", metrics=lacking)
-    assert speed([observation()], [without]).text.endswith(
-        "; taken to have as many events, as those of older are not known"
-    )
-    assert "taken to have" not in speed([observation()], [observation()]).text
 
 
 def test_runs_that_are_no_repeats_are_remarked() -> None:
