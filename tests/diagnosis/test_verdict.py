@@ -4,7 +4,9 @@ import json
 import pytest
 from handmade import T, chunk, handmade_run, phases, run_without_tables, task
 
-from roastcoffea.diagnosis.verdict import CAUSES, LEAST, LEAST_OF, WORDS
+from roastcoffea.diagnosis.causes import CAUSES
+from roastcoffea.diagnosis.evidence import WORDS
+from roastcoffea.diagnosis.thresholds import LEAST, LEAST_OF
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.metrics.phases import TIME_NAMES
@@ -39,6 +41,7 @@ def test_a_run_that_was_not_measured_has_no_verdict():
 
 def test_every_class_has_a_word_and_every_threshold_a_cause():
     assert {*WORDS} == {*TIME_NAMES} - {"residual"}
+    assert {*WORDS.values()} <= {*CAUSES, "compute"}
     assert LEAST_OF.keys() <= CAUSES.keys()
     assert all(least >= LEAST for least in LEAST_OF.values())
 

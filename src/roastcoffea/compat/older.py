@@ -1,27 +1,37 @@
-"""Records made of the data that version 0.1.2 took: dictionaries of samples, and of chunks."""
+"""A run made of what plots of version 0.1.2 took: samples, chunks, span metrics and metrics, each a dictionary."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from roastcoffea.compat.tracking import SERIES
-from roastcoffea.metrics.chunks import CHUNK_KEYS, MIB
-from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
-from roastcoffea.records.workers import SAMPLE_COLUMNS
+from roastcoffea.compat.chunk_dicts import chunks_of
+from roastcoffea.compat.tracking import COUNTS, SERIES, counts_of, samples_of
+from roastcoffea.records.run import FINISHED, Environment, Run
 
-COUNTS: Final = "worker_counts"
-MEMORY: Final = (("memory_before", "mem_before_mb"), ("memory_after", "mem_after_mb"))
-SAMPLED: Final = tuple((name, column) for name, column in SERIES if column != "threads")
+ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "tracking_data": ("samples", samples_of),
+    "chunk_metrics": ("chunks", chunks_of),
+    "span_metrics": ("span_metrics", dict),
+    "metrics": ("reported", dict),
+}
+"""Arguments of 0.1.2; the field of a run that stands for each, and what makes it."""
+
+NOT_GIVEN: Final = ("branch_reads", "sections", "preprocessing", "tasks", "lifetimes")
+"""Records that none of these arguments has."""
 
 
-def kind_of(data: object) -> str | None:
+class Older(NamedTuple):
+    """A run with the data that were given, and inputs of plots that stand in no record."""
+
+    run: Run
+    inputs: dict[str, Any]
+
+
+def argument_of(data: object) -> str | None:
     """Name of the argument that data of this shape was given as; None for what is none of them."""
     if isinstance(data, Mapping):
         if any(isinstance(key, tuple) for key in data):
@@ -30,41 +40,46 @@ def kind_of(data: object) -> str | None:
     return "chunk_metrics" if isinstance(data, Sequence) and not isinstance(data, str) else None
 
 
-def samples_of(tracking_data: Mapping[str, Mapping[Any, Any]]) -> pa.Table:
-    """Samples of workers, of the series of each."""
-    rows: dict[tuple[str, float], dict[str, Any]] = {}
-    for name, column in SAMPLED:
-        for worker, points in tracking_data.get(name, {}).items():
-            for time, value in points:
-                moment = seconds(time)
-                rows.setdefault((worker, moment), {"worker": worker, "time": moment})[column] = value
-    return table_of_rows(SAMPLE_COLUMNS, rows.values())
+def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
+    """Run in which data that were given stand in place of its own, and what it reported in the shapes of 0.1.2."""
+    fields: dict[str, Any] = {}
+    for argument, data in given.items():
+        field, make = ARGUMENTS[argument]
+        fields[field] = make(data)
+    if "reported" in fields:
+        fields["reported_by"] = "the metrics that were given"
+    reported = fields.get("reported") or (run.reported if run is not None else None) or {}
+    if "chunks" not in fields and reported.get("raw_chunk_metrics"):
+        fields["chunks"] = chunks_of(reported["raw_chunk_metrics"])
+    counts = counts_of(given.get("tracking_data") or reported.get("tracking_data") or {})
+    inputs: dict[str, Any] = {"worker_counts": counts} if len(counts[0]) else {}
+    if ratios := [ratio for ratio in reported.get("compression_ratios") or () if ratio]:
+        inputs["compression_factors"] = "files", 1 / np.array(ratios, dtype=np.float64)
+    known = run or run_without_records(*_moments(fields, *counts[:1]))
+    absent = {name: reason for name, reason in known.absent.items() if name not in fields}
+    return Older(dataclasses.replace(known, **fields, absent=absent), inputs)
 
 
-def counts_of(tracking_data: Mapping[str, Mapping[Any, Any]]) -> tuple[Numbers, Numbers]:
-    """Moments in order, and the number of workers from each to the next."""
-    counts = sorted((seconds(time), count) for time, count in tracking_data.get(COUNTS, {}).items())
-    return np.array([time for time, _ in counts]), np.array([float(count) for _, count in counts])
+def run_without_records(*moments: float) -> Run:
+    """A run of which nothing is known, but moments in it."""
+    absent = dict.fromkeys(NOT_GIVEN, "they were not given")
+    absent |= {field: f"give {argument}=, or a measurement" for argument, (field, _) in ARGUMENTS.items()}
+    return Run(
+        id="",
+        name=None,
+        start=min(moments, default=0.0),
+        stop=max(moments, default=0.0),
+        outcome=FINISHED,
+        error=None,
+        backend="",
+        environment=Environment(versions={}, client_host=None),
+        absent=absent,
+    )
 
 
-def chunks_of(chunk_metrics: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Attempts of chunks, of a dictionary each."""
-    return table_of_rows(CHUNK_COLUMNS, [_chunk(chunk, number) for number, chunk in enumerate(chunk_metrics)])
-
-
-def seconds(time: datetime | float) -> float:
-    """Unix seconds of a moment; a naive one is local."""
-    return time.timestamp() if isinstance(time, datetime) else float(time)
-
-
-def _chunk(chunk: Mapping[str, Any], number: int) -> dict[str, Any]:
-    row = {column: chunk.get(key) for key, column in CHUNK_KEYS.items()}
-    row |= {column: _bytes(chunk.get(key)) for column, key in MEMORY}
-    failed = chunk.get("error") is not None
-    outcome = chunk.get("outcome") or (ERROR if failed else OK)
-    amounts = {"bytes_requested": chunk.get("bytes_read"), "branches": chunk.get("num_branches_accessed")}
-    return row | amounts | {"id": number, "outcome": outcome}
-
-
-def _bytes(mebibytes: float | None) -> int | None:
-    return None if mebibytes is None else round(mebibytes * MIB)
+def _moments(fields: Mapping[str, Any], counted: Any) -> Iterator[float]:
+    """Moments that the data tell."""
+    yield from counted.tolist()
+    for field, columns in (("samples", ["time"]), ("chunks", ["start", "stop"])):
+        for column in columns if field in fields else ():
+            yield from fields[field][column].drop_null().to_pylist()

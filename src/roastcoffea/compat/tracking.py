@@ -1,15 +1,19 @@
-"""Worker samples in the shape that notebooks for version 0.1.2 read."""
+"""Worker samples in the shape that notebooks for version 0.1.2 read: made of records, and records made of them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from roastcoffea.records.workers import OF_SCHEDULER
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.workers import OF_SCHEDULER, SAMPLE_COLUMNS
 
+COUNTS: Final = "worker_counts"
 SERIES: Final = (
     ("worker_memory", "memory"),
     ("worker_memory_limit", "memory_limit"),
@@ -23,6 +27,10 @@ SERIES: Final = (
 )
 """Names of 0.1.2, and the columns that they come from."""
 
+SAMPLED: Final = tuple((name, column) for name, column in SERIES if column != "threads")
+"""Those that are sampled: the number of threads stands in the lifetimes."""
+
+Numbers = npt.NDArray[np.float64]
 TrackingData = dict[str, dict[Any, Any]]
 
 
@@ -36,7 +44,7 @@ def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
     threads = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["threads"].to_pylist(), strict=True))
     rows = [row for row in samples.to_pylist() if row["time"] is not None]
     rows.sort(key=lambda row: row["time"])
-    data: TrackingData = {"worker_counts": _worker_counts(lifetimes, [row["time"] for row in rows])}
+    data: TrackingData = {COUNTS: _worker_counts(lifetimes, [row["time"] for row in rows])}
     data |= {name: {row["worker"]: [] for row in rows} for name, _ in SERIES}
     for row in rows:
         values = row | {"threads": threads.get(row["worker"])}
@@ -46,6 +54,28 @@ def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
                 time = datetime.fromtimestamp(row["time"] if moment is None else moment)
                 data[name][row["worker"]].append((time, values[column]))
     return data
+
+
+def samples_of(tracking: Mapping[str, Mapping[Any, Any]]) -> pa.Table:
+    """Samples of workers, of the series of each."""
+    rows: dict[tuple[str, float], dict[str, Any]] = {}
+    for name, column in SAMPLED:
+        for worker, points in tracking.get(name, {}).items():
+            for time, value in points:
+                moment = seconds(time)
+                rows.setdefault((worker, moment), {"worker": worker, "time": moment})[column] = value
+    return table_of_rows(SAMPLE_COLUMNS, rows.values())
+
+
+def counts_of(tracking: Mapping[str, Mapping[Any, Any]]) -> tuple[Numbers, Numbers]:
+    """Moments in order, and the number of workers from each to the next."""
+    counts = sorted((seconds(time), count) for time, count in tracking.get(COUNTS, {}).items())
+    return np.array([time for time, _ in counts]), np.array([float(count) for _, count in counts])
+
+
+def seconds(time: datetime | float) -> float:
+    """Unix seconds of a moment; a naive one is local."""
+    return time.timestamp() if isinstance(time, datetime) else float(time)
 
 
 def _worker_counts(lifetimes: pa.Table, sampled: list[float]) -> dict[datetime, int]:

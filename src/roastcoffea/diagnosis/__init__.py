@@ -3,7 +3,7 @@
 from roastcoffea.diagnosis import stragglers
 
 # isort: split
-from roastcoffea.diagnosis import advice, balance
-from roastcoffea.diagnosis.verdict import Finding, Verdict
+from roastcoffea.diagnosis import advice, balance, verdict
+from roastcoffea.diagnosis.findings import Finding, Verdict
 
-__all__ = ["Finding", "Verdict", "advice", "balance", "stragglers"]
+__all__ = ["Finding", "Verdict", "advice", "balance", "stragglers", "verdict"]

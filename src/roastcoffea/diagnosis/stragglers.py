@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -179,15 +179,23 @@ def _slow_phases(chunks: pa.Table, slow: npt.NDArray[np.int64]) -> list[str | No
     ]
 
 
+class SlowWorker(NamedTuple):
+    """A worker that is slower than the typical one."""
+
+    factor: float
+    beyond: float
+    """Seconds that its chunks took beyond what is typical."""
+
+
 @fact
-def slow_workers(expected_seconds: pa.Table) -> dict[str, tuple[float, float]]:
-    """Workers that are slower than the typical one: {worker: (factor, seconds that it took beyond the typical)}."""
+def slow_workers(expected_seconds: pa.Table) -> dict[str, SlowWorker]:
+    """Workers that are slower than the typical one."""
     wall, typical = amounts(expected_seconds, "wall_seconds"), amounts(expected_seconds, "typical_seconds")
     slowness = amounts(expected_seconds, "slowness")
     workers = np.asarray(expected_seconds["worker"].to_numpy(zero_copy_only=False))
     slow = slowness > SLOW_WORKER
     return {
-        worker: (float(slowness[workers == worker][0]), float((wall - typical)[workers == worker].sum()))
+        worker: SlowWorker(float(slowness[workers == worker][0]), float((wall - typical)[workers == worker].sum()))
         for worker in dict.fromkeys(workers[slow].tolist())
     }
 

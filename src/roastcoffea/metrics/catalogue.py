@@ -41,6 +41,20 @@ class Sourced(NamedTuple):
     source: str
 
 
+class Needs(NamedTuple):
+    """Inputs of a function, and which of them it can do without."""
+
+    inputs: tuple[str, ...]
+    optional: frozenset[str]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], first: int = 0) -> Self:
+        """Inputs that parameters of a function name; one that defaults to None is optional."""
+        parameters = list(inspect.signature(function).parameters.values())[first:]
+        optional = frozenset(parameter.name for parameter in parameters if parameter.default is None)
+        return cls(tuple(parameter.name for parameter in parameters), optional)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """Something that is computed from a run, for metrics to take as an input.
@@ -58,10 +72,9 @@ class Fact:
     @classmethod
     def of(cls, function: Callable[..., Any], **described: Any) -> Self:
         """Entry of a function, whose parameters name its inputs; one that defaults to None is optional."""
-        parameters = inspect.signature(function).parameters
-        optional = frozenset(name for name, parameter in parameters.items() if parameter.default is None)
+        needs = Needs.of(function)
         described.setdefault("name", getattr(function, "__name__", ""))
-        return cls(function=function, inputs=tuple(parameters), optional=optional, **described)
+        return cls(function=function, inputs=needs.inputs, optional=needs.optional, **described)
 
     @property
     def on_request(self) -> bool:
@@ -102,16 +115,17 @@ class Metric(Fact):
 class Catalogue:
     """Facts and metrics in the order in which they can be computed.
 
-    An input has to be there before it is used: that excludes unknown names and cycles alike. It may be in the
-    catalogue `below`, whose names are not given again.
+    An input has to be there before it is used: that excludes unknown names and cycles alike. Those that are `given` are
+    there from the beginning, and so are entries of the catalogue `below`, whose names are not given again.
     """
 
     entries: dict[str, Fact] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    given: tuple[str, ...] = (RUN,)
     below: Catalogue | None = None
 
     def __contains__(self, name: str) -> bool:
-        return name == RUN or name in self.entries or (self.below is not None and name in self.below)
+        return name in self.given or name in self.entries or (self.below is not None and name in self.below)
 
     def add(self, entry: Fact) -> None:
         """Take in a fact or a metric.

@@ -9,7 +9,7 @@ from threading import RLock
 from typing import Any, Final
 
 from roastcoffea.errors import error_text
-from roastcoffea.metrics.catalogue import Catalogue, Fact, NotMeasuredError, Sourced
+from roastcoffea.metrics.catalogue import Catalogue, Fact, Needs, NotMeasuredError, Sourced
 
 RUNS_TESTS: Final = "PYTEST_CURRENT_TEST"
 """What pytest sets in the environment: there our own errors come out, so that tests find them."""
@@ -56,6 +56,8 @@ class Evaluator:
         with self._lock:
             if name in self._reasons or name in self._values or name in self._done:
                 return self._reasons.get(name)
+            if self._below is not None and name not in self.catalogue.entries:
+                return self._below.reason(name)
             entry = self.catalogue.entries[name]
             if entry.on_request:
                 needed = (need for need in entry.inputs if need not in entry.optional)
@@ -69,6 +71,22 @@ class Evaluator:
     def source(self, name: str) -> str | None:
         """Where the value of a metric came from in this run, where that is not what the catalogue says."""
         return self._sources.get(name)
+
+    def arguments(self, needs: Needs | Fact) -> list[Any]:
+        """Inputs of a function, None for an optional one that cannot be had.
+
+        Raises
+        ------
+        NotMeasuredError
+            If another one cannot be had.
+        """
+        return [self._optional(name) if name in needs.optional else self.value(name) for name in needs.inputs]
+
+    def _optional(self, name: str) -> Any:
+        try:
+            return self.value(name)
+        except NotMeasuredError:
+            return None
 
     def _compute(self, entry: Fact) -> Any:
         try:
@@ -86,7 +104,7 @@ class Evaluator:
 
     def _called(self, entry: Fact) -> Any:
         """What its function gives, where a division by zero or a number too large is a reason like others."""
-        arguments = [self._input(name, entry.optional) for name in entry.inputs]
+        arguments = self.arguments(entry)
         with computing(entry.name, self.problems):
             try:
                 return entry.function(*arguments)
@@ -95,14 +113,6 @@ class Evaluator:
             except ZeroDivisionError:
                 zero = [name for name, value in zip(entry.inputs, arguments, strict=True) if value == 0]
                 raise NotMeasuredError(f"{' and '.join(zero)} {'is' if len(zero) == 1 else 'are'} 0") from None
-
-    def _input(self, name: str, optional: frozenset[str]) -> Any:
-        try:
-            return self.value(name)
-        except NotMeasuredError:
-            if name in optional:
-                return None
-            raise
 
     def _settle(self, entry: Fact) -> None:
         """Forget inputs that this entry was the last to need."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import IO
 
+import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
 from roastcoffea.metrics import CATALOGUE, Metric
 
 HEADING = """\

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis import Verdict
 from roastcoffea.errors import root_cause
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.failures import failed_files
-from roastcoffea.metrics.ledger import TOTAL, Ledger
+from roastcoffea.metrics.ledger import TOTAL
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, counted
+from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
 from roastcoffea.report.tables import FIRST_ROWS
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, moment, number
@@ -44,9 +44,20 @@ LONGEST_LINE: Final = 200
 SMALL_OFFSET: Final = 0.01
 """Seconds below which clocks agree for all that people look at; times are set right all the same."""
 
-TIME_ROWS: Final = (*phases.TIME_NAMES, TOTAL)
-LEDGER_ROWS: Final = (*phases.BYTE_NAMES, TOTAL, TRANSFERRED)
-"""Labels of the metrics that the table of the byte ledger shows."""
+
+class InLedger(NamedTuple):
+    """Metrics of a group that the table of a ledger shows: name and title of that, and their labels."""
+
+    name: str
+    title: str
+    labels: Sequence[str]
+
+
+LEDGERS: Final[Mapping[str, InLedger]] = {
+    BYTES: InLedger("byte_ledger", BYTES, (*phases.BYTE_NAMES, TOTAL, TRANSFERRED)),
+    TIME: InLedger("time_ledger", THREAD_TIME, (*phases.TIME_NAMES, TOTAL)),
+}
+"""Ledgers, by the group of metrics that they are shown with."""
 
 Row = Mapping[str, Any]
 Keyed = tuple[str, Column]
@@ -90,11 +101,12 @@ BRANCH_COLUMNS: Final[Sequence[Keyed]] = (
 def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     """Metrics by group, with the reason where one is missing, and what else people look at first."""
     yield heading(run)
-    yield from (replace(sheet, title=f"verdict: {sheet.title}") for sheet in verdict(run, metrics))
+    yield from (replace(sheet, title=f"verdict: {sheet.title}") for sheet in own_sheets(metrics, "verdict"))
     yield from failing_files(run, metrics)
     shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
     for group, members in groupby(shown, key=lambda metric: metric.group):
-        yield from GROUPS.get(group, _group)(group, list(members), metrics)
+        has_ledger = group in LEDGERS and LEDGERS[group].name in metrics
+        yield from (_ledger_group if has_ledger else _group)(group, list(members), metrics)
     yield from _workers(metrics.tables["worker_balance"])
     yield from _with_rows(datasets(metrics))
     yield from _sections(metrics.get("sections") or {})
@@ -104,15 +116,9 @@ def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
 def overview(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     """Verdict, main numbers, both ledgers, datasets and problems; all metrics are folded."""
     yield heading(run)
-    yield from verdict(run, metrics)
-    yield Sheet(
-        beside=True,
-        parts=[
-            main_numbers(metrics),
-            *ledger_sheets(metrics, "time_ledger"),
-            *ledger_sheets(metrics, "byte_ledger")[:1],
-        ],
-    )
+    yield from own_sheets(metrics, "verdict")
+    ledgers = [*own_sheets(metrics, "time_ledger"), *own_sheets(metrics, "byte_ledger")[:1]]
+    yield Sheet(beside=True, parts=[main_numbers(metrics), *ledgers])
     yield from _with_rows(datasets(metrics))
     yield from ([problems(found)] if (found := [*run.problems, *metrics.problems]) else [])
     title = f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)"
@@ -125,7 +131,13 @@ def state_of_collector(state: str, found: Sequence[str]) -> Iterator[Sheet]:
     yield from ([problems(found)] if found else [])
 
 
-# Heading and verdict
+def own_sheets(metrics: Metrics, name: str) -> Sequence[Sheet]:
+    """Sheets of a ledger or of the verdict; none where there is none."""
+    result: Presented | None = metrics.get(name)
+    return [] if result is None else result.sheets()
+
+
+# Heading
 
 
 def title_of(run: Run) -> str:
@@ -143,32 +155,6 @@ def heading(run: Run) -> Heading:
         alarm=f"This run failed: {run.error or 'no error text was kept'}" if run.outcome == FAILED else "",
         notes=[] if run.reported is None else [reporter],
     )
-
-
-def verdict(run: Run, metrics: Metrics) -> Iterator[Sheet]:
-    """What binds the run, and what could be won."""
-    if "verdict" in metrics:
-        yield Sheet(title=bound_line(metrics), items=verdict_lines(run, metrics["verdict"]))
-
-
-def bound_line(metrics: Metrics) -> str:
-    """What binds the run, in a title."""
-    return f"bound by {metrics['bound']}" if "bound" in metrics else "incomplete"
-
-
-def verdict_lines(run: Run, verdict: Verdict) -> list[str]:
-    """What could be won, a line each; what there is to say where that is nothing."""
-    elapsed = run.stop - run.start
-    lines = [
-        f"{finding.cause}, worth {SECOND.text(finding.seconds)} of {SECOND.text(elapsed)}: {finding.text}."
-        for finding in verdict
-    ]
-    if verdict.incomplete:
-        reasons = "; ".join(verdict.incomplete)
-        lines.insert(0, f"Incomplete, so that nothing is said of idle time: {reasons}.")
-    if verdict.healthy and run.outcome != FAILED:
-        lines = ["Nothing was found that could be won by a change of the settings."]
-    return lines or ["Nothing was found before it failed."]
 
 
 def failing_files(run: Run, metrics: Metrics) -> Iterator[Sheet]:
@@ -223,32 +209,15 @@ def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[
     yield from spread
 
 
-def _bytes_group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
-    """The byte ledger, the metrics that are not in it, and the branches."""
-    if "byte_ledger" not in metrics:
-        yield from _group(group, members, metrics)
-        return
-    ledger, *advice = ledger_sheets(metrics, "byte_ledger")
-    yield replace(ledger, title=group)
-    yield from _values([metric for metric in members if metric.label not in LEDGER_ROWS], metrics)
+def _ledger_group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
+    """A ledger, and the metrics that are not in it."""
+    name, title, in_ledger = LEDGERS[group]
+    ledger, *advice = metrics[name].sheets()
+    yield replace(ledger, title=title)
+    yield from _values([metric for metric in members if metric.label not in in_ledger], metrics)
     yield from advice
-    yield from _branches(metrics["byte_ledger"])
-
-
-def _time_group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
-    """The time ledger, and the metrics that are not in it."""
-    if "time_ledger" not in metrics:
-        yield from _group(group, members, metrics)
-        return
-    yield from (replace(ledger, title=THREAD_TIME) for ledger in ledger_sheets(metrics, "time_ledger"))
-    yield from _values([metric for metric in members if metric.label not in TIME_ROWS], metrics)
-
-
-GROUPS: Final[Mapping[str, Callable[[str, Sequence[Metric], Metrics], Iterator[Sheet]]]] = {
-    BYTES: _bytes_group,
-    TIME: _time_group,
-}
-"""Groups with a ledger."""
+    if group == BYTES:
+        yield from _branches(metrics[name])
 
 
 def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
@@ -291,15 +260,6 @@ def _distributions(members: Sequence[Metric], metrics: Metrics) -> Sheet:
         amounts = {str(metric.statistic): amount_of(metrics, metric.name) for metric in same_label}
         rows.append((f"{label} per chunk", *(amounts.get(statistic, "") for statistic in statistics)))
     return Sheet(columns=(LABELS, *(Column(name=statistic, unit=COUNT) for statistic in statistics)), rows=rows)
-
-
-# Ledgers
-
-
-def ledger_sheets(metrics: Metrics, name: str) -> list[Sheet]:
-    """Sheets of a ledger; none where there is no ledger."""
-    ledger: Ledger[Any] | None = metrics.get(name)
-    return [] if ledger is None else ledger.sheets()
 
 
 # Tables

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -18,9 +18,12 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.compat.older import ARGUMENTS
+from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
+from roastcoffea.metrics.evaluator import Evaluator
+from roastcoffea.records.run import FAILED, Run
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.visualization.material import Material
+from roastcoffea.visualization.inputs import PLOT_INPUTS, inputs_of
 
 PREFIX: Final = "plot_"
 SIZE: Final = (5.25, 3.5)
@@ -100,47 +103,43 @@ class PlotFunction(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """An entry of the registry: `draw` gets axes, and the inputs that its parameters name (see `Material`)."""
+    """An entry of the registry: `draw` gets axes, and the inputs that its parameters name (see PLOT_INPUTS)."""
 
     name: str
     title: str
     size: Size
     draw: Callable[..., None]
-    inputs: tuple[str, ...]
-    optional: frozenset[str]
+    needs: Needs
+    function: PlotFunction = field(init=False)
+    """What users call."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", _callable(self))
 
     @property
     def function_name(self) -> str:
         """Name of the function that users call."""
         return f"{PREFIX}{self.name}"
 
-    def drawn(self, material: Material, ax: Axes | None, title: str | None, figsize: Size | None) -> Axes:
+    def drawn(self, inputs: Evaluator, ax: Axes | None, title: str | None, figsize: Size | None) -> Axes:
         """Axes with the picture, on a new figure where none are given."""
         try:
-            inputs = [self._input(material, name) for name in self.inputs]
+            arguments = inputs.arguments(self.needs)
+            shown = self._title(inputs.value(RUN)) if title is None else title
             if ax is not None:
-                return self._drawn_on(ax, inputs, title if title is not None else self._title(material))
+                return self._drawn_on(ax, arguments, shown)
             with own_style(), new_figure(figsize or self.size) as figure:
-                shown = title if title is not None else self._title(material)
-                return self._drawn_on(figure.add_subplot(), inputs, shown)
+                return self._drawn_on(figure.add_subplot(), arguments, shown)
         except NotMeasuredError as reason:
             raise ValueError(f"{self.function_name} has nothing to draw: {reason}") from None
 
-    def _input(self, material: Material, name: str) -> Any:
-        try:
-            return getattr(material, name)
-        except NotMeasuredError:
-            if name in self.optional:
-                return None
-            raise
-
-    def _drawn_on(self, ax: Axes, inputs: list[Any], title: str) -> Axes:
-        self.draw(ax, *inputs)
+    def _drawn_on(self, ax: Axes, arguments: list[Any], title: str) -> Axes:
+        self.draw(ax, *arguments)
         ax.set_title(title)  # last: where there is nothing to draw axes stay as they are
         return ax
 
-    def _title(self, material: Material) -> str:
-        return f"{self.title} (the run failed)" if material.failed else self.title
+    def _title(self, run: Run) -> str:
+        return f"{self.title} (the run failed)" if run.outcome == FAILED else self.title
 
 
 PLOTS: Final[dict[str, Plot]] = {}
@@ -148,16 +147,22 @@ PLOTS: Final[dict[str, Plot]] = {}
 
 
 def plot(title: str, *, size: Size = SIZE) -> Callable[[Callable[..., None]], PlotFunction]:
-    """Decorate a function `plot_<name>(ax, <inputs>)`; what users call gathers the inputs and makes the figure."""
+    """Decorate a function `plot_<name>(ax, <inputs>)`; what users call gathers the inputs and makes the figure.
+
+    Raises
+    ------
+    ValueError
+        If the name is taken, or there is no such input.
+    """
 
     def register(draw: Callable[..., None]) -> PlotFunction:
-        parameters = dict(list(inspect.signature(draw).parameters.items())[1:])
-        optional = frozenset(name for name, parameter in parameters.items() if parameter.default is None)
-        name = draw.__name__.removeprefix(PREFIX)
-        entry = PLOTS[name] = Plot(
-            name=name, title=title, size=size, draw=draw, inputs=tuple(parameters), optional=optional
-        )
-        return _callable(entry)
+        name, needs = draw.__name__.removeprefix(PREFIX), Needs.of(draw, first=1)
+        if name in PLOTS:
+            raise ValueError(f"there is a plot {name!r} already")
+        if unknown := [need for need in needs.inputs if need not in PLOT_INPUTS]:
+            raise ValueError(f"{draw.__name__} needs {', '.join(unknown)}: no such input of plots")
+        PLOTS[name] = Plot(name=name, title=title, size=size, draw=draw, needs=needs)
+        return PLOTS[name].function
 
     return register
 
@@ -167,27 +172,26 @@ def _callable(entry: Plot) -> PlotFunction:
         source: Any = None,
         /,
         *,
-        tracking_data: Mapping[str, Any] | None = None,
-        span_metrics: Mapping[Any, float] | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        chunk_metrics: Any = None,
         ax: Axes | None = None,
         title: str | None = None,
         figsize: Size | None = None,
         output_path: str | PathLike[str] | None = None,
+        **older: Any,
     ) -> tuple[Figure, Axes]:
-        older = {"tracking_data": tracking_data, "span_metrics": span_metrics}
-        older |= {"metrics": metrics, "chunk_metrics": chunk_metrics}
-        axes = entry.drawn(Material.of(source, **older), ax, title, figsize)
+        if unknown := older.keys() - ARGUMENTS:
+            raise TypeError(f"{entry.function_name} takes no argument {', '.join(sorted(unknown))}")
+        axes = entry.drawn(inputs_of(source, **older), ax, title, figsize)
         figure = figure_of(axes)
         if output_path is not None:
             save(figure, output_path)
         return figure, axes
 
     functools.update_wrapper(plotted, entry.draw, assigned=("__module__", "__name__", "__qualname__"), updated=())
+    del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing
+    parameters = list(inspect.signature(PlotFunction.__call__).parameters.values())[1:]
+    plotted.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # with all arguments of 0.1.2
     arguments = (inspect.getdoc(PlotFunction) or "").partition("\n\n")[2]
     plotted.__doc__ = f"{inspect.getdoc(entry.draw)}\n\n{arguments}"
-    del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing
     return plotted
 
 
@@ -217,7 +221,7 @@ def figure_alone(entry: Plot, source: Any, figsize: Size | None = None) -> Figur
     """
     figure = Figure(figsize=figsize or entry.size, layout="constrained")
     with own_style():
-        entry.drawn(Material.of(source), figure.add_subplot(), None, None)
+        entry.drawn(inputs_of(source), figure.add_subplot(), None, None)
     return figure
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from observing import observation, with_metric
+from scipy.stats import beta
 
 from roastcoffea.studies.compare.observations import Observation
 from roastcoffea.studies.compare.speed import CANNOT_TELL, FASTER, RATE, SLOWER, WALL, speed
@@ -68,3 +69,32 @@ def test_events_that_are_not_known_are_remarked() -> None:
         "; taken to have as many events, as those of older are not known"
     )
     assert "taken to have" not in speed([observation()], [observation()]).text
+
+
+SAME = (1.055, 1.046, 1.134, 1.064, 1.050, 1.085, 1.051, 1.050, 1.068, 1.041)
+SAME += (1.052, 1.042, 1.078, 1.205, 1.028, 1.041, 1.075, 1.091, 1.065, 1.046)
+"""Seconds that repeats of one run really took, on a machine that did other things as well."""
+
+A_FIFTH_SLOWER = (1.269, 1.313, 1.270, 1.255, 1.257, 1.388, 1.281, 1.264, 1.258, 1.266)
+"""The same with a sleep that makes them a fifth slower."""
+
+
+def test_a_fifth_slower_is_found_in_what_was_really_measured() -> None:
+    same, slower = (with_metric(WALL, *seconds) for seconds in (SAME, A_FIFTH_SLOWER))
+    drawn, draws = np.random.default_rng(1), 500
+    words = [
+        speed(*([side[place] for place in drawn.permutation(len(side))[:5]] for side in (same, slower))).word
+        for _ in range(draws)
+    ]
+    assert words.count(SLOWER) >= 0.95 * draws
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_repeats_that_were_really_measured_are_seldom_told_apart(size: int) -> None:
+    same, draws, drawn = with_metric(WALL, *SAME), 1000, np.random.default_rng(size)
+    told = 0
+    for _ in range(draws):
+        order = drawn.permutation(len(same))
+        groups = [[same[place] for place in some] for some in (order[:size], order[size : 2 * size])]
+        told += speed(*groups).word != CANNOT_TELL
+    assert beta.ppf(0.95, told + 1, draws - told) <= 0.08

@@ -27,7 +27,8 @@ from bokeh.plotting import figure
 from markupsafe import Markup
 
 from roastcoffea.metrics import TimeLedger
-from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.catalogue import RUN, NotMeasuredError
+from roastcoffea.metrics.evaluator import Evaluator
 from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.report.markup import rendered
@@ -39,7 +40,6 @@ from roastcoffea.report.tables import not_measured
 from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
 from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
 from roastcoffea.visualization.draw import bytes_scale
-from roastcoffea.visualization.material import Material
 from roastcoffea.visualization.plots.throughput import data_rates, note_of_unknown
 from roastcoffea.visualization.series import Integers
 from roastcoffea.visualization.stream import SHOWN, Stream, stream_of
@@ -90,7 +90,7 @@ class _Chart(NamedTuple):
 class _Context(NamedTuple):
     """What all charts of a page have in common."""
 
-    material: Material
+    inputs: Evaluator
     start: float
     stop: float
     window: Any
@@ -113,16 +113,16 @@ MEANINGS: Final = {
 }
 
 
-def charts(material: Material, *, every_task: bool = False) -> Charts:
+def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
     """Charts of what was measured, with the reason in place of one that was not."""
-    made = _made(material, every_task)
+    made = _made(inputs, every_task)
     drawn = {name: chart for name, chart in made.items() if isinstance(chart, _Chart)}
     sheets = [_sheet(name, chart) for name, chart in made.items()]
     if not drawn:
         return Charts(sheets, {}, [], [])
     pictures = {name: rendered("chart.html", name=name, chart=chart) for name, chart in drawn.items()}
     packed = [packed_block(f"packed-{name}", chart.packed) for name, chart in drawn.items() if chart.packed is not None]
-    blocks = [data_block("charts", _told(material, drawn)), *packed]
+    blocks = [data_block("charts", _told(inputs, drawn)), *packed]
     pictures[CONTROLS] = rendered("controls.html")
     return Charts(sheets, pictures, blocks, [bokeh_program(), asset("charts.js")])
 
@@ -141,15 +141,15 @@ def bokeh_program() -> str:
     return file.read_text(encoding="utf-8").replace("\r", "")
 
 
-def _made(material: Material, every_task: bool) -> dict[str, _Chart | str]:
+def _made(inputs: Evaluator, every_task: bool) -> dict[str, _Chart | str]:
     """Each chart, or the reason why there is none."""
-    start = material.start
-    stop = max(material.run.stop, start)
+    start = inputs.value("start")
+    stop = max(inputs.value(RUN).stop, start)
     length = MILLISECONDS * max(stop - start, 1e-3)
     window = Range1d(
         start=0, end=length, bounds=(-0.02 * length, 1.02 * length), min_interval=CLOSEST * length, name="window"
     )
-    context = _Context(material, start, stop, window, every_task)
+    context = _Context(inputs, start, stop, window, every_task)
     return {name: _or_reason(make, context) for name, make in MAKERS.items()}
 
 
@@ -162,7 +162,7 @@ def _or_reason(make: Callable[[_Context], _Chart], context: _Context) -> _Chart 
         return str(reason)
 
 
-def _told(material: Material, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
+def _told(inputs: Evaluator, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
     """What the script is told: the figures as Bokeh has them, where they stand, and what they hold."""
     document = Document()
     with document.models.freeze():  # each root that is added alone looks through all models
@@ -171,7 +171,7 @@ def _told(material: Material, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
     return {
         "doc": document.to_json(deferred=False),
         "roots": {chart.figure.id: f"plot-{name}" for name, chart in drawn.items()},
-        "start": material.start,
+        "start": inputs.value("start"),
         **{name: dict(chart.told) for name, chart in drawn.items()},
     }
 
@@ -180,7 +180,7 @@ def _told(material: Material, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
 
 
 def _rates(context: _Context) -> _Chart:
-    requests = context.material.requests
+    requests = context.inputs.value("requests")
     edges, rates = data_rates(requests, context.start, RATE_BINS)
     scale = bytes_scale(float(rates.max()), "bit/s")
     x, amounts = _since(context, edges), rates * scale.factor
@@ -198,7 +198,7 @@ def _rates(context: _Context) -> _Chart:
 def _add_workers(plot: Any, context: _Context) -> None:
     """Add the number of workers, on an axis of its own."""
     try:
-        times, counts = context.material.worker_counts
+        times, counts = context.inputs.value("worker_counts")
     except NotMeasuredError:
         return
     source = ColumnDataSource({"x": _since(context, times), "workers": counts}, name="workers")
@@ -212,7 +212,7 @@ def _add_workers(plot: Any, context: _Context) -> None:
 
 
 def _classes(context: _Context) -> _Chart:
-    ledger: TimeLedger = context.material.time_ledger
+    ledger: TimeLedger = context.inputs.value("time_ledger")
     lines = ledger.timeline(BINS)
     edges = np.append(lines.index.to_numpy(), lines.index[-1] + lines["seconds"].iloc[-1])
     threads = {name: lines[name].to_numpy() for name in ledger if name != RESIDUAL and lines[name].any()}
@@ -237,7 +237,7 @@ def _stack(threads: Mapping[str, Numbers], offered: Numbers) -> dict[str, Number
 
 
 def _stream(context: _Context) -> _Chart:
-    stream = stream_of(*context.material.attempts)
+    stream = stream_of(*context.inputs.value("attempts"))
     legend = {_named(SHOWN[kind]): OF_TIME[SHOWN[kind]] for kind in np.unique(stream.kind)}
     single = context.every_task or len(stream.start) <= MOST_TASKS
     told, packed = _tasks(stream, context) if single else packed_pixels(stream, context.start, context.stop)
@@ -264,14 +264,14 @@ def _stream_figure(context: _Context, lanes: int) -> Any:
 
 
 def _tasks(stream: Stream, context: _Context) -> tuple[dict[str, Any], bytes]:
-    groups, told = _groups(stream, context.material, [["dataset", "file"], ["dataset"], []])
+    groups, told = _groups(stream, context.inputs, [["dataset", "file"], ["dataset"], []])
     packed = packed_tasks(stream, context.start, context.stop, groups)
     return packed.told | {"groups": told}, packed.content
 
 
-def _groups(stream: Stream, material: Material, choices: Iterable[list[str]]) -> tuple[Integers, list[list[Any]]]:
+def _groups(stream: Stream, inputs: Evaluator, choices: Iterable[list[str]]) -> tuple[Integers, list[list[Any]]]:
     """What is told of each task, as much of it as there is room for: its prefix, and these columns of its chunk."""
-    tasks, chunks = material.attempts
+    tasks, chunks = inputs.value("attempts")
     for columns in choices:
         entries = [(tasks, stream.task, ["prefix"]), (chunks, stream.chunk, columns)]
         groups, told = groups_of(entries, len(stream.start))

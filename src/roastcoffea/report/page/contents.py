@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -19,21 +19,24 @@ from roastcoffea.report.summary import (
     amount_of,
     datasets,
     heading,
-    ledger_sheets,
     main_numbers,
+    own_sheets,
     problems,
-    verdict,
 )
 from roastcoffea.report.tables import not_measured, sheet_of_table
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND
-from roastcoffea.visualization.material import Material
+from roastcoffea.visualization.inputs import inputs_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 SHARES: Final = {"busy_share": FRACTION, "cpu_share": FRACTION, "slowness": RATIO}
 """Units of columns that have none of their own, being quotients."""
+
+
+LEAST_FIRST: Final = "busy_share"
+"""Column in whose order the least comes first."""
 
 
 class Measured(Protocol):
@@ -72,7 +75,7 @@ def write_page(measured: Measured, path: Path, *, every_task: bool = False, over
 
 def page_of(measured: Measured, *, every_task: bool = False) -> str:
     """The page of a run."""
-    drawn = charts(Material.of(measured), every_task=every_task)
+    drawn = charts(inputs_of(measured), every_task=every_task)
     over_time = Sheet(title="over time", pictures=[Picture(CONTROLS)], parts=drawn.sheets)
     sections = [Sheet(title=title, parts=list(parts(measured))) for title, parts in SECTIONS.items()]
     sections.insert(2, over_time)
@@ -80,16 +83,16 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
 
 
 def _verdict(measured: Measured) -> Iterator[Sheet]:
-    run, metrics = measured.run, measured.metrics
-    yield from verdict(run, metrics) if "verdict" in metrics else [not_measured(metrics.missing["verdict"])]
+    metrics = measured.metrics
+    yield from own_sheets(metrics, "verdict") or [not_measured(metrics.missing["verdict"])]
     yield replace(main_numbers(metrics), title="")
 
 
 def _ledgers(measured: Measured) -> Iterator[Sheet]:
     """Both ledgers beside each other; the reason where there is none."""
     metrics = measured.metrics
-    time, *_ = *ledger_sheets(metrics, "time_ledger"), _missing(metrics, "time_ledger")
-    requested, *advice = ledger_sheets(metrics, "byte_ledger") or [_missing(metrics, "byte_ledger")]
+    time, *_ = *own_sheets(metrics, "time_ledger"), _missing(metrics, "time_ledger")
+    requested, *advice = own_sheets(metrics, "byte_ledger") or [_missing(metrics, "byte_ledger")]
     time = replace(time, title="worker threads x time")
     yield Sheet(beside=True, parts=[time, replace(requested, title="bytes requested from storage", parts=advice)])
 
@@ -97,34 +100,8 @@ def _ledgers(measured: Measured) -> Iterator[Sheet]:
 def _datasets(measured: Measured) -> Iterator[Sheet]:
     metrics = measured.metrics
     yield replace(datasets(metrics), title="") if "per_dataset" in metrics else _missing(metrics, "per_dataset")
-    yield _table(measured, "time_ledger_by_dataset", "datasets", title="thread time", by=TOTAL)
-    yield _table(measured, "byte_ledger_by_dataset", "datasets", title="bytes", by=TOTAL)
-
-
-def _files(measured: Measured) -> Iterator[Sheet]:
-    yield _table(measured, "byte_ledger_by_file", "files", by=TOTAL)
-    yield _table(measured, "byte_ledger_by_endpoint", "endpoints", title="by endpoint", by=TOTAL)
-
-
-def _branches(measured: Measured) -> Iterator[Sheet]:
-    yield _table(measured, "byte_ledger_by_branch", "branches", by=TOTAL)
-    yield _table(measured, "branches", "branches of files", title="by file", by="bytes_payload")
-
-
-def _sections(measured: Measured) -> Iterator[Sheet]:
-    yield _table(measured, "sections", "sections", by="wall_seconds")
-
-
-def _workers(measured: Measured) -> Iterator[Sheet]:
-    yield _table(measured, "worker_balance", "workers", by="busy_share", ascending=True)
-    yield _table(measured, "time_ledger_by_worker", "workers", title="thread time", by=TOTAL)
-    yield _table(measured, "stragglers", "stragglers", title="stragglers")
-
-
-def _failed(measured: Measured) -> Iterator[Sheet]:
-    yield _table(measured, "failed", "failed attempts")
-    yield _table(measured, "failed_files", "files with failed attempts", title="by file")
-    yield _table(measured, "missing", "chunks or files of which nothing came", title="missing")
+    yield _table(measured, "time_ledger_by_dataset", "datasets", "thread time", TOTAL)
+    yield _table(measured, "byte_ledger_by_dataset", "datasets", "bytes", TOTAL)
 
 
 def _problems(measured: Measured) -> Iterator[Sheet]:
@@ -196,30 +173,20 @@ def _call(call: RunnerCall) -> Sequence[Cell]:
     return call.processor, call.executor, outcome, call.stop - call.start, call.chunks, options, fileset
 
 
-SECTIONS: Final[Mapping[str, Callable[[Measured], Iterator[Sheet]]]] = {
-    "verdict": _verdict,
-    "ledgers": _ledgers,
-    "datasets": _datasets,
-    "files": _files,
-    "branches": _branches,
-    "sections": _sections,
-    "workers": _workers,
-    "failed work": _failed,
-    "problems": _problems,
-    "metrics": _metrics,
-    "environment": _environment,
-}
-"""Sections of tables; "over time" stands behind the ledgers."""
+Parts = Callable[[Measured], Iterable[Sheet]]
 
 
-def _table(
-    measured: Measured, name: str, things: str, *, title: str = "", by: str | None = None, ascending: bool = False
-) -> Sheet:
+def _tables(*tables: tuple[str, str, str, str]) -> Parts:
+    """Tables with what their rows are, their titles, and the columns that order them."""
+    return lambda measured: (_table(measured, *table) for table in tables)
+
+
+def _table(measured: Measured, name: str, things: str, title: str, by: str) -> Sheet:
     """A table of the measurement, in the order of a column, without classes of a ledger that did not occur."""
     frame = _that_occurred(measured.table(name)) if "_by_" in name else measured.table(name)
-    if by is not None and by in frame.columns:
+    if by in frame.columns:
         attributes = frame.attrs
-        frame = frame.sort_values(by, ascending=ascending, kind="stable", na_position="last")
+        frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
         frame.attrs = attributes
     return sheet_of_table(frame, things, title=title, units=SHARES)
 
@@ -234,3 +201,31 @@ def _that_occurred(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _missing(metrics: Metrics, name: str) -> Sheet:
     return not_measured(metrics.missing.get(name, "nobody told"))
+
+
+SECTIONS: Final[Mapping[str, Parts]] = {
+    "verdict": _verdict,
+    "ledgers": _ledgers,
+    "datasets": _datasets,
+    "files": _tables(
+        ("byte_ledger_by_file", "files", "", TOTAL), ("byte_ledger_by_endpoint", "endpoints", "by endpoint", TOTAL)
+    ),
+    "branches": _tables(
+        ("byte_ledger_by_branch", "branches", "", TOTAL), ("branches", "branches of files", "by file", "bytes_payload")
+    ),
+    "sections": _tables(("sections", "sections", "", "wall_seconds")),
+    "workers": _tables(
+        ("worker_balance", "workers", "", LEAST_FIRST),
+        ("time_ledger_by_worker", "workers", "thread time", TOTAL),
+        ("stragglers", "stragglers", "stragglers", ""),
+    ),
+    "failed work": _tables(
+        ("failed", "failed attempts", "", ""),
+        ("failed_files", "files with failed attempts", "by file", ""),
+        ("missing", "chunks or files of which nothing came", "missing", ""),
+    ),
+    "problems": _problems,
+    "metrics": _metrics,
+    "environment": _environment,
+}
+"""Sections of tables; "over time" stands behind the ledgers."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
+from roastcoffea.compat.chunk_dicts import branches_of_columns
 from roastcoffea.metrics.branches import OF_ALL
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import measured_values
@@ -18,8 +19,10 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import AMBER, BLUE, OF_BYTES
 from roastcoffea.visualization.registry import TALL, plot
+from roastcoffea.visualization.series import known_rows
 
 SHARES: Final = {"bytes_read_percent": "of its bytes", "branches_read_percent": "of its branches"}
+READ: Final = {PAYLOAD: "bytes_payload", REREAD: "bytes_reread"}
 MOST_FILES: Final = 10
 
 
@@ -110,31 +113,26 @@ def plot_bytes_accessed_per_chunk(ax: Axes, computed_chunks: pa.Table) -> None:
 def _numbers_of_columns(chunks: pa.Table) -> pa.ChunkedArray:
     """How many branches coffea names for each chunk: it has a name for each buffer of a branch."""
     names = chunks["coffea_columns"].to_pylist() if chunks["coffea_columns"].null_count < len(chunks) else []
-    numbers = [None if own is None else len({name.rpartition("-")[0] or name for name in own}) for own in names]
+    numbers = [None if own is None else len(branches_of_columns(own)) for own in names]
     return pa.chunked_array([pa.array(numbers or [None] * len(chunks), pa.int64())])
 
 
 def _known(chunks: pa.Table, column: str, otherwise: pa.ChunkedArray) -> pa.Table:
     """Chunks with their dataset of which a column is known, from coffea's own metrics else."""
-    filled = pc.coalesce(chunks[column], otherwise)
-    known = pa.table({"dataset": chunks["dataset"], column: filled}).filter(filled.is_valid())
-    if len(known) == 0:
-        raise NotMeasuredError(f"{column.replace('_', ' ')} are not known of any chunk")
-    return known
+    place = chunks.schema.get_field_index(column)
+    return known_rows(chunks.set_column(place, column, pc.coalesce(chunks[column], otherwise)), column)
 
 
 @plot("Bytes of branches", size=TALL)
 def plot_branch_bytes(ax: Axes, branches: pa.Table) -> None:
     """Draw what was read of each branch over all files, for the first time and again; the largest on top."""
-    sums = branches.group_by("branch").aggregate([(name, "sum", OF_ALL) for name in ("bytes_payload", "bytes_reread")])
+    sums = branches.group_by("branch").aggregate([(column, "sum", OF_ALL) for column in READ.values()])
     sized = sums.drop_null()
     if len(sized) == 0:
         raise NotMeasuredError("of no branch it is known how many bytes it took")
-    parts = {PAYLOAD: measured_values(sized["bytes_payload_sum"]), REREAD: measured_values(sized["bytes_reread_sum"])}
-    names, pooled = draw.pooled(sized["branch"].to_pylist(), parts)
-    scale = draw.bytes_scale(float(np.sum(list(pooled.values()), axis=0).max()))
-    draw.bars(ax, names, {part: amounts * scale.factor for part, amounts in pooled.items()}, OF_BYTES)
-    ax.set_xlabel(f"read from storage, compressed ({scale.unit})")
+    parts = {name: (measured_values(sized[f"{column}_sum"]), OF_BYTES[name]) for name, column in READ.items()}
+    label = "read from storage, compressed"
+    draw.pooled_bars(ax, sized["branch"].to_pylist(), parts, scale_of=draw.bytes_scale, label=label)
     if len(sized) < len(sums):
         draw.note(ax, f"the bytes of {len(sums) - len(sized)} branches are not known")
     draw.legend(ax)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -10,7 +10,6 @@ from matplotlib.axes import Axes
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import NO_WORK
-from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.run import SpanMetrics
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import CPU, CYCLE, NOT_CPU
@@ -22,6 +21,7 @@ FIRST_UNITS: Final = (BYTES, SECONDS, "count")
 """Of an activity that Dask counts in several units the first of these goes by its plain name."""
 
 EXECUTE: Final = "execute"
+IN_THREADS: Final = {"thread-cpu": "CPU", "thread-noncpu": "not CPU (storage, locks, sleep)"}
 READING: Final = {"memory-read": "memory", "disk-read": "disk"}
 OVERHEAD: Final = {
     "deserialize": "deserialize",
@@ -30,6 +30,10 @@ OVERHEAD: Final = {
     "compress": "compress",
     "disk-read": "read from disk",
     "disk-write": "write to disk",
+}
+AXES: Final[Mapping[str, tuple[str, Callable[[float], draw.Scale]]]] = {
+    SECONDS: ("time of threads", draw.seconds_scale),
+    BYTES: ("results of other tasks", draw.bytes_scale),
 }
 
 
@@ -78,58 +82,38 @@ def _name(activity: str, unit: str, units: Sequence[str]) -> str:
     return activity if unit == first else f"{activity} ({unit})"
 
 
-def _amounts(span_metrics: SpanMetrics, parts: Mapping[tuple[str, str], str]) -> tuple[list[str], dict[str, Numbers]]:
-    """Prefixes, and their amounts of each part, which is an activity in a unit."""
-    tasks = _of_prefixes(span_metrics)
-    if not tasks:
-        raise NotMeasuredError("Dask counted nothing in tasks of this run")
-    named = {
-        part: np.array([float(amounts.get(key, 0.0)) for amounts in tasks.values()]) for key, part in parts.items()
-    }
-    return list(tasks), named
-
-
 @plot("CPU and other time of tasks")
-def plot_per_task_cpu_io(ax: Axes, span_metrics: SpanMetrics) -> None:
+def plot_per_task_cpu_io(ax: Axes, cumulative_metrics: SpanMetrics) -> None:
     """Draw, for each task prefix, the time in which threads used the CPU, beside that in which they did not."""
-    parts = {("thread-cpu", SECONDS): "CPU", ("thread-noncpu", SECONDS): "not CPU (storage, locks, sleep)"}
-    colours = dict(zip(parts.values(), (CPU, NOT_CPU), strict=True))
-    _draw_seconds(ax, span_metrics, parts, colours, "time of threads")
+    _draw_activities(ax, cumulative_metrics, IN_THREADS, SECONDS, (CPU, NOT_CPU))
 
 
 @plot("Inputs of tasks")
-def plot_per_task_bytes_read(ax: Axes, span_metrics: SpanMetrics) -> None:
+def plot_per_task_bytes_read(ax: Axes, cumulative_metrics: SpanMetrics) -> None:
     """Draw, for each task prefix, the bytes of other tasks' results that it took from its worker's memory or disk."""
-    prefixes, parts = _amounts(span_metrics, {(activity, BYTES): part for activity, part in READING.items()})
-    names, pooled = draw.pooled(prefixes, parts)
-    scale = draw.bytes_scale(float(np.sum(list(pooled.values()), axis=0).max()))
-    scaled = {part: amounts * scale.factor for part, amounts in pooled.items()}
-    draw.bars(ax, names, scaled, dict(zip(READING.values(), CYCLE, strict=False)))
-    ax.set_xlabel(f"results of other tasks ({scale.unit})")
-    _end(ax, pooled)
+    _draw_activities(ax, cumulative_metrics, READING, BYTES, CYCLE)
 
 
 @plot("Overhead of tasks")
-def plot_per_task_overhead(ax: Axes, span_metrics: SpanMetrics) -> None:
+def plot_per_task_overhead(ax: Axes, cumulative_metrics: SpanMetrics) -> None:
     """Draw, for each task prefix, what Dask took for serializing, compressing and spilling inside of tasks."""
-    parts = {(activity, SECONDS): part for activity, part in OVERHEAD.items()}
-    _draw_seconds(ax, span_metrics, parts, dict(zip(OVERHEAD.values(), CYCLE, strict=False)), "time of threads")
+    _draw_activities(ax, cumulative_metrics, OVERHEAD, SECONDS, CYCLE)
 
 
-def _draw_seconds(
-    ax: Axes, span_metrics: SpanMetrics, parts: Mapping[tuple[str, str], str], colours: Mapping[str, str], what: str
+def _draw_activities(
+    ax: Axes, span_metrics: SpanMetrics, activities: Mapping[str, str], unit: str, colours: Iterable[str]
 ) -> None:
-    prefixes, amounts = _amounts(span_metrics, parts)
-    names, pooled = draw.pooled(prefixes, amounts)
-    scale = draw.seconds_scale(float(np.sum(list(pooled.values()), axis=0).max()))
-    draw.bars(ax, names, {part: values * scale.factor for part, values in pooled.items()}, colours)
-    ax.set_xlabel(f"{what} ({scale.unit})")
-    _end(ax, pooled)
-
-
-def _end(ax: Axes, amounts: Mapping[str, Numbers]) -> None:
-    """Add the legend, and say where all is zero."""
-    if not any(values.any() for values in amounts.values()):
+    """Draw activities, which are counted in a unit, by their words; where all is zero, say so."""
+    tasks = _of_prefixes(span_metrics)
+    if not tasks:
+        raise NotMeasuredError("Dask counted nothing in tasks of this run")
+    parts = {
+        word: (np.array([float(amounts.get((activity, unit), 0.0)) for amounts in tasks.values()]), colour)
+        for (activity, word), colour in zip(activities.items(), colours, strict=False)
+    }
+    label, scale_of = AXES[unit]
+    draw.pooled_bars(ax, list(tasks), parts, scale_of=scale_of, label=label)
+    if not any(amounts.any() for amounts, _ in parts.values()):
         ax.set_xlim(0, 1)
-        draw.note(ax, f"Dask counted none in tasks ({', '.join(amounts)})")
+        draw.note(ax, f"Dask counted none in tasks ({', '.join(parts)})")
     draw.legend(ax)

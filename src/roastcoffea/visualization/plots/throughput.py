@@ -11,7 +11,7 @@ from roastcoffea.metrics.facts import measured_values
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import BLUE, GREY
-from roastcoffea.visualization.material import Counted
+from roastcoffea.visualization.inputs import Counted
 from roastcoffea.visualization.registry import plot
 from roastcoffea.visualization.series import amounts_in_bins
 
