@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from roastcoffea.compat.older import run_without_records
-from roastcoffea.measurement import BREAKDOWNS, TABLES, Measurement
+from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.time_ledger import MEANINGS
 from roastcoffea.monitor import joined, tables
 from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.records.columns import Column
 from roastcoffea.report.exports.tables import METRIC_COLUMNS
+from roastcoffea.report.frames import BREAKDOWNS, TABLES
 from roastcoffea.visualization import plots
 
 PAGES = Path(__file__).parent
@@ -125,14 +126,15 @@ def summary(thing: object) -> str:
 
 def of_ledgers() -> Iterator[Described]:
     """Breakdowns of the ledgers, and the time ledger over time."""
-    for ledger, (breakdowns, meanings, unit) in BREAKDOWNS.items():
+    for name, (ledger, breakdowns, meanings) in BREAKDOWNS.items():
+        unit = ledger.unit
         choices = ", ".join(f'"{what}"' for what in breakdowns)
         extra = (
             [("uncompressed", "size after decompression; by branch only", str(unit))] if "branch" in breakdowns else []
         )
         rows = f"`what` is one of {choices}: it names the index, and there is a row for each."
-        columns = [(name, meaning, str(unit)) for name, meaning in meanings.items()]
-        yield Described(f"`measurement.{ledger}.by(what)`", rows, [*columns, *extra])
+        columns = [(column, meaning, str(unit)) for column, meaning in meanings.items()]
+        yield Described(f"`measurement.{name}.by(what)`", rows, [*columns, *extra])
     yield Described(
         "`measurement.time_ledger.timeline()`", "A row for each interval of time, whose index is `start`.", over_time()
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector as MetricsCollector
+    from roastcoffea.compat.measurements import load_measurement as load_measurement
     from roastcoffea.errors import ComparisonError as ComparisonError
     from roastcoffea.errors import MeasurementError as MeasurementError
     from roastcoffea.errors import MissingMetricError as MissingMetricError
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from roastcoffea.instrument.track import track_time as track_time
     from roastcoffea.measurement import Measurement as Measurement
     from roastcoffea.measurement import load as load
-    from roastcoffea.measurement import load_measurement as load_measurement
     from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
     from roastcoffea.recording.importers import measurement_from_report as measurement_from_report
     from roastcoffea.studies.branches.branch_study import branch_study as branch_study
@@ -44,7 +44,7 @@ _MODULES: Final = {
     "compare": "roastcoffea.studies.compare.comparison",
     "compare_scenarios": "roastcoffea.studies.compare.scenarios",
     "load": "roastcoffea.measurement",
-    "load_measurement": "roastcoffea.measurement",
+    "load_measurement": "roastcoffea.compat.measurements",
     "measurement_from_report": "roastcoffea.recording.importers",
     "scaling": "roastcoffea.studies.scaling.scaling",
     "track_bytes": "roastcoffea.instrument.track",

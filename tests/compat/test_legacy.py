@@ -76,7 +76,7 @@ def metrics() -> dict[str, Any]:
         "raw_chunk_metrics": [chunk(1, 3), chunk(4, 10.25, error="no jets")],
         "raw_span_metrics": {
             "('execute', 'P', 'thread-cpu', 'seconds')": 1.5,
-            "('gather-dep', None, 1)": 2,
+            "('gather-dep', 'network', 'bytes')": 2,
         },
     }
 
@@ -149,7 +149,7 @@ def test_samples(run: Run) -> None:
 
 
 def test_span_metrics_have_tuples_again(run: Run) -> None:
-    assert run.span_metrics == {("execute", "P", "thread-cpu", "seconds"): 1.5, ("gather-dep", None, 1): 2}
+    assert run.span_metrics == {("execute", "P", "thread-cpu", "seconds"): 1.5, ("gather-dep", "network", "bytes"): 2}
 
 
 def test_identity(run: Run, tmp_path: Path) -> None:

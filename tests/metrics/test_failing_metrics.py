@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from handmade import handmade_run
 
-import roastcoffea.measurement
 from roastcoffea import load
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import CATALOGUE, Metric
 from roastcoffea.metrics.evaluator import RUNS_TESTS
+from roastcoffea.report import frames
 
 REASON = "RuntimeError: planted"
 
@@ -78,18 +78,13 @@ def test_under_pytest_it_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("table", ["failed", "failed_files", "missing", "branches", "sections"])
 def test_a_table_that_cannot_be_made_is_empty_with_the_reason(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RUNS_TESTS)
-    makers = {
-        "failed": "failed_work",
-        "branches": "branches_of",
-        "sections": "sections_of",
-    }
-    monkeypatch.setattr(roastcoffea.measurement, makers.get(table, table), raising)
-    measurement = Measurement(handmade_run(absent={"branch_reads": "branches are not taken from the byte ledger"}))
+    monkeypatch.setitem(frames.TABLES, table, frames.TABLES[table]._replace(make=raising))
+    measurement = Measurement(handmade_run())
     frame = getattr(measurement, table)
     assert (len(frame), frame.attrs["absent"]) == (0, REASON)
     assert f"{table} could not be computed: {REASON}" in measurement.problems
 
 
 def test_a_measurement_is_shown_in_a_line_without_computing_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roastcoffea.measurement, "evaluate", raising)
+    monkeypatch.setattr("roastcoffea.measurement.evaluate", raising)
     assert repr(Measurement(handmade_run())).startswith("<Measurement ")

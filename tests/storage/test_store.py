@@ -40,8 +40,10 @@ from roastcoffea.records.run import FAILED, Environment, Host, Run, RunnerCall
 from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
-from roastcoffea.storage import folders, store
+from roastcoffea.storage import document, folders, store, upgrades
 from roastcoffea.storage.store import list_runs, load_run, save_run
+from roastcoffea.storage.tables import RECORDS, TABLES, Tables, tables_of
+from roastcoffea.storage.upgrades import NOT_RECORDED, SCHEMA
 
 assert datetime.fromtimestamp(START, UTC) == datetime(2026, 3, 1, 23, 59, 58, 250_000, tzinfo=UTC)
 
@@ -58,8 +60,8 @@ def a_run(**changes: Any) -> Run:
         error="ValueError: 'μ'",
         chunks=3,
         fileset="ab" * 32,
-        options={"chunksize": 2**20, "xrootdtimeout": None, "maxchunks": math.inf, "align": (1, 2)},
-        report={"bytesread": np.int64(12), "columns": {"Jet_pt-data", "Jet_eta-data"}, "processtime": 0.5},
+        options={"chunksize": 2**20, "xrootdtimeout": None, "maxchunks": math.inf, "align": [1, 2]},
+        report={"bytesread": 12, "columns": ["Jet_pt-data", "Jet_eta-data"], "processtime": 0.5},
     )
     run = Run(
         id="f" * 32,
@@ -110,15 +112,13 @@ def a_run(**changes: Any) -> Run:
         samples=table_of_rows(SAMPLE_COLUMNS, []),
         lifetimes=table_of_rows(LIFETIME_COLUMNS, [{"worker": "tcp://1", "threads": 4, "start": START}]),
         pauses=table_of_rows(PAUSE_COLUMNS, [{"worker": "tcp://1", "start": START, "stop": START + 1}]),
-        span_metrics={("execute", "Dijets", "thread-cpu", "seconds"): 1.5, ("gather-dep", 3, None): math.inf},
-        span_metrics_per_worker={"tcp://1": {("execute", "Dijets", "thread-cpu", "seconds"): 0.5}},
-        coffea_report={
-            ("a", 1): {"b": [1, (2, {3})]},
-            "$": b"\0",
-            1: np.float32(0.1),
-            None: {frozenset({1}): True},
+        span_metrics={
+            ("execute", "Dijets", "thread-cpu", "seconds"): 1.5,
+            ("gather-dep", "network", "bytes"): math.inf,
         },
-        custom_metrics={"tt": {"entries": 3, "when": datetime(2026, 3, 1), "bytes": -math.inf, "size": 10**30}},
+        span_metrics_per_worker={"tcp://1": {("execute", "Dijets", "thread-cpu", "seconds"): 0.5}, "tcp://2": {}},
+        coffea_report={"('a', 1)": {"b": [1, [2, [3]]]}, "$": "tuple", "of": [1], "1": 0.1, "": {"\0": True}},
+        custom_metrics={"tt": {"entries": 3, "bytes": -math.inf, "size": 10**30, "none": None}},
         attempts={"processor": 3, "merge": 0},
         scheduler_clock_offset=-0.0125,
         dropped={"tasks": 2},
@@ -169,19 +169,29 @@ def test_a_loaded_run_equals_the_saved_one(run: Run, tmp_path: Path) -> None:
     assert loaded == run
     for each in fields(Run):
         assert type(getattr(loaded, each.name)) is type(getattr(run, each.name)), each.name
-    for name in store.TABLES:
+    for name in RECORDS:
         one, other = getattr(run, name), getattr(loaded, name)
         assert one is other is None or one.schema.equals(other.schema, check_metadata=True)
     assert [type(call) for call in loaded.calls] == [RunnerCall] * len(run.calls)
     assert type(loaded.environment) is Environment
 
 
-def test_types_inside_of_fields_are_kept(tmp_path: Path) -> None:
-    loaded = load_run(save_run(a_run(), tmp_path))
-    assert type(loaded.calls[0].report["bytesread"]) is np.int64  # type: ignore[index]
-    assert type(loaded.coffea_report[1]) is np.float32
-    assert loaded.coffea_report[None] == {frozenset({1}): True}
-    assert loaded.calls[0].options["align"] == (1, 2)
+def test_what_others_made_is_kept_in_standard_types(tmp_path: Path) -> None:
+    report = {"bytesread": np.int64(12), "columns": {"b", "a"}, ("a", 1): (np.float32(0.5), np.arange(2)), None: {3}}
+    loaded = load_run(save_run(a_run(coffea_report=report), tmp_path))
+    assert loaded.coffea_report == {"bytesread": 12, "columns": ["a", "b"], "('a', 1)": [0.5, [0, 1]], "None": [3]}
+    assert loaded.problems == a_run().problems
+    assert load_run(save_run(loaded, tmp_path)) == loaded
+
+
+def test_reported_metrics_keep_their_keys_and_times(tmp_path: Path) -> None:
+    moment = datetime(2026, 3, 1, 12, 30, 1, 5)
+    reported = {
+        "raw_span_metrics": {("execute", "p", "thread-cpu", "seconds"): 1.5},
+        "tracking_data": {"worker_counts": {moment: 3}, "worker_memory": {"tcp://1": [(moment, 5)]}},
+        "compression_ratio": math.inf,
+    }
+    assert load_run(save_run(minimal_run(reported=reported), tmp_path)).reported == reported
 
 
 def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
@@ -209,14 +219,15 @@ def test_what_cannot_be_kept_is_text_and_a_problem(tmp_path: Path) -> None:
 
 
 def test_files_are_standard_json_and_parquet(saved: Path) -> None:
-    assert sorted(contents(saved)) == sorted(["run.json", *(f"{table}.parquet" for table in store.TABLES)])
+    assert sorted(contents(saved)) == sorted(["run.json", *(f"{table}.parquet" for table in TABLES)])
     document = json.loads((saved / "run.json").read_text(), parse_constant=pytest.fail)
-    assert (document["format"], document["schema"]) == ("roastcoffea_run", store.SCHEMA)
+    assert (document["format"], document["schema"]) == ("roastcoffea_run", SCHEMA)
     host = {"name": "node1", "cores": 8, "memory": 2**35, "node_cores": 64, "node_memory": 2**38}
     assert document["run"]["environment"]["hosts"][0] == host
     rows = {name: table["rows"] for name, table in document["tables"].items()}
     told = {"asked": 2, "chunks": 3, "branch_reads": 3, "sections": 1, "preprocessing": 1}
-    assert rows == told | {"tasks": 1000, "samples": 0, "lifetimes": 1, "pauses": 1}
+    told |= {"tasks": 1000, "samples": 0, "lifetimes": 1, "pauses": 1}
+    assert rows == told | {"span_metrics": 2, "span_metrics_per_worker": 2}
     assert document["tables"]["chunks"]["columns"]["coffea_columns"] == "list<item: string>"
     assert pq.read_metadata(saved / "tasks.parquet").row_group(0).column(0).compression == "ZSTD"
 
@@ -516,14 +527,14 @@ def test_what_older_versions_left_is_listed_or_removed(saved: Path) -> None:
 
 
 def test_a_folder_that_is_replaced_while_it_is_read_is_read_again(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, replacements = store._table, iter([True])
+    real, replacements = store.read_table, iter([True])
 
     def replaced(*args: Any) -> pa.Table:
         if next(replacements, False):
             save_run(a_run(id="new"), saved.parent, "saved", overwrite=True)
         return real(*args)
 
-    monkeypatch.setattr(store, "_table", replaced)
+    monkeypatch.setattr(store, "read_table", replaced)
     assert load_run(saved) == a_run(id="new")
 
 
@@ -562,9 +573,9 @@ def test_a_folder_with_anything_else_in_it_is_not_replaced(
 ) -> None:
     saved = save_run(minimal_run(), tmp_path, "saved", metrics_json=lambda: b"{}")
     if late:  # it comes when the folder has been looked at
-        real, looks = store._is_replaceable, iter([True])
+        real, looks = store.is_replaceable, iter([True])
         add = lambda path: (FOREIGN[foreign](saved) or True) if next(looks, False) else real(path)  # noqa: E731
-        monkeypatch.setattr(store, "_is_replaceable", add)
+        monkeypatch.setattr(store, "is_replaceable", add)
     else:
         FOREIGN[foreign](saved)
     if not exchanges:
@@ -621,7 +632,7 @@ def test_another_process_may_leave_the_place_meanwhile(saved: Path, monkeypatch:
         shutil.rmtree(path)
         return True
 
-    monkeypatch.setattr(store, "_is_replaceable", leave)
+    monkeypatch.setattr(store, "is_replaceable", leave)
     save_run(minimal_run(), saved.parent, "saved", overwrite=True)
     assert list(saved.parent.iterdir()) == [saved]
 
@@ -652,8 +663,8 @@ def edited(saved: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
     ("edit", "text"),
     [
         (
-            lambda d: d.update(schema=store.SCHEMA + 1),
-            rf"run.json has schema {store.SCHEMA + 1}; this version reads up to {store.SCHEMA}: update roastcoffea",
+            lambda d: d.update(schema=SCHEMA + 1),
+            rf"run.json has schema {SCHEMA + 1}; this version reads up to {SCHEMA}: update roastcoffea",
         ),
         (lambda d: d.update(schema=0), r"run.json cannot be read .*there is no schema 0"),
         (lambda d: d.update(schema="2"), r"run.json cannot be read"),
@@ -668,7 +679,7 @@ def edited(saved: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
         (lambda d: d["run"].update(environment=None), r"run.json cannot be read"),
         (lambda d: d["run"]["calls"].append({"id": 1}), r"run.json cannot be read"),
         (
-            lambda d: d["run"].update(custom_metrics={"$": "pickle", "of": ""}),
+            lambda d: d.update(schema=7, run={**d["run"], "custom_metrics": {"$": "pickle", "of": ""}}),
             r"run.json cannot be read .*pickle",
         ),
         (
@@ -692,17 +703,17 @@ def test_a_run_json_that_is_no_json_is_named(content: bytes, saved: Path) -> Non
         load_run(saved)
 
 
-@pytest.mark.parametrize("table", list(store.TABLES))
+@pytest.mark.parametrize("table", list(TABLES))
 def test_a_missing_table_is_named(table: str, saved: Path) -> None:
     (saved / f"{table}.parquet").unlink()
     with pytest.raises(MeasurementError, match=rf"{table}.parquet is missing; restore"):
         load_run(saved)
 
 
-@pytest.mark.parametrize("table", list(store.TABLES))
+@pytest.mark.parametrize("table", list(TABLES))
 def test_missing_columns_are_named(table: str, saved: Path) -> None:
     file = saved / f"{table}.parquet"
-    column = store.TABLES[table][0].name
+    column = TABLES[table][0].name
     pq.write_table(pq.ParquetFile(file).read().drop_columns([column]), file)
     with pytest.raises(MeasurementError, match=rf"{table}.parquet lacks the columns {column}; restore"):
         load_run(saved)
@@ -721,7 +732,7 @@ def test_a_table_that_another_program_wrote_again_is_read(table: str, saved: Pat
     assert getattr(load_run(saved), table).drop_columns(["extra"]) == getattr(a_run(), table)
 
 
-OTHER_TABLES = (f"{table}.parquet" for table in store.TABLES if table != "chunks")
+OTHER_TABLES = (f"{table}.parquet" for table in TABLES if table != "chunks")
 
 
 @pytest.mark.parametrize(
@@ -749,7 +760,7 @@ def test_a_damaged_file_is_an_error_or_harmless(name: str, number: int, saved: P
 
 
 def rows(run: Run) -> list[Any]:
-    return [getattr(run, table).to_pylist() for table in store.TABLES]
+    return [table.to_pylist() for table in tables_of(run).values()]
 
 
 def load_or_refuse(path: Path) -> Run | str:
@@ -830,21 +841,22 @@ def test_a_list_needs_a_folder(tmp_path: Path) -> None:
 
 
 def test_older_schemas_are_upgraded(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def upgrade(body: store.Body, tables: store.Tables) -> tuple[store.Body, store.Tables]:
+    def upgrade(body: upgrades.Body, tables: Tables) -> tuple[upgrades.Body, Tables]:
         return body | {"name": "upgraded"}, tables | {"samples": tables["samples"].slice(0, 0)}
 
-    monkeypatch.setattr(store, "SCHEMA", store.SCHEMA + 1)
-    monkeypatch.setattr(store, "UPGRADES", {store.SCHEMA - 1: upgrade})
+    for module in (document, upgrades):
+        monkeypatch.setattr(module, "SCHEMA", SCHEMA + 1)
+    monkeypatch.setattr(upgrades, "UPGRADES", {SCHEMA: upgrade})
     assert load_run(saved) == a_run(name="upgraded")
 
 
-@pytest.mark.parametrize("schema", range(1, store.SCHEMA))
+@pytest.mark.parametrize("schema", range(1, SCHEMA))
 def test_a_stored_measurement_of_every_older_schema_loads(schema: int) -> None:
     run = load_run(Path(__file__).parents[1] / "data" / f"schema{schema}")
-    for name, columns in store.TABLES.items():
-        table = getattr(run, name)
-        assert (table is None) == (name in run.absent), name
-        assert table is None or table.schema == arrow_schema(columns)
+    for name in TABLES:
+        assert (getattr(run, name) is None) == (name in run.absent), name
+    for name, table in tables_of(run).items():
+        assert table.schema == arrow_schema(TABLES[name])
 
 
 def test_what_schema_1_did_not_record_is_absent() -> None:
@@ -865,7 +877,7 @@ def test_what_schema_3_did_not_record_is_no_part_of_the_ledger() -> None:
     measurement = Measurement(load_run(Path(__file__).parents[1] / "data" / "schema3"))
     ledger = measurement.time_ledger
     assert PAUSED not in ledger
-    assert ledger.unknown[PAUSED] == measurement.metrics.missing["time_paused_seconds"] == store.NOT_RECORDED
+    assert ledger.unknown[PAUSED] == measurement.metrics.missing["time_paused_seconds"] == NOT_RECORDED
     assert PAUSED not in ledger.by("worker")
     assert PAUSED not in ledger.timeline(5)
     assert ledger[CLIENT] == EXPECTED["time_idle_client_seconds"] + EXPECTED["time_paused_seconds"]

@@ -23,12 +23,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from roastcoffea.compat.chunk_dicts import MIB
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.run import FINISHED, Environment, Run
 from roastcoffea.records.workers import SAMPLE_COLUMNS
-from roastcoffea.storage.folders import content_of, reading
+from roastcoffea.storage.reading import content_of, reading
 
 FORMAT: Final = "roastcoffea_measurement_v1"
 METADATA_FILE: Final = "metadata.json"
@@ -40,7 +41,6 @@ WRITER: Final = "roastcoffea 0.1.2"
 
 Row = Mapping[str, Any]
 
-MIB: Final = 2**20
 QUARTER_HOUR: Final = 900
 
 SERIES: Final = {
@@ -114,6 +114,7 @@ def _run(folder: Path, metrics: dict[str, Any], saved: float, t0: float, t1: flo
     seen = [*_known(samples, "time"), *_known(chunks, "start"), *_known(chunks, "stop")]
     start = _start(saved - (zone or 0), t1 - t0, seen)
     spans = metrics.get("raw_span_metrics")
+    others = {name: value for name, value in metrics.items() if name not in DERIVED}
     parts: dict[str, Any] = {
         "chunks": table_of_rows(CHUNK_COLUMNS, chunks) if chunks else None,
         "samples": table_of_rows(SAMPLE_COLUMNS, samples) if samples else None,
@@ -129,7 +130,7 @@ def _run(folder: Path, metrics: dict[str, Any], saved: float, t0: float, t1: flo
         backend="dask",
         environment=Environment(versions={"roastcoffea": "0.1.2"}, client_host=None),
         **parts,
-        reported=_reported(metrics) | {"t0": t0, "t1": t1},
+        reported=with_python_types(others) | {"t0": t0, "t1": t1},
         reported_by=WRITER,
         absent=ABSENT | _absent_parts(parts),
         problems=CAUTIONS if zone is not None else (*CAUTIONS, UNKNOWN_ZONE),
@@ -194,11 +195,15 @@ def _known(rows: Sequence[Row], column: str) -> list[float]:
     return [row[column] for row in rows if row.get(column) is not None]
 
 
-def _reported(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    reported = {name: value for name, value in metrics.items() if name not in DERIVED}
+def with_python_types(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as they were before they were written: keys that are tuples, and times of day."""
+    typed = dict(metrics)
+    for name in DERIVED:
+        if isinstance(metrics.get(name), dict):
+            typed[name] = {_tuple(key): value for key, value in metrics[name].items()}
     if metrics.get("tracking_data"):
-        reported["tracking_data"] = _tracking_data(metrics["tracking_data"])
-    return reported
+        typed["tracking_data"] = _tracking_data(metrics["tracking_data"])
+    return typed
 
 
 def _tracking_data(stored: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from roastcoffea.measurement import Measurement, load_measurement
+from roastcoffea.measurement import Measurement, load
+from roastcoffea.metrics import CATALOGUE
 from roastcoffea.records.run import FINISHED, Environment, Run
 
 __all__ = ["load_measurement", "save_measurement"]
@@ -48,3 +49,16 @@ def save_measurement(
         absent=dict.fromkeys(RECORDS, NOT_HANDED_OVER),
     )
     return Measurement(run).save(output_dir, measurement_name)
+
+
+def load_measurement(path: str | PathLike[str]) -> tuple[dict[str, Any], float, float]:
+    """Metrics, start and stop of a saved measurement, as version 0.1.2 gave them.
+
+    The dictionary has every metric that could be computed, also under its older name. Start and stop are
+    Unix seconds; of a folder of 0.1.2 they are what it stored, readings of a clock of unknown origin.
+    """
+    measurement = load(path)
+    metrics = measurement.metrics.built()
+    metrics |= {alias: metrics[name] for alias, name in CATALOGUE.aliases.items() if name in metrics}
+    reported = measurement.run.reported or {}
+    return metrics, reported.get("t0", measurement.run.start), reported.get("t1", measurement.run.stop)

@@ -108,10 +108,11 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
 
     def _rows(self) -> list[tuple[Cell, ...]]:
         shown = {name: amount for name, amount in self.items() if self.shows_zeros or amount != 0 or name == RESIDUAL}
-        return [
+        rows = [
             (name, Reason(NOT_MEASURED) if amount is None else amount, self._share(amount))
-            for name, amount in (shown | {TOTAL: self.total}).items()
+            for name, amount in shown.items()
         ]
+        return [*rows, (TOTAL, self.total, FRACTION.text(1) if self.total else "")]
 
     def _share(self, amount: float | None) -> Cell:
         """Share of the total."""

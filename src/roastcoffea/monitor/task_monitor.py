@@ -14,7 +14,7 @@ from distributed import Client, Scheduler
 from roastcoffea.backends.connection import Connection
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import exit_in_any_case, uninterrupted
-from roastcoffea.measurement import Measurement, frame_of
+from roastcoffea.measurement import Measurement
 from roastcoffea.monitor.joined import JOINED_COLUMNS, ReportComparison, compared, joined_rows
 from roastcoffea.monitor.snapshots import Snapshot
 from roastcoffea.monitor.tables import (
@@ -27,6 +27,7 @@ from roastcoffea.monitor.tables import (
 )
 from roastcoffea.monitor.watch import Watch, attempts_of, states_of
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.frames import frame_of
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.redaction import redacted
 

@@ -21,3 +21,8 @@ class Column:
     kind: Kind
     unit: str | None
     meaning: str
+
+    @property
+    def documentation(self) -> str:
+        """Meaning and unit."""
+        return self.meaning if self.unit is None else f"{self.meaning} [{self.unit}]"

@@ -1,105 +1,28 @@
-"""Folders and files that appear whole or not at all, and reading of files that may be damaged.
+"""Folders and files that appear whole or not at all.
 
-What is being written lies in a hidden folder or file beside its place. The hidden name tells the process that writes,
-so that what a killed one leaves is found: see `tidy` and `left_overs`.
+What is being written lies in a hidden folder or file beside its place, see `hidden`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import hashlib
-import json
 import os
-import re
-import secrets
 import shutil
-import socket
-import stat
-import sys
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
-
-import pyarrow as pa
+from typing import BinaryIO, Final
 
 from roastcoffea.errors import MeasurementError
-
-T = TypeVar("T")
-
-_SIGNS_OF_DAMAGE: Final = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RecursionError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    pa.ArrowException,
-)
+from roastcoffea.storage.exchange import exchange
+from roastcoffea.storage.hidden import COMPLETE, REPLACED, UNFINISHED, hidden_path
+from roastcoffea.storage.left_overs import dissolve, tidy
 
 OR_OVERWRITE: Final = "choose another name, or say to overwrite it"
 
 OWN_FOLDER: Final = 0o700
 OWN_FILE: Final = 0o600
 """Modes of what is written: records tell of paths, hosts and errors, which are nobody else's business."""
-
-LARGEST_FILE: Final = 2**30
-"""Bytes of a file that is read as a whole; the largest `run.json` seen had some tens of MB."""
-
-PREFIX: Final = ".roastcoffea-"
-UNFINISHED: Final = "unfinished"
-COMPLETE: Final = "complete"
-REPLACED: Final = "replaced"
-"""Folders in a hidden folder: what is being written, what waits for its place, and what stepped aside for it."""
-
-LONGEST_SAVE: Final = 7 * 86_400
-"""Seconds after which a writer on another machine is gone; whether it lives cannot be seen from here."""
-
-MOST_READS: Final = 10
-"""Times that a folder is read again because it was replaced meanwhile."""
-
-_BY_PROCESS: Final = re.compile(r"\.roastcoffea-(?P<machine>[0-9a-f]{8})-(?P<process>\d+)-(?P<began>\d+)-[0-9a-f]{8}")
-_OLDER: Final = re.compile(r"\.roastcoffea-[0-9a-f]{16}")
-"""Hidden names of versions that did not tell the process."""
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn whatever a missing or damaged file causes into an error that names it."""
-    way_out = "restore it from a copy, or measure again"
-    try:
-        yield
-    except FileNotFoundError:
-        raise MeasurementError(f"{path} is missing; {way_out}") from None
-    except _SIGNS_OF_DAMAGE as error:
-        raise MeasurementError(f"{path} cannot be read ({type(error).__name__}: {error}); {way_out}") from error
-
-
-def opened(path: Path) -> BinaryIO:
-    """File for reading; OSError for anything but a regular file, as to open a pipe would wait for its writer."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        return os.fdopen(descriptor, "rb")
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def content_of(path: Path) -> bytes:
-    """Content of a regular file; ValueError where it is too large to be one of ours."""
-    with opened(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > LARGEST_FILE:
-            raise ValueError(f"it has {size} bytes; at most {LARGEST_FILE} are read")
-        return file.read()
 
 
 def file_name(name: str) -> str:
@@ -127,22 +50,6 @@ def holds_only(folder: Path, names: Collection[str]) -> bool:
     return bool(ours) and all(ours) and not folder.is_symlink()
 
 
-def has_format(file: Path, mark: str) -> bool:
-    """Whether a file is JSON of a format; of a damaged one the beginning tells, where our writers put it."""
-    try:
-        content = content_of(file)
-    except (OSError, ValueError):
-        return False
-    try:
-        found = json.loads(content)
-    except (ValueError, RecursionError):
-        return re.match(rb'\s*\{\s*"format":\s*"%s"' % re.escape(mark.encode()), content) is not None
-    return isinstance(found, dict) and found.get("format") == mark
-
-
-# Writing
-
-
 @contextmanager
 def synced_file(path: Path) -> Iterator[BinaryIO]:
     """New file of the user's own, on disk and not only in memory when it is closed; removed where writing fails."""
@@ -167,7 +74,7 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
     if not path.parent.is_dir():
         raise MeasurementError(f"{path.parent} is no folder; make it, or choose another")
     tidy(path.parent)
-    hidden = _hidden(path.parent)
+    hidden = hidden_path(path.parent)
     try:
         with synced_file(hidden) as file:
             yield file
@@ -287,12 +194,12 @@ def _not_replaced(target: Path) -> MeasurementError:
 def new_folder(parent: Path, name: str) -> Iterator[NewFolder]:
     """Folder of this name to be filled and put in place; it is removed where that did not happen."""
     tidy(parent)
-    hidden = _hidden(parent)
+    hidden = hidden_path(parent)
     hidden.mkdir(OWN_FOLDER)
     try:
         yield NewFolder(hidden, name)
     finally:
-        _dissolve(hidden, (REPLACED,))
+        dissolve(hidden, (REPLACED,))
 
 
 def _moved(folder: Path, target: Path) -> bool:
@@ -309,211 +216,3 @@ def _inode(path: Path) -> int | None:
     with suppress(FileNotFoundError):
         return path.lstat().st_ino
     return None
-
-
-# Exchange of two folders, which Python has no function for
-
-_AT_FDCWD: Final = -100
-_EXCHANGE: Final = 2
-"""RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS."""
-
-_REFUSALS: Final = frozenset(
-    (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.ENOTTY)
-)
-"""What systems and file systems say that cannot exchange: NFS, FUSE, overlays, containers with a filter."""
-
-
-def exchange(one: Path, other: Path) -> bool:
-    """Let two folders exchange their names in one step; False where the system or file system cannot."""
-    function = _exchange_function()
-    if function is None:
-        return False
-    if function(os.fsencode(one), os.fsencode(other)) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _REFUSALS:
-        return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
-
-
-@cache
-def _exchange_function() -> Callable[[bytes, bytes], int] | None:
-    try:
-        library = ctypes.CDLL(None, use_errno=True)
-        if sys.platform == "darwin":
-            swap = library.renamex_np
-            return lambda one, other: int(swap(one, other, ctypes.c_uint(_EXCHANGE)))
-        rename: Any = library.renameat2
-    except (AttributeError, OSError, TypeError):
-        return None
-    return lambda one, other: int(rename(_AT_FDCWD, one, _AT_FDCWD, other, ctypes.c_uint(_EXCHANGE)))
-
-
-# Left-overs
-
-
-def tidy(parent: Path) -> None:
-    """Use or remove what killed processes left in a folder.
-
-    What was complete, or had stepped aside, gets its place if that is vacant. What a living process writes stays, as
-    does what another machine wrote lately, and what cannot be removed.
-    """
-    with suppress(OSError):
-        for hidden in _hidden_in(parent):
-            if _writer_lives(hidden) is False:
-                _dissolve(hidden, (COMPLETE, REPLACED))
-
-
-def left_overs(parent: Path) -> dict[str, Path]:
-    """Whole folders without a place of their own, by the names that they belong to."""
-    found: dict[str, Path] = {}
-    for hidden in _hidden_in(parent):
-        states = (REPLACED,) if _writer_lives(hidden) else (COMPLETE, REPLACED)
-        for folder in (folder for state in states for folder in _entries(hidden / state)):
-            found.setdefault(folder.name, folder)
-    return {name: folder for name, folder in found.items() if not os.path.lexists(parent / name)}
-
-
-def older_left_overs(parent: Path) -> list[Path]:
-    """Hidden folders of versions that did not tell to which name they belong."""
-    return [hidden for hidden in _hidden_in(parent) if _OLDER.fullmatch(hidden.name) and hidden.is_dir()]
-
-
-def names_in(parent: Path) -> list[str]:
-    """Names of what lies in a folder and is not hidden, or lies there for a moment under a hidden name only."""
-    names = os.listdir(parent)  # noqa: PTH208  (names are wanted, not paths)
-    # a second look finds what got its place after the first one, and before left-overs were looked for
-    names += [*left_overs(parent), *os.listdir(parent)]  # noqa: PTH208
-    return [name for name in dict.fromkeys(names) if not name.startswith(".")]
-
-
-def read_whole(folder: Path, read: Callable[[Path], T]) -> T:
-    """What is read of a folder, or of the left-over that belongs to its name, all of it from the same one.
-
-    It is read again where the folder was replaced meanwhile.
-    """
-    for _ in range(MOST_READS):
-        place = folder if os.path.lexists(folder) else left_overs(folder.parent).get(folder.name, folder)
-        with _held(place) as inode:
-            try:
-                result = read(place)
-            except MeasurementError:
-                if inode == _inode_behind(place):
-                    raise
-                continue
-            if inode == _inode_behind(place):
-                return result
-    raise MeasurementError(f"{folder} was replaced again and again while it was read; try it again")
-
-
-@contextmanager
-def _held(folder: Path) -> Iterator[int | None]:
-    """Number of a folder, which no other one gets while the block runs."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NONBLOCK", 0))
-    except (OSError, ValueError):
-        yield _inode_behind(folder)
-        return
-    try:
-        yield os.fstat(descriptor).st_ino
-    finally:
-        os.close(descriptor)
-
-
-def _inode_behind(path: Path) -> int | None:
-    """Number of a file or folder, or of that which a link leads to."""
-    with suppress(OSError, ValueError):
-        return path.stat().st_ino
-    return None
-
-
-def _dissolve(hidden: Path, states: tuple[str, ...]) -> None:
-    """Remove something hidden, after what is in these states got its place where that is vacant."""
-    if not hidden.is_dir():
-        hidden.unlink(missing_ok=True)
-        return
-    for folder in (folder for state in states for folder in _entries(hidden / state)):
-        place = hidden.parent / folder.name
-        if not os.path.lexists(place):
-            with suppress(OSError):
-                folder.rename(place)
-        if not os.path.lexists(place):
-            return  # it is the only one of its name
-    for state in (COMPLETE, REPLACED):  # half removed it would be no whole folder
-        with suppress(OSError):
-            (hidden / state).rename(hidden / f"{UNFINISHED}-{state}")
-    shutil.rmtree(hidden, ignore_errors=True)  # NFS keeps a file that is open elsewhere
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _hidden_in(parent: Path) -> list[Path]:
-    """What was or is being written in a folder, the newest first."""
-    found = [path for path in _entries(parent) if path.name.startswith(PREFIX)]
-    known = [path for path in found if _BY_PROCESS.fullmatch(path.name) or _OLDER.fullmatch(path.name)]
-    return sorted(known, key=_changed, reverse=True)
-
-
-def _changed(path: Path) -> float:
-    """Unix time of the last change of something in a folder, or of a file; now where it is gone."""
-    try:
-        return path.lstat().st_mtime
-    except OSError:
-        return time.time()
-
-
-def _hidden(parent: Path) -> Path:
-    process = os.getpid()
-    return parent / f"{PREFIX}{_machine()}-{process}-{_began(process) or _UNKNOWN}-{secrets.token_hex(4)}"
-
-
-def _writer_lives(hidden: Path) -> bool | None:
-    """Whether the process that writes it is there; None where that cannot be told."""
-    by = _BY_PROCESS.fullmatch(hidden.name)
-    if by is None and hidden.is_dir():
-        return None  # it may be the only copy of a measurement, and does not tell its name
-    if by is not None and by["machine"] == _machine():
-        began = _began(int(by["process"]))
-        if began is None or _UNKNOWN not in (began, int(by["began"])):
-            return began == int(by["began"])
-    return False if time.time() - _changed(hidden) > LONGEST_SAVE else None
-
-
-@cache
-def _machine() -> str:
-    """What is equal for processes that see each other's numbers, and for no others."""
-    parts = [socket.gethostname()]
-    for read, path in ((Path.read_text, "/proc/sys/kernel/random/boot_id"), (os.readlink, "/proc/self/ns/pid")):
-        with suppress(OSError):
-            parts.append(str(read(Path(path))))
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:8]
-
-
-_UNKNOWN: Final = 0
-
-
-def _began(process: int) -> int | None:
-    """When a process began, in a unit of the system's, or _UNKNOWN; None where there is none of that number."""
-    if sys.platform != "linux":
-        return _began_elsewhere(process)
-    try:
-        state, *numbers = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None if Path("/proc/self/stat").exists() else _UNKNOWN
-    return None if state in (b"Z", b"X") else int(numbers[18])
-
-
-def _began_elsewhere(process: int) -> int | None:
-    import psutil
-
-    try:
-        return int(psutil.Process(process).create_time())
-    except psutil.NoSuchProcess:
-        return None
-    except psutil.Error:
-        return _UNKNOWN

@@ -19,7 +19,8 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import CATALOGUE, Metrics
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.run import Run
-from roastcoffea.storage.folders import OR_OVERWRITE, file_name, has_format, holds_only, new_folder, synced_file
+from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
+from roastcoffea.storage.reading import has_format
 
 if TYPE_CHECKING:
     import pandas as pd

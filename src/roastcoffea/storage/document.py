@@ -1,0 +1,163 @@
+"""`run.json`: everything of a run but its tables, and how many rows each of these has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypedDict, get_type_hints
+
+import pyarrow as pa
+
+from roastcoffea.compat.legacy import with_python_types
+from roastcoffea.errors import MeasurementError
+from roastcoffea.records.run import Environment, Host, Run, RunnerCall
+from roastcoffea.storage import shapes
+from roastcoffea.storage.folders import synced_file
+from roastcoffea.storage.plain import DEEPEST, plain, restored
+from roastcoffea.storage.reading import content_of, reading
+from roastcoffea.storage.tables import TABLES, Tables, fields_of
+from roastcoffea.storage.upgrades import SCHEMA, Body, parsed
+
+FORMAT: Final = "roastcoffea_run"
+RUN_FILE: Final = "run.json"
+
+FREE: Final = ("coffea_report", "custom_metrics", "reported")
+FREE_IN_CALLS: Final = ("options", "report")
+"""Fields that hold what others made, in any shape."""
+
+DEEPEST_JSON: Final = 4 * DEEPEST
+"""Levels of nesting in `run.json`: a dictionary of schema 7 whose keys are no text takes three."""
+LATEST_TIME: Final = 253_370_764_800
+"""The year 9999, near the end of what `datetime` can show."""
+
+
+class Described(TypedDict):
+    """What `run.json` tells of a table."""
+
+    rows: int
+    columns: dict[str, str]
+
+
+class Document(NamedTuple):
+    """Content of a `run.json`."""
+
+    body: Body
+    tables: dict[str, Described]
+    schema: int
+
+
+def write_document(folder: Path, run: Run, tables: Tables) -> None:
+    """Write `run.json` into a folder."""
+    document = {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "tables": {name: _described(table) for name, table in tables.items()},
+        "run": _body(run),
+    }
+    with synced_file(folder / RUN_FILE) as file:
+        file.write(json.dumps(document, allow_nan=False, indent=1).encode())
+
+
+def _described(table: pa.Table) -> Described:
+    return {"rows": table.num_rows, "columns": {field.name: str(field.type) for field in table.schema}}
+
+
+def _body(run: Run) -> Body:
+    """JSON form of everything but the tables; its problems tell what could not be kept."""
+    parts = {name: value for name, value in fields_by_name(run).items() if name not in TABLES}
+    hosts = [fields_by_name(host) for host in run.environment.hosts]
+    parts["environment"] = fields_by_name(run.environment) | {"hosts": hosts}
+    parts["calls"] = [fields_by_name(call) for call in run.calls]
+    problems: list[str] = []
+    body = {name: plain(value, name, problems) for name, value in parts.items()}
+    return body | {"problems": plain([*run.problems, *problems], "problems", [])}
+
+
+def fields_by_name(record: Any) -> dict[str, Any]:
+    """Fields of a record, not of those in it."""
+    return {each.name: getattr(record, each.name) for each in fields(record)}
+
+
+def read_document(path: Path) -> Document:
+    """What a `run.json` holds."""
+    with reading(path):
+        found = json.loads(content_of(path))
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise MeasurementError(f"{path} is not of roastcoffea; give the folder of a measurement")
+        schema = _readable_schema(found["schema"], path)
+        if shapes.deeper_than(found, DEEPEST_JSON):
+            raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels")
+        document = Document(parsed(found["run"], schema), found["tables"], schema)
+        _check_times(document.body)
+        if schema == SCHEMA:
+            check_body(document.body)
+        _check_described(document.tables)
+        return document
+
+
+def _readable_schema(schema: int, path: Path) -> int:
+    if schema > SCHEMA:
+        raise MeasurementError(f"{path} has schema {schema}; this version reads up to {SCHEMA}: update roastcoffea")
+    if schema not in range(1, SCHEMA + 1):
+        raise ValueError(f"there is no schema {schema}")
+    return schema
+
+
+@cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    """Types of a record's fields."""
+    return get_type_hints(kind, localns={"pa": pa})
+
+
+def _check_times(body: Body) -> None:
+    """Raise where a run has no outcome, or its times are none."""
+    shapes.check_fields({name: body[name] for name in ("start", "stop", "outcome")}, _hints(Run), "the run")
+    if not all(0 <= body[name] < LATEST_TIME for name in ("start", "stop")):
+        raise ValueError("start and stop are no times")
+
+
+def check_body(body: Body) -> None:
+    """Raise where the fields of a run are not of the types that the records give."""
+    if not body.keys().isdisjoint(TABLES):
+        raise TypeError("tables are not kept there")
+    environment, calls = body["environment"], body.get("calls", [])
+    if not all(isinstance(records, list) for records in (calls, environment["hosts"])):
+        raise TypeError("calls or hosts are no list")
+    parts = {"environment": Environment(versions={}, client_host=None), "calls": ()}
+    shapes.check_fields(body | parts, _hints(Run), "the run")
+    shapes.check_fields({**environment, "hosts": ()}, _hints(Environment), "the environment")
+    for host in environment["hosts"]:
+        shapes.check_fields(host, _hints(Host), "a host")
+    for call in calls:
+        shapes.check_fields(call, _hints(RunnerCall), "a Runner call")
+        _check_times(call)
+
+
+def _check_described(described: Any) -> None:
+    """Raise where there are no tables but ours, with their numbers of rows."""
+    if not described.keys() <= TABLES.keys():
+        raise ValueError(f"tables are {', '.join(described)}")
+    for name, table in described.items():
+        if not shapes.fits(table["rows"], int):
+            raise TypeError(f"rows of {name} are {type(table['rows']).__name__}")
+
+
+def run_of(body: Body, tables: Tables) -> Run:
+    """Run of the present schema."""
+    environment = body["environment"]
+    hosts = tuple(Host(**host) for host in environment["hosts"])
+    parts: dict[str, Any] = {
+        "environment": Environment(**{**environment, "hosts": hosts}),
+        "calls": tuple(RunnerCall(**_restored(call, FREE_IN_CALLS)) for call in body["calls"]),
+        "problems": tuple(body["problems"]),
+    }
+    if body.get("reported") is not None:
+        parts["reported"] = with_python_types(restored(body["reported"]))
+    return Run(**{**_restored(body, FREE), **parts, **fields_of(tables)})
+
+
+def _restored(record: Mapping[str, Any], free: tuple[str, ...]) -> dict[str, Any]:
+    return {name: restored(value) if name in free else value for name, value in record.items()}
