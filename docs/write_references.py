@@ -126,14 +126,15 @@ def summary(thing: object) -> str:
 
 def of_ledgers() -> Iterator[Described]:
     """Breakdowns of the ledgers, and the time ledger over time."""
-    for ledger, (breakdowns, meanings, unit) in BREAKDOWNS.items():
+    for name, (ledger, breakdowns, meanings) in BREAKDOWNS.items():
+        unit = ledger.unit
         choices = ", ".join(f'"{what}"' for what in breakdowns)
         extra = (
             [("uncompressed", "size after decompression; by branch only", str(unit))] if "branch" in breakdowns else []
         )
         rows = f"`what` is one of {choices}: it names the index, and there is a row for each."
-        columns = [(name, meaning, str(unit)) for name, meaning in meanings.items()]
-        yield Described(f"`measurement.{ledger}.by(what)`", rows, [*columns, *extra])
+        columns = [(column, meaning, str(unit)) for column, meaning in meanings.items()]
+        yield Described(f"`measurement.{name}.by(what)`", rows, [*columns, *extra])
     yield Described(
         "`measurement.time_ledger.timeline()`", "A row for each interval of time, whose index is `start`.", over_time()
     )

@@ -37,7 +37,7 @@ def stolen(core: int) -> float:
 
 @dataclass
 class Wait:
-    """Seconds of waiting for a core, known at the end of the block."""
+    """Seconds of waiting for cores, known at the end of the block."""
 
     seconds: float = 0.0
 
@@ -48,3 +48,11 @@ def waiting_for_cores() -> Iterator[Wait]:
     wait, before = Wait(), core_wait()
     yield wait
     wait.seconds = core_wait() - before
+
+
+@contextmanager
+def contended() -> Iterator[Wait]:
+    """How long something on this host waits for a core while the block runs."""
+    wait, before = Wait(), contention()
+    yield wait
+    wait.seconds = contention() - before

@@ -127,6 +127,12 @@ COUNT: Final = Unit("count", number)
 WORD: Final = Unit("word", str)
 STRUCTURE: Final = Unit("structure", repr)
 
+BY_SYMBOL: Final = {
+    unit.symbol: unit
+    for unit in (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO, COUNT)
+}
+"""Units of numbers."""
+
 SMALLEST_SHARE: Final = 1e-4
 
 

@@ -153,7 +153,7 @@ def test_nested_structures_come_back(seed: int) -> None:
     ("value", "what"),
     [
         (hist.Hist.new.Reg(2, 0, 1).Double(), "hist.hist.Hist"),
-        (Unprintable(), "test_plain.Unprintable"),
+        (Unprintable(), f"{__name__}.Unprintable"),
         (object, "type"),
         (len, "builtin_function_or_method"),
         (Path("a"), "pathlib.PosixPath"),

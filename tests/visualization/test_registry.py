@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -243,6 +244,15 @@ def test_nothing_to_draw_from() -> None:
         plots.plot_time_ledger(3.0)
     with pytest.raises(ValueError, match=r"plot_sections has nothing to draw: .*chunk_metrics="):
         plots.plot_sections(tracking_data={})
+
+
+def test_a_plot_says_what_it_takes_and_takes_nothing_else() -> None:
+    parameters = inspect.signature(plots.plot_byte_ledger).parameters
+    older = ["tracking_data", "span_metrics", "metrics", "chunk_metrics"]
+    assert list(parameters) == ["source", *older, "ax", "title", "figsize", "output_path"]
+    assert "Inches of a new figure" in str(plots.plot_byte_ledger.__doc__)
+    with pytest.raises(TypeError, match="plot_byte_ledger takes no argument titel"):
+        plots.plot_byte_ledger(handmade_run(), titel="x")  # type: ignore[call-arg]
 
 
 def test_title_size_and_file(run: Run, tmp_path: Path, no_pyplot: None) -> None:

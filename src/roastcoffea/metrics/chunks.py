@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from functools import partial
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial, wraps
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from roastcoffea.compat.tracking import TrackingData
 from roastcoffea.compat.tracking import tracking_data as tracking_of
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
-from roastcoffea.metrics.catalogue import CATALOGUE, CHUNKS, PHASES, RAW, Metric, NotMeasuredError, metric
+from roastcoffea.metrics.catalogue import CHUNKS, PHASES, RAW, NotMeasuredError, metric
 from roastcoffea.metrics.facts import FAILED, complete_sum, known_sum, measured_values, with_outcome
 from roastcoffea.metrics.ledger import TOTAL
 from roastcoffea.metrics.statistics import Numbers, sample_deviation
@@ -24,21 +24,16 @@ from roastcoffea.records.run import Run, SpanMetrics
 from roastcoffea.units import COUNT, MEBIBYTE, SECOND, STRUCTURE, Unit
 
 CHUNK_RECORDS: Final = "chunk records"
+of_chunks: Final = partial(metric, group=CHUNKS, source=CHUNK_RECORDS)
 
 
-@metric(COUNT, group=CHUNKS, source=CHUNK_RECORDS, label="with a result", formula="attempts that counted")
+@of_chunks(COUNT, label="with a result", formula="attempts that counted")
 def num_successful_chunks(counted_chunks: pa.Table) -> int:
     """Number of chunks that gave a result, computed or loaded from a checkpoint: the same as `num_chunks`."""
     return len(counted_chunks)
 
 
-@metric(
-    COUNT,
-    group=CHUNKS,
-    source=CHUNK_RECORDS,
-    label="failed attempts",
-    formula='attempts with outcome "error" or "skipped"',
-)
+@of_chunks(COUNT, label="failed attempts", formula='attempts with outcome "error" or "skipped"')
 def num_failed_chunks(chunks: pa.Table) -> int:
     """Number of attempts that raised an error or skipped a bad file.
 
@@ -48,41 +43,10 @@ def num_failed_chunks(chunks: pa.Table) -> int:
     return len(with_outcome(chunks, FAILED))
 
 
-@metric(
-    COUNT,
-    group=CHUNKS,
-    source=CHUNK_RECORDS,
-    label="events in chunks",
-    formula="sum of events over attempts that counted",
-)
+@of_chunks(COUNT, label="events in chunks", formula="sum of events over attempts that counted")
 def total_events_from_chunks(counted_chunks: pa.Table) -> int:
     """Events of the chunks that gave a result, by their own records: a check of `total_events`."""
     return int(complete_sum(counted_chunks, "events", "chunks"))
-
-
-class Distribution(NamedTuple):
-    """A quantity of a chunk that is shown by some of its statistics."""
-
-    name: str
-    unit: Unit
-    label: str
-    statistics: tuple[str, ...]
-    input: str
-    values: Callable[[pa.Table], Numbers]
-    meaning: str
-    formula: str
-
-
-def _durations(attempts: pa.Table) -> Numbers:
-    return measured_values(attempts["wall_seconds"])
-
-
-def _memory_deltas(attempts: pa.Table) -> Numbers:
-    return measured_values(pc.subtract(attempts["memory_after"], attempts["memory_before"])) / MIB
-
-
-def _events(attempts: pa.Table) -> Numbers:
-    return measured_values(attempts["events"])
 
 
 STATISTICS: Final[Mapping[str, tuple[str, Callable[[Numbers], Any]]]] = {
@@ -92,76 +56,66 @@ STATISTICS: Final[Mapping[str, tuple[str, Callable[[Numbers], Any]]]] = {
     "std": ("Standard deviation (sample, n - 1) of the", sample_deviation),
 }
 
-DISTRIBUTIONS: Final = (
-    Distribution(
-        "chunk_duration_{}",
-        SECOND,
-        "duration",
-        ("mean", "min", "max", "std"),
-        "successful_chunks",
-        _durations,
-        "wall time of an attempt that was computed to the end.",
-        "wall_seconds",
-    ),
-    Distribution(
-        "chunk_mem_delta_{}_mb",
-        MEBIBYTE,
-        "memory growth",
-        ("mean", "min", "max", "std"),
-        "successful_chunks",
-        _memory_deltas,
-        "growth of the process's resident memory over an attempt that was computed to the end. In MiB "
-        "(1048576 B), whatever the name says; chunks that ran at the same time in the process are in it.",
-        "(memory_after - memory_before) / 2**20",
-    ),
-    Distribution(
-        "chunk_events_{}",
-        COUNT,
-        "events",
-        ("mean", "min", "max"),
-        "counted_chunks",
-        _events,
-        "number of events of a chunk that gave a result.",
-        "events",
-    ),
-)
+Quantity = Callable[[pa.Table], Numbers]
 
 
-def _statistic(values: Callable[[pa.Table], Numbers], compute: Callable[[Numbers], Any], attempts: pa.Table) -> float:
-    measured = values(attempts)
-    if len(measured) == 0:
-        raise NotMeasuredError("not measured for any chunk" if len(attempts) else "no chunk gave a result")
-    if len(measured) == 1 and compute is sample_deviation:
-        raise NotMeasuredError("a deviation takes two chunks")
-    return float(compute(measured))
+def distribution(
+    name: str, unit: Unit, *, label: str, formula: str, statistics: Iterable[str] = STATISTICS
+) -> Callable[[Quantity], Quantity]:
+    """Decorate a quantity of chunks: each statistic of it is a metric, and its docstring follows their words."""
 
-
-for distribution in DISTRIBUTIONS:
-    for statistic in distribution.statistics:
-        words, compute = STATISTICS[statistic]
-        CATALOGUE.add(
-            Metric(
-                name=distribution.name.format(statistic),
-                function=partial(_statistic, distribution.values, compute),
-                inputs=(distribution.input,),
-                unit=distribution.unit,
-                group=CHUNKS,
-                source=CHUNK_RECORDS,
-                meaning=f"{words} {distribution.meaning}",
-                label=distribution.label,
+    def register(quantity: Quantity) -> Quantity:
+        for statistic in statistics:
+            words, compute = STATISTICS[statistic]
+            of_chunks(
+                unit,
+                name=name.format(statistic),
+                label=label,
                 statistic=statistic,
-                written_formula=f"{statistic}({distribution.formula})",
-            )
-        )
+                formula=f"{statistic}({formula})",
+                meaning=f"{words} {' '.join(str(quantity.__doc__).split())}",
+            )(_statistic(quantity, compute))
+        return quantity
+
+    return register
 
 
-@metric(
-    STRUCTURE,
-    group=CHUNKS,
-    source=CHUNK_RECORDS,
-    label="datasets",
-    formula="sums over each dataset's attempts",
+def _statistic(quantity: Quantity, compute: Callable[[Numbers], Any]) -> Callable[[pa.Table], float]:
+    @wraps(quantity)
+    def computed(attempts: pa.Table) -> float:
+        measured = quantity(attempts)
+        if len(measured) == 0:
+            raise NotMeasuredError("not measured for any chunk" if len(attempts) else "no chunk gave a result")
+        if len(measured) == 1 and compute is sample_deviation:
+            raise NotMeasuredError("a deviation takes two chunks")
+        return float(compute(measured))
+
+    return computed
+
+
+@distribution("chunk_duration_{}", SECOND, label="duration", formula="wall_seconds")
+def durations(successful_chunks: pa.Table) -> Numbers:
+    """wall time of an attempt that was computed to the end."""
+    return measured_values(successful_chunks["wall_seconds"])
+
+
+@distribution(
+    "chunk_mem_delta_{}_mb", MEBIBYTE, label="memory growth", formula="(memory_after - memory_before) / 2**20"
 )
+def memory_growths(successful_chunks: pa.Table) -> Numbers:
+    """growth of the process's resident memory over an attempt that was computed to the end. In MiB (1048576 B),
+    whatever the name says; chunks that ran at the same time in the process are in it.
+    """
+    return measured_values(pc.subtract(successful_chunks["memory_after"], successful_chunks["memory_before"])) / MIB
+
+
+@distribution("chunk_events_{}", COUNT, label="events", formula="events", statistics=("mean", "min", "max"))
+def events(counted_chunks: pa.Table) -> Numbers:
+    """number of events of a chunk that gave a result."""
+    return measured_values(counted_chunks["events"])
+
+
+@of_chunks(STRUCTURE, label="datasets", formula="sums over each dataset's attempts")
 def per_dataset(
     chunks: pa.Table, counted_chunks: pa.Table, byte_ledger: ByteLedger | None = None
 ) -> dict[str, dict[str, Any]]:
@@ -225,19 +179,14 @@ def _phase(column: str, chunks: pa.Table) -> float:
 
 
 for phase in phases.PHASES:
-    CATALOGUE.add(
-        Metric(
-            name=f"chunk_{phase.column}",
-            function=partial(_phase, phase.column),
-            inputs=("chunks",),
-            unit=SECOND,
-            group=PHASES,
-            source=CHUNK_RECORDS,
-            meaning=f"{phase.meaning}; summed over all attempts, as far as each one came.",
-            label=phase.name,
-            written_formula=f"sum of {phase.column} over all attempts",
-        )
-    )
+    of_chunks(
+        SECOND,
+        group=PHASES,
+        name=f"chunk_{phase.column}",
+        label=phase.name,
+        formula=f"sum of {phase.column} over all attempts",
+        meaning=f"{phase.meaning}; summed over all attempts, as far as each one came.",
+    )(partial(_phase, phase.column))
 
 
 @metric(STRUCTURE, group=RAW, source="samples of workers", formula="samples and lifetimes, reshaped")

@@ -86,19 +86,19 @@ def failed_work(run: Run) -> pa.Table:
 def _failed_chunks(chunks: pa.Table) -> Iterator[dict[str, Any]]:
     chunks = chunks.select(OF_CHUNKS)
     used = counted_chunks(chunks)["id"].combine_chunks()
-    wasted = chunks.filter(pc.invert(pc.is_in(chunks["id"], value_set=used)))
-    for row in wasted.to_pylist():
+    for row in chunks.filter(pc.invert(pc.is_in(chunks["id"], value_set=used))).to_pylist():
         reason = row["outcome"] if row["outcome"] in FAILED else REPEATED
-        amounts = {"seconds": row["wall_seconds"], "bytes": row["bytes_requested"]}
-        yield row | amounts | {"kind": task_records.PROCESSOR, "reason": reason}
+        yield _failed(row, row["wall_seconds"], reason) | {"kind": task_records.PROCESSOR}
 
 
 def _failed_openings(run: Run) -> Iterator[dict[str, Any]]:
-    if run.preprocessing is None:
-        return
-    for row in with_outcome(run.preprocessing, (ERROR,)).to_pylist():
-        amounts = {"seconds": row["wall_seconds"], "bytes": row["bytes_requested"]}
-        yield row | amounts | {"kind": task_records.PREPROCESSING, "reason": ERROR}
+    failed = [] if run.preprocessing is None else with_outcome(run.preprocessing, (ERROR,)).to_pylist()
+    for row in failed:
+        yield _failed(row, row["wall_seconds"], ERROR) | {"kind": task_records.PREPROCESSING}
+
+
+def _failed(row: dict[str, Any], seconds: float | None, reason: str) -> dict[str, Any]:
+    return row | {"seconds": seconds, "bytes": row.get("bytes_requested"), "reason": reason}
 
 
 def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
@@ -117,7 +117,7 @@ def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
         start, stop = row["start"], row["stop"]
         seconds = None if start is None or stop is None else stop - start
         place = {name: known[row["key"]][name] for name in names if row["key"] in known}
-        yield row | place | {"seconds": seconds, "reason": row["outcome"]}
+        yield _failed(row, seconds, row["outcome"]) | place
 
 
 def failed_files(run: Run) -> pa.Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,45 +15,28 @@ from roastcoffea.units import BYTE, COUNT, FRACTION, KILOHERTZ, RATIO, SECOND
 
 ARRIVALS = "arrivals and departures at the scheduler"
 SAMPLES = "samples of workers"
+of_arrivals = partial(metric, COUNT, group=RESOURCES, source=ARRIVALS)
 
 
-@metric(
-    COUNT,
-    group=RESOURCES,
-    source=ARRIVALS,
-    label="workers (mean)",
-    formula="sum of lifetimes within the run / elapsed_time_seconds",
-)
+@of_arrivals(label="workers (mean)", formula="sum of lifetimes within the run / elapsed_time_seconds")
 def avg_workers(present: tuple[Numbers, Numbers], elapsed_time_seconds: float) -> float:
     """Number of workers, averaged over the time of the run."""
     return integral(*present, np.ones(len(present[0]))) / elapsed_time_seconds
 
 
-@metric(
-    COUNT,
-    group=RESOURCES,
-    source=ARRIVALS,
-    label="workers (peak)",
-    formula="most lifetimes that overlap at one moment",
-)
+@of_arrivals(label="workers (peak)", formula="most lifetimes that overlap at one moment")
 def peak_workers(present: tuple[Numbers, Numbers]) -> int:
     """Most workers at one moment; one that takes the place of another is not counted beside it."""
     return highest_concurrency(*present)
 
 
-@metric(
-    COUNT,
-    group=RESOURCES,
-    source=ARRIVALS,
-    label="cores (mean)",
-    formula="sum of threads x lifetime within the run / elapsed_time_seconds",
-)
+@of_arrivals(label="cores (mean)", formula="sum of threads x lifetime within the run / elapsed_time_seconds")
 def total_cores(present: tuple[Numbers, Numbers], lifetimes: pa.Table, elapsed_time_seconds: float) -> float:
     """Worker threads, which Dask calls cores, averaged over the time of the run."""
     return integral(*present, measured_values(lifetimes["threads"])) / elapsed_time_seconds
 
 
-@metric(COUNT, group=RESOURCES, source=ARRIVALS, label="cores per worker")
+@of_arrivals(label="cores per worker")
 def cores_per_worker(total_cores: float, avg_workers: float) -> float:
     """Threads of a worker, averaged over the workers' time."""
     return total_cores / avg_workers

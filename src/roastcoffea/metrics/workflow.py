@@ -31,13 +31,7 @@ def elapsed_time_seconds(run: Run) -> float:
     return run.stop - run.start
 
 
-@metric(
-    SECOND,
-    group=TIMING,
-    source="wall clock",
-    label="in Runner calls",
-    formula="union of the calls' intervals",
-)
+@metric(SECOND, group=TIMING, source="wall clock", label="in Runner calls", formula="union of the calls' intervals")
 def runner_time_seconds(run: Run) -> float:
     """Wall time in which at least one Runner call was active."""
     if not run.calls:
@@ -52,11 +46,7 @@ def num_chunks(counted_chunks: pa.Table) -> int:
 
 
 @metric(
-    COUNT,
-    group=EVENTS,
-    source=REPORT_OR_CHUNKS,
-    label="events",
-    formula="coffea's entries, summed over Runner calls",
+    COUNT, group=EVENTS, source=REPORT_OR_CHUNKS, label="events", formula="coffea's entries, summed over Runner calls"
 )
 def total_events(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
     """Events in the output, those of chunks that were loaded from a checkpoint included.

@@ -25,7 +25,6 @@ from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
-from roastcoffea.units import BYTE, SECOND, Unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,18 +85,18 @@ TABLES: Final[Mapping[str, Table]] = {
 
 
 class Breakdown(NamedTuple):
-    """Breakdowns of a ledger, with what their columns mean and the unit of all."""
+    """A ledger, by what it can be split, and what the columns of that mean."""
 
+    ledger: type[ByteLedger | TimeLedger]
     by: Sequence[str]
     meanings: Mapping[str, str]
-    unit: Unit
 
 
 BREAKDOWNS: Final[Mapping[str, Breakdown]] = {
-    "byte_ledger": Breakdown(("dataset", "file", "branch", "endpoint"), byte_metrics.MEANINGS, BYTE),
-    "time_ledger": Breakdown(("worker", "dataset"), time_metrics.MEANINGS, SECOND),
+    "byte_ledger": Breakdown(ByteLedger, ("dataset", "file", "branch", "endpoint"), byte_metrics.MEANINGS),
+    "time_ledger": Breakdown(TimeLedger, ("worker", "dataset"), time_metrics.MEANINGS),
 }
-NAMES: Final = (*TABLES, *(f"{ledger}_by_{what}" for ledger, (words, _, _) in BREAKDOWNS.items() for what in words))
+NAMES: Final = (*TABLES, *(f"{ledger}_by_{what}" for ledger, each in BREAKDOWNS.items() for what in each.by))
 """All tables, the ledgers' breakdowns among them."""
 
 
@@ -130,34 +129,26 @@ def _absence(run: Run, field: str) -> str:
     return reason_of_absence(run, "chunks" if field in JOINED and run.chunks is None else field)
 
 
-def ledger_of(name: str, metrics: Metrics) -> ByteLedger | TimeLedger:
-    """A ledger by its name; empty, with the reason in `.absent`, where there is none."""
-    kind = LEDGERS[name]
-    found: ByteLedger | TimeLedger = metrics[name] if name in metrics else kind.not_measured(metrics.missing[name])
-    return found
-
-
-LEDGERS: Final[Mapping[str, type[ByteLedger | TimeLedger]]] = {"byte_ledger": ByteLedger, "time_ledger": TimeLedger}
-
-
 def _breakdown(name: str, what: Any, metrics: Metrics) -> pd.DataFrame:
     """Breakdown of a ledger; empty, with the reason, where it cannot be made."""
+    ledger, _, meanings = BREAKDOWNS[name]
     try:
         with metrics.computing(f"{name}.by({what!r})"):
-            return _documented(ledger_of(name, metrics), what, BREAKDOWNS[name])
+            found = metrics[name] if name in metrics else ledger.not_measured(metrics.missing[name])
+            return _documented(found, what, meanings)
     except NotMeasuredError as reason:
-        return _documented(LEDGERS[name].not_measured(str(reason)), what, BREAKDOWNS[name])
+        return _documented(ledger.not_measured(str(reason)), what, meanings)
 
 
-def _documented(ledger: ByteLedger | TimeLedger, what: Any, breakdown: Breakdown) -> pd.DataFrame:
+def _documented(ledger: ByteLedger | TimeLedger, what: Any, meanings: Mapping[str, str]) -> pd.DataFrame:
     """Breakdown of a ledger as a table with documented columns."""
     key = "address" if what == "worker" else what  # "worker" is a class of the time ledger
     frame = ledger.by(what).rename_axis(index=key).reset_index()
     amounts = [name for name in frame.columns if name != key]
-    meanings = {name: f"{breakdown.meanings.get(name, name)} [{breakdown.unit}]" for name in amounts}
+    of_amounts = {name: f"{meanings.get(name, name)} [{ledger.unit}]" for name in amounts}
     frame.attrs = {
-        "columns": {key: f"{key} of the {what}" if key != what else what} | meanings,
-        "units": dict.fromkeys(amounts, str(breakdown.unit)),
+        "columns": {key: f"{key} of the {what}" if key != what else what} | of_amounts,
+        "units": dict.fromkeys(amounts, str(ledger.unit)),
         **({} if ledger.absent is None else {"absent": ledger.absent}),
     }
     return frame

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,9 +44,20 @@ LONGEST_LINE: Final = 200
 SMALL_OFFSET: Final = 0.01
 """Seconds below which clocks agree for all that people look at; times are set right all the same."""
 
-TIME_ROWS: Final = (*phases.TIME_NAMES, TOTAL)
-LEDGER_ROWS: Final = (*phases.BYTE_NAMES, TOTAL, TRANSFERRED)
-"""Labels of the metrics that the table of the byte ledger shows."""
+
+class InLedger(NamedTuple):
+    """Metrics of a group that the table of a ledger shows: name and title of that, and their labels."""
+
+    name: str
+    title: str
+    labels: Sequence[str]
+
+
+LEDGERS: Final[Mapping[str, InLedger]] = {
+    BYTES: InLedger("byte_ledger", BYTES, (*phases.BYTE_NAMES, TOTAL, TRANSFERRED)),
+    TIME: InLedger("time_ledger", THREAD_TIME, (*phases.TIME_NAMES, TOTAL)),
+}
+"""Ledgers, by the group of metrics that they are shown with."""
 
 Row = Mapping[str, Any]
 Keyed = tuple[str, Column]
@@ -94,7 +105,8 @@ def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     yield from failing_files(run, metrics)
     shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
     for group, members in groupby(shown, key=lambda metric: metric.group):
-        yield from GROUPS.get(group, _group)(group, list(members), metrics)
+        has_ledger = group in LEDGERS and LEDGERS[group].name in metrics
+        yield from (_ledger_group if has_ledger else _group)(group, list(members), metrics)
     yield from _workers(metrics.tables["worker_balance"])
     yield from _with_rows(datasets(metrics))
     yield from _sections(metrics.get("sections") or {})
@@ -105,14 +117,8 @@ def overview(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     """Verdict, main numbers, both ledgers, datasets and problems; all metrics are folded."""
     yield heading(run)
     yield from own_sheets(metrics, "verdict")
-    yield Sheet(
-        beside=True,
-        parts=[
-            main_numbers(metrics),
-            *own_sheets(metrics, "time_ledger"),
-            *own_sheets(metrics, "byte_ledger")[:1],
-        ],
-    )
+    ledgers = [*own_sheets(metrics, "time_ledger"), *own_sheets(metrics, "byte_ledger")[:1]]
+    yield Sheet(beside=True, parts=[main_numbers(metrics), *ledgers])
     yield from _with_rows(datasets(metrics))
     yield from ([problems(found)] if (found := [*run.problems, *metrics.problems]) else [])
     title = f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)"
@@ -203,32 +209,15 @@ def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[
     yield from spread
 
 
-def _bytes_group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
-    """The byte ledger, the metrics that are not in it, and the branches."""
-    if "byte_ledger" not in metrics:
-        yield from _group(group, members, metrics)
-        return
-    ledger, *advice = own_sheets(metrics, "byte_ledger")
-    yield replace(ledger, title=group)
-    yield from _values([metric for metric in members if metric.label not in LEDGER_ROWS], metrics)
+def _ledger_group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
+    """A ledger, and the metrics that are not in it."""
+    name, title, in_ledger = LEDGERS[group]
+    ledger, *advice = metrics[name].sheets()
+    yield replace(ledger, title=title)
+    yield from _values([metric for metric in members if metric.label not in in_ledger], metrics)
     yield from advice
-    yield from _branches(metrics["byte_ledger"])
-
-
-def _time_group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
-    """The time ledger, and the metrics that are not in it."""
-    if "time_ledger" not in metrics:
-        yield from _group(group, members, metrics)
-        return
-    yield from (replace(ledger, title=THREAD_TIME) for ledger in own_sheets(metrics, "time_ledger"))
-    yield from _values([metric for metric in members if metric.label not in TIME_ROWS], metrics)
-
-
-GROUPS: Final[Mapping[str, Callable[[str, Sequence[Metric], Metrics], Iterator[Sheet]]]] = {
-    BYTES: _bytes_group,
-    TIME: _time_group,
-}
-"""Groups with a ledger."""
+    if group == BYTES:
+        yield from _branches(metrics[name])
 
 
 def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:

@@ -9,19 +9,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.report.sheets import Cell, Column, Sheet
-from roastcoffea.units import (
-    BYTE,
-    COUNT,
-    FRACTION,
-    GIGABIT_PER_SECOND,
-    KILOHERTZ,
-    MEBIBYTE,
-    PERCENT,
-    RATIO,
-    SECOND,
-    Unit,
-    moment,
-)
+from roastcoffea.units import BY_SYMBOL, COUNT, SECOND, Unit, moment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,11 +19,6 @@ FIRST_ROWS: Final = 30
 
 MOST_ROWS: Final = 2000
 """Rows of a table that are in a page at all."""
-
-UNITS: Final[Mapping[str, Unit]] = {
-    unit.symbol: unit for unit in (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO)
-}
-"""Units of columns whose amounts are written in another way than plain numbers."""
 
 MOMENT: Final = Unit("Unix time", partial(moment, milliseconds=True))
 """Seconds that are a moment and no duration: the meaning of their column says so."""
@@ -88,7 +71,7 @@ def _column(frame: pd.DataFrame, label: Any, units: Mapping[str, Unit]) -> Colum
         return column
     if symbol == SECOND.symbol and MOMENT.symbol in meaning:
         return replace(column, unit=MOMENT)
-    return replace(column, unit=units.get(label) or UNITS.get(symbol, COUNT))
+    return replace(column, unit=units.get(label) or BY_SYMBOL.get(symbol, COUNT))
 
 
 def _is_number(value: Any) -> bool:

@@ -122,7 +122,7 @@ def _table(console: Console, sheet: Sheet) -> Table:
     room = console.width - INDENT[3]
     while _least_width(sheet) > room and any(column.dispensable for column in sheet.columns):
         sheet = sheet.without(_first_to_go(sheet.columns))
-    table = bare_table(show_header=sheet.headed)
+    table = Table(box=None, show_header=sheet.headed, padding=(0, GAP, 0, 0), pad_edge=False, header_style=QUIET)
     whole = _least_width(sheet) <= room
     for column in sheet.columns:
         head = verbatim(console, column.name)
@@ -159,17 +159,3 @@ def _first_to_go(columns: Sequence[Column]) -> int:
     """Place of the column that is left out first."""
     ranked = [(column.dispensable, -place) for place, column in enumerate(columns) if column.dispensable]
     return -min(ranked)[1]
-
-
-def bare_table(*, show_header: bool = True) -> Table:
-    """Table without lines, and as yet without columns."""
-    return Table(box=None, show_header=show_header, padding=(0, GAP, 0, 0), pad_edge=False, header_style=QUIET)
-
-
-def named_table(first: str, headers: Iterable[str]) -> Table:
-    """Table whose first column holds names, and the others amounts."""
-    table = bare_table()
-    table.add_column(first, min_width=NARROWEST_NAME, overflow="fold")
-    for header in headers:
-        table.add_column(header, justify="right", no_wrap=True)
-    return table

@@ -29,6 +29,7 @@ NARROW: Final = 0.01
 """Spread of values, beside themselves, below which it is not worth to look closer."""
 
 GRID: Final = 300
+DARK: Final = "#162E50"
 LONGEST_NAME: Final = 30
 NAMELESS: Final = "(none)"
 NOTE_WIDTH: Final = 46
@@ -151,63 +152,68 @@ def _grow(ax: Axes, share: float) -> None:
 # Workers over time
 
 
-def worker_lines(ax: Axes, series: Series, start: float, stop: float, scale: float = 1.0) -> None:
+def worker_lines(ax: Axes, series: Series, start: float, label: str, scale: float = 1.0) -> None:
     """Draw each worker's line; of many workers the median, and bands that hold 80 % and all of them."""
+    axis = time_axis(ax, start, series.end)
     if len(series.workers) > MOST_LINES:
-        worker_bands(ax, series, start, stop, scale)
-        return
-    axis = time_axis(ax, start, stop)
+        _draw_bands(ax, axis, *_gridded(series, scale))
+    else:
+        _draw_each(ax, axis, series, scale)
+    _end_of_workers(ax, label)
+
+
+def worker_mean(ax: Axes, series: Series, start: float, label: str) -> None:
+    """Draw the mean over the workers that are there, in a band from the least to the most."""
+    grid, rows = _gridded(series)
+    axis = time_axis(ax, start, series.end)
+    if len(rows) > 1:
+        _band(ax, axis(grid), np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), 0.25, "least to most")
+    ax.plot(axis(grid), np.nanmean(rows, axis=0), color=DARK, linewidth=1.4, label="mean over workers")
+    _end_of_workers(ax, label)
+
+
+def worker_sum(ax: Axes, series: Series, start: float, label: str, there: Mapping[str, tuple[float, float]]) -> None:
+    """Draw the sum over the workers that are there; `there` is when each arrived and left, as far as that is known."""
+    grid, rows = _gridded(lasting(series, there))
+    axis = time_axis(ax, start, series.end)
+    total = np.nansum(rows, axis=0)
+    ax.fill_between(axis(grid), total, color=BLUE, alpha=0.3, linewidth=0)
+    ax.plot(axis(grid), total, color=BLUE, linewidth=1.4)
+    _end_of_workers(ax, label)
+
+
+def _draw_each(ax: Axes, axis: Callable[[Numbers], Numbers], series: Series, scale: float) -> None:
     names = worker_names(series.workers)
     wider = range(len(names) - 1, -1, -1)  # so that lines which lie on each other are all seen
     for name, times, values, colour, more in zip(names, series.times, series.values, CYCLE, wider, strict=False):
         marker = "." if len(times) < 30 else None
         width = 1.2 + 0.5 * more
         ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=width, marker=marker, markersize=4)
+
+
+def _draw_bands(ax: Axes, axis: Callable[[Numbers], Numbers], grid: Numbers, rows: Numbers) -> None:
+    low, tenth, middle, ninth, high = np.nanquantile(rows, [0, 0.1, 0.5, 0.9, 1], axis=0)
+    _band(ax, axis(grid), low, high, 0.2, f"all {len(rows)} workers")
+    _band(ax, axis(grid), tenth, ninth, 0.4, "80 % of them")
+    ax.plot(axis(grid), middle, color=DARK, linewidth=1.4, label="median")
+
+
+def _band(ax: Axes, x: Numbers, low: Numbers, high: Numbers, alpha: float, label: str) -> None:  # noqa: PLR0917
+    ax.fill_between(x, low, high, color=BLUE, alpha=alpha, linewidth=0, label=label)
+
+
+def _end_of_workers(ax: Axes, label: str) -> None:
     ax.set_ylim(bottom=0)
+    ax.set_ylabel(label)
     legend(ax)
 
 
-def worker_bands(ax: Axes, series: Series, start: float, stop: float, scale: float = 1.0) -> None:
-    """Draw what half of the workers are below, and bands that hold 80 % and all of them."""
-    grid, rows = _gridded(series)
-    low, tenth, middle, ninth, high = np.nanquantile(rows * scale, [0, 0.1, 0.5, 0.9, 1], axis=0)
-    axis = time_axis(ax, start, stop)
-    ax.fill_between(axis(grid), low, high, color=BLUE, alpha=0.2, linewidth=0, label=f"all {len(rows)} workers")
-    ax.fill_between(axis(grid), tenth, ninth, color=BLUE, alpha=0.4, linewidth=0, label="80 % of them")
-    ax.plot(axis(grid), middle, color="#162E50", linewidth=1.4, label="median")
-    ax.set_ylim(bottom=0)
-    legend(ax)
-
-
-def worker_mean(ax: Axes, series: Series, start: float, stop: float, scale: float = 1.0) -> None:
-    """Draw the mean over the workers that are there, in a band from the least to the most."""
-    grid, rows = _gridded(series)
-    rows = rows * scale
-    axis = time_axis(ax, start, stop)
-    if len(rows) > 1:
-        band = (np.nanmin(rows, axis=0), np.nanmax(rows, axis=0))
-        ax.fill_between(axis(grid), *band, color=BLUE, alpha=0.25, linewidth=0, label="least to most")
-    ax.plot(axis(grid), np.nanmean(rows, axis=0), color="#162E50", linewidth=1.4, label="mean over workers")
-    ax.set_ylim(bottom=0)
-    legend(ax)
-
-
-def worker_sum(ax: Axes, series: Series, start: float, stop: float, there: Mapping[str, tuple[float, float]]) -> None:
-    """Draw the sum over the workers that are there; `there` is when each arrived and left, as far as that is known."""
-    grid, rows = _gridded(lasting(series, there))
-    axis = time_axis(ax, start, stop)
-    total = np.nansum(rows, axis=0)
-    ax.fill_between(axis(grid), total, color=BLUE, alpha=0.3, linewidth=0)
-    ax.plot(axis(grid), total, color=BLUE, linewidth=1.4)
-    ax.set_ylim(bottom=0)
-
-
-def _gridded(series: Series) -> tuple[Numbers, Numbers]:
+def _gridded(series: Series, scale: float = 1.0) -> tuple[Numbers, Numbers]:
     """Moments at which any worker was sampled, and what each had there."""
-    first, last = min(times[0] for times in series.times), max(times[-1] for times in series.times)
+    first, last = series.begin, series.end
     sampled = max(len(times) for times in series.times)
     grid = np.linspace(first, last, min(GRID, max(2 * sampled, 2)) if last > first else 1)
-    rows = on_grid(series, grid)
+    rows = on_grid(series, grid) * scale
     seen = ~np.isnan(rows).all(axis=0)
     return grid[seen], rows[:, seen]
 

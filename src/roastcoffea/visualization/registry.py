@@ -18,6 +18,7 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from roastcoffea.compat.older import ARGUMENTS
 from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
 from roastcoffea.metrics.evaluator import Evaluator
 from roastcoffea.records.run import FAILED, Run
@@ -171,17 +172,14 @@ def _callable(entry: Plot) -> PlotFunction:
         source: Any = None,
         /,
         *,
-        tracking_data: Mapping[str, Any] | None = None,
-        span_metrics: Mapping[Any, float] | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        chunk_metrics: Any = None,
         ax: Axes | None = None,
         title: str | None = None,
         figsize: Size | None = None,
         output_path: str | PathLike[str] | None = None,
+        **older: Any,
     ) -> tuple[Figure, Axes]:
-        older = {"tracking_data": tracking_data, "span_metrics": span_metrics}
-        older |= {"metrics": metrics, "chunk_metrics": chunk_metrics}
+        if unknown := older.keys() - ARGUMENTS:
+            raise TypeError(f"{entry.function_name} takes no argument {', '.join(sorted(unknown))}")
         axes = entry.drawn(inputs_of(source, **older), ax, title, figsize)
         figure = figure_of(axes)
         if output_path is not None:
@@ -189,9 +187,11 @@ def _callable(entry: Plot) -> PlotFunction:
         return figure, axes
 
     functools.update_wrapper(plotted, entry.draw, assigned=("__module__", "__name__", "__qualname__"), updated=())
+    del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing
+    parameters = list(inspect.signature(PlotFunction.__call__).parameters.values())[1:]
+    plotted.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # with all arguments of 0.1.2
     arguments = (inspect.getdoc(PlotFunction) or "").partition("\n\n")[2]
     plotted.__doc__ = f"{inspect.getdoc(entry.draw)}\n\n{arguments}"
-    del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing
     return plotted
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,16 @@ class Series(NamedTuple):
     times: list[Numbers]
     values: list[Numbers]
 
+    @property
+    def begin(self) -> float:
+        """Moment of the first sample."""
+        return float(min(times[0] for times in self.times))
+
+    @property
+    def end(self) -> float:
+        """Moment of the last sample."""
+        return float(max(times[-1] for times in self.times))
+
 
 def series_of(samples: pa.Table, column: str) -> Series:
     """A column of the samples by worker; refused where it was never measured."""
@@ -40,6 +51,15 @@ def series_of(samples: pa.Table, column: str) -> Series:
     borders = np.cumsum(np.bincount(code))[:-1]
     workers = encoded.dictionary.to_pylist()
     return Series(workers, np.split(time[order], borders), np.split(value[order], borders))
+
+
+def known_rows(chunks: pa.Table, *columns: str) -> pa.Table:
+    """Datasets of chunks with columns, where these are all known."""
+    table = chunks.select(["dataset", *columns])
+    known = table.filter(reduce(pc.and_, [table[column].is_valid() for column in columns]))
+    if len(known) == 0:
+        raise NotMeasuredError(f"{' and '.join(columns).replace('_', ' ')} are not known of any chunk")
+    return known
 
 
 def on_grid(series: Series, grid: Numbers) -> Numbers:
@@ -60,12 +80,11 @@ def lasting(series: Series, there: Mapping[str, tuple[float, float]]) -> Series:
 
     Where these are not known (`there`) it is an interval between its samples; all is within the samples of all.
     """
-    first, last = min(times[0] for times in series.times), max(times[-1] for times in series.times)
     longer: list[Numbers] = []
     for worker, times in zip(series.workers, series.times, strict=True):
         interval = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
         arrived, left = there.get(worker, (times[0] - interval, times[-1] + interval))
-        begin, end = np.clip([min(arrived, times[0]), max(left, times[-1])], first, last)
+        begin, end = np.clip([min(arrived, times[0]), max(left, times[-1])], series.begin, series.end)
         longer.append(np.concatenate([[begin], times, [end]]))
     return Series(series.workers, longer, [np.pad(values, 1, mode="edge") for values in series.values])
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from parsed import block, unpacked
-from visualization.pictures import synthetic_run
+from pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.ledger import TOTAL

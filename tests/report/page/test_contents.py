@@ -14,7 +14,7 @@ from coffea.nanoevents import NanoAODSchema
 from coffea.processor import IterativeExecutor, Runner
 from handmade import handmade_run, hostile_run, run_without_tables
 from parsed import NAMES, Parsed, block
-from visualization.pictures import synthetic_run
+from pictures import synthetic_run
 
 import roastcoffea
 from roastcoffea.cli import main

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from parsed import unpacked
-from visualization.pictures import synthetic_run
+from pictures import synthetic_run
 
 from roastcoffea.report.page.packing import packed_pixels, packed_tasks
 from roastcoffea.visualization.stream import SHOWN, Stream, stream_of

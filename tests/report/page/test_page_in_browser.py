@@ -14,7 +14,7 @@ from conftest import wait_until
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from parsed import NAMES
-from visualization.pictures import synthetic_run
+from pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.page.frame import asset

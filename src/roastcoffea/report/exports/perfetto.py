@@ -13,6 +13,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from itertools import count
 from pathlib import PurePath
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -44,6 +45,7 @@ CHUNK_FACTS: Final = (
     *("bytes_requested", "bytes_payload", "bytes_metadata", "bytes_transferred", "bytes_uncompressed", "branches"),
     *("cpu_seconds", "helper_cpu_seconds", "memory_peak", "overlaps"),
 )
+CALL_FACTS: Final = ("id", "executor", "outcome", "error", "chunks", "files")
 OPENING_FACTS: Final = ("dataset", "file", "outcome", "error", "bytes_requested")
 
 STEPS: Final = tuple(phase.name for phase in PHASES if phase.in_process)
@@ -86,11 +88,8 @@ class Slice(NamedTuple):
 
 def write_perfetto(run: Run, file: BinaryIO, *, packed: bool = False) -> None:
     """Write a run as a trace; compressed where `packed`."""
-    if packed:
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as smaller:
-            _write(run, smaller)
-    else:
-        _write(run, file)
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if packed else nullcontext(file) as target:
+        _write(run, target)
 
 
 def _write(run: Run, file: Any) -> None:
@@ -159,7 +158,7 @@ class Trace:
         for thread, one in (each for found in attempts.values() for each in found):
             lanes[thread].append(one)
         yield from self._tracks(process, dict(sorted(lanes.items())))
-        yield from self._worker_counters(process, worker)
+        yield from self._counter(process, "memory", "bytes", *self._worker_memory(worker))
 
     def _rows(self, tables: Mapping[str | None, pa.Table], worker: str | None, names: Sequence[str]) -> Iterator[Row]:
         if worker in tables:
@@ -212,13 +211,9 @@ class Trace:
     def _counter(
         self, process: int, name: str, unit: str, times: Iterable[float], values: Iterable[float]
     ) -> Iterator[Event]:
-        for moment, value in zip(times, values, strict=True):
+        for moment, value in zip(times, np.asarray(values).tolist(), strict=True):
             ts = max(self.at(float(moment)), 0) / 1000
             yield {"ph": "C", "name": name, "pid": process, "ts": ts, "args": {unit: value}}
-
-    def _worker_counters(self, process: int, worker: str | None) -> Iterator[Event]:
-        times, memory = self._worker_memory(worker)
-        yield from self._counter(process, "memory", "bytes", times, memory)
 
     def _worker_memory(self, worker: str | None) -> tuple[list[float], list[int]]:
         """When the worker's memory was sampled, and how much it was."""
@@ -227,7 +222,7 @@ class Trace:
         known = sorted((row["time"] - offset, row["memory"]) for row in rows if None not in row.values())
         return [moment for moment, _ in known], [size for _, size in known]
 
-    def _memory(self) -> tuple[Numbers, list[int]]:
+    def _memory(self) -> tuple[Numbers, Any]:
         """Memory of all workers: of each what its last sample tells, until it left."""
         changes: list[tuple[float, int]] = []
         left = _departures(self._run)
@@ -237,10 +232,10 @@ class Trace:
             if sizes and left.get(worker, self._run.stop) < self._run.stop:
                 changes.append((max(left[worker], times[-1]), -sizes[-1]))
         changes.sort()
-        sums = np.cumsum([change for _, change in changes], dtype=np.int64)
-        return np.array([moment for moment, _ in changes], dtype=np.float64), sums.tolist()
+        moments = np.array([moment for moment, _ in changes], dtype=np.float64)
+        return moments, np.cumsum([change for _, change in changes], dtype=np.int64)
 
-    def _rate(self) -> tuple[Numbers, list[float]]:
+    def _rate(self) -> tuple[Numbers, Numbers]:
         """Gbit/s: the bytes that each attempt requested, spread over its time."""
         rows: list[Any] = [
             (row["start"] - offset, row["stop"] - offset, row["bytes_requested"])
@@ -250,8 +245,7 @@ class Trace:
             if None not in row.values() and row["stop"] > row["start"]
         ]
         starts, stops, sizes = np.array(rows, dtype=np.float64).reshape(-1, 3).T
-        times, heights = steps(starts, stops, 8e-9 * sizes / (stops - starts))
-        return times, heights.tolist()
+        return steps(starts, stops, 8e-9 * sizes / (stops - starts))
 
 
 def steps(starts: Numbers, stops: Numbers, heights: Numbers) -> tuple[Numbers, Numbers]:
@@ -329,11 +323,9 @@ def _sequence(
 
 
 def _call(call: Any, trace: Trace) -> Slice:
-    facts = {"id": call.id, "executor": call.executor, "outcome": call.outcome, "error": call.error}
-    facts |= {"chunks": call.chunks, "files": call.files}
+    facts = _known({name: getattr(call, name) for name in CALL_FACTS}, CALL_FACTS)
     start, stop = trace.at(call.start), trace.at(call.stop)
-    known = {name: value for name, value in facts.items() if value is not None}
-    return Slice(call.processor, "Runner call", start, max(start, stop), known, failed=call.error is not None)
+    return Slice(call.processor, "Runner call", start, max(start, stop), facts, failed=call.error is not None)
 
 
 def _known(row: Row, names: Sequence[str]) -> dict[str, Any]:
@@ -379,11 +371,8 @@ def _departures(run: Run) -> dict[str | None, float]:
     return {row["worker"]: row["stop"] for row in rows if row["stop"] is not None}
 
 
-def _workers(run: Run) -> tuple[Numbers, list[int]]:
+def _workers(run: Run) -> tuple[Numbers, Numbers]:
     """When the number of workers changed, and to what."""
     rows = [] if run.lifetimes is None else run.lifetimes.select(["start", "stop"]).drop_null().to_pylist()
-    changes = [(row["start"], 1) for row in rows] + [(row["stop"], -1) for row in rows]
-    times, places = np.unique([moment for moment, _ in changes], return_inverse=True)
-    sums = np.zeros(len(times), dtype=np.int64)
-    np.add.at(sums, places, [change for _, change in changes])
-    return times, np.cumsum(sums).tolist()
+    starts, stops = np.array([(row["start"], row["stop"]) for row in rows], dtype=np.float64).reshape(-1, 2).T
+    return steps(starts, stops, np.ones(len(rows)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 SHARES: Final = {"busy_share": FRACTION, "cpu_share": FRACTION, "slowness": RATIO}
 """Units of columns that have none of their own, being quotients."""
+
+
+LEAST_FIRST: Final = "busy_share"
+"""Column in whose order the least comes first."""
 
 
 class Measured(Protocol):
@@ -96,34 +100,8 @@ def _ledgers(measured: Measured) -> Iterator[Sheet]:
 def _datasets(measured: Measured) -> Iterator[Sheet]:
     metrics = measured.metrics
     yield replace(datasets(metrics), title="") if "per_dataset" in metrics else _missing(metrics, "per_dataset")
-    yield _table(measured, "time_ledger_by_dataset", "datasets", title="thread time", by=TOTAL)
-    yield _table(measured, "byte_ledger_by_dataset", "datasets", title="bytes", by=TOTAL)
-
-
-def _files(measured: Measured) -> Iterator[Sheet]:
-    yield _table(measured, "byte_ledger_by_file", "files", by=TOTAL)
-    yield _table(measured, "byte_ledger_by_endpoint", "endpoints", title="by endpoint", by=TOTAL)
-
-
-def _branches(measured: Measured) -> Iterator[Sheet]:
-    yield _table(measured, "byte_ledger_by_branch", "branches", by=TOTAL)
-    yield _table(measured, "branches", "branches of files", title="by file", by="bytes_payload")
-
-
-def _sections(measured: Measured) -> Iterator[Sheet]:
-    yield _table(measured, "sections", "sections", by="wall_seconds")
-
-
-def _workers(measured: Measured) -> Iterator[Sheet]:
-    yield _table(measured, "worker_balance", "workers", by="busy_share", ascending=True)
-    yield _table(measured, "time_ledger_by_worker", "workers", title="thread time", by=TOTAL)
-    yield _table(measured, "stragglers", "stragglers", title="stragglers")
-
-
-def _failed(measured: Measured) -> Iterator[Sheet]:
-    yield _table(measured, "failed", "failed attempts")
-    yield _table(measured, "failed_files", "files with failed attempts", title="by file")
-    yield _table(measured, "missing", "chunks or files of which nothing came", title="missing")
+    yield _table(measured, "time_ledger_by_dataset", "datasets", "thread time", TOTAL)
+    yield _table(measured, "byte_ledger_by_dataset", "datasets", "bytes", TOTAL)
 
 
 def _problems(measured: Measured) -> Iterator[Sheet]:
@@ -195,30 +173,20 @@ def _call(call: RunnerCall) -> Sequence[Cell]:
     return call.processor, call.executor, outcome, call.stop - call.start, call.chunks, options, fileset
 
 
-SECTIONS: Final[Mapping[str, Callable[[Measured], Iterator[Sheet]]]] = {
-    "verdict": _verdict,
-    "ledgers": _ledgers,
-    "datasets": _datasets,
-    "files": _files,
-    "branches": _branches,
-    "sections": _sections,
-    "workers": _workers,
-    "failed work": _failed,
-    "problems": _problems,
-    "metrics": _metrics,
-    "environment": _environment,
-}
-"""Sections of tables; "over time" stands behind the ledgers."""
+Parts = Callable[[Measured], Iterable[Sheet]]
 
 
-def _table(
-    measured: Measured, name: str, things: str, *, title: str = "", by: str | None = None, ascending: bool = False
-) -> Sheet:
+def _tables(*tables: tuple[str, str, str, str]) -> Parts:
+    """Tables with what their rows are, their titles, and the columns that order them."""
+    return lambda measured: (_table(measured, *table) for table in tables)
+
+
+def _table(measured: Measured, name: str, things: str, title: str, by: str) -> Sheet:
     """A table of the measurement, in the order of a column, without classes of a ledger that did not occur."""
     frame = _that_occurred(measured.table(name)) if "_by_" in name else measured.table(name)
-    if by is not None and by in frame.columns:
+    if by in frame.columns:
         attributes = frame.attrs
-        frame = frame.sort_values(by, ascending=ascending, kind="stable", na_position="last")
+        frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
         frame.attrs = attributes
     return sheet_of_table(frame, things, title=title, units=SHARES)
 
@@ -233,3 +201,31 @@ def _that_occurred(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _missing(metrics: Metrics, name: str) -> Sheet:
     return not_measured(metrics.missing.get(name, "nobody told"))
+
+
+SECTIONS: Final[Mapping[str, Parts]] = {
+    "verdict": _verdict,
+    "ledgers": _ledgers,
+    "datasets": _datasets,
+    "files": _tables(
+        ("byte_ledger_by_file", "files", "", TOTAL), ("byte_ledger_by_endpoint", "endpoints", "by endpoint", TOTAL)
+    ),
+    "branches": _tables(
+        ("byte_ledger_by_branch", "branches", "", TOTAL), ("branches", "branches of files", "by file", "bytes_payload")
+    ),
+    "sections": _tables(("sections", "sections", "", "wall_seconds")),
+    "workers": _tables(
+        ("worker_balance", "workers", "", LEAST_FIRST),
+        ("time_ledger_by_worker", "workers", "thread time", TOTAL),
+        ("stragglers", "stragglers", "stragglers", ""),
+    ),
+    "failed work": _tables(
+        ("failed", "failed attempts", "", ""),
+        ("failed_files", "files with failed attempts", "by file", ""),
+        ("missing", "chunks or files of which nothing came", "missing", ""),
+    ),
+    "problems": _problems,
+    "metrics": _metrics,
+    "environment": _environment,
+}
+"""Sections of tables; "over time" stands behind the ledgers."""

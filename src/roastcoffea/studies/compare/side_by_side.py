@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from roastcoffea.metrics import CATALOGUE, Metric
-from roastcoffea.metrics.catalogue import BYTES, RAW, TIME
-from roastcoffea.report.summary import LEDGER_ROWS, TIME_ROWS
+from roastcoffea.metrics.catalogue import RAW, TIME
+from roastcoffea.report.summary import LEDGERS
 from roastcoffea.studies.compare.repeats import EXACT, FEWEST, Judgement, Spread, judged, spread
 from roastcoffea.studies.compare.sides import Side
 from roastcoffea.studies.compare.speed import all_have, median_of
@@ -110,9 +110,9 @@ def _row(metric: Metric, sides: Sequence[Side], confidence: float) -> Row:
 
 
 def _section(metric: Metric) -> str:
-    if metric.group == TIME and metric.label in TIME_ROWS:
-        return THREAD_TIME
-    return BYTE_LEDGER if metric.group == BYTES and metric.label in LEDGER_ROWS else METRICS
+    if metric.group not in LEDGERS or metric.label not in LEDGERS[metric.group].labels:
+        return METRICS
+    return THREAD_TIME if metric.group == TIME else BYTE_LEDGER
 
 
 def _total(section: str, side: Side) -> float:

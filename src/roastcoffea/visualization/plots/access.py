@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
+from roastcoffea.compat.chunk_dicts import branches_of_columns
 from roastcoffea.metrics.branches import OF_ALL
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import measured_values
@@ -18,6 +19,7 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import AMBER, BLUE, OF_BYTES
 from roastcoffea.visualization.registry import TALL, plot
+from roastcoffea.visualization.series import known_rows
 
 SHARES: Final = {"bytes_read_percent": "of its bytes", "branches_read_percent": "of its branches"}
 READ: Final = {PAYLOAD: "bytes_payload", REREAD: "bytes_reread"}
@@ -111,17 +113,14 @@ def plot_bytes_accessed_per_chunk(ax: Axes, computed_chunks: pa.Table) -> None:
 def _numbers_of_columns(chunks: pa.Table) -> pa.ChunkedArray:
     """How many branches coffea names for each chunk: it has a name for each buffer of a branch."""
     names = chunks["coffea_columns"].to_pylist() if chunks["coffea_columns"].null_count < len(chunks) else []
-    numbers = [None if own is None else len({name.rpartition("-")[0] or name for name in own}) for own in names]
+    numbers = [None if own is None else len(branches_of_columns(own)) for own in names]
     return pa.chunked_array([pa.array(numbers or [None] * len(chunks), pa.int64())])
 
 
 def _known(chunks: pa.Table, column: str, otherwise: pa.ChunkedArray) -> pa.Table:
     """Chunks with their dataset of which a column is known, from coffea's own metrics else."""
-    filled = pc.coalesce(chunks[column], otherwise)
-    known = pa.table({"dataset": chunks["dataset"], column: filled}).filter(filled.is_valid())
-    if len(known) == 0:
-        raise NotMeasuredError(f"{column.replace('_', ' ')} are not known of any chunk")
-    return known
+    place = chunks.schema.get_field_index(column)
+    return known_rows(chunks.set_column(place, column, pc.coalesce(chunks[column], otherwise)), column)
 
 
 @plot("Bytes of branches", size=TALL)

@@ -16,12 +16,13 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import CPU, GREY, OF_PHASES, PALE
 from roastcoffea.visualization.registry import TALL, plot
+from roastcoffea.visualization.series import known_rows
 
 
 @plot("Duration of chunks")
 def plot_runtime_distribution(ax: Axes, computed_chunks: pa.Table) -> None:
     """Draw how the durations of chunks are distributed, by dataset where there are few."""
-    known = _known(computed_chunks, ["wall_seconds"])
+    known = known_rows(computed_chunks, "wall_seconds")
     seconds = measured_values(known["wall_seconds"])
     scale = draw.seconds_scale(float(seconds.max()))
     draw.distribution(ax, seconds * scale.factor, known["dataset"].to_pylist(), "chunks")
@@ -31,7 +32,7 @@ def plot_runtime_distribution(ax: Axes, computed_chunks: pa.Table) -> None:
 @plot("Duration and events of chunks")
 def plot_runtime_vs_events(ax: Axes, computed_chunks: pa.Table) -> None:
     """Draw the duration of chunks over their events, with lines of constant rate."""
-    known = _known(computed_chunks, ["wall_seconds", "events"])
+    known = known_rows(computed_chunks, "wall_seconds", "events")
     events, seconds = measured_values(known["events"]), measured_values(known["wall_seconds"])
     scale = draw.seconds_scale(float(seconds.max()))
     draw.cloud(ax, events, seconds * scale.factor, known["dataset"].to_pylist(), "chunks")
@@ -40,17 +41,6 @@ def plot_runtime_vs_events(ax: Axes, computed_chunks: pa.Table) -> None:
     _fit_limits(ax)
     _draw_rates(ax, events, seconds, scale.factor)
     draw.legend(ax)
-
-
-def _known(chunks: pa.Table, columns: list[str]) -> pa.Table:
-    """Chunks of which these columns are known."""
-    valid = chunks[columns[0]].is_valid()
-    for column in columns[1:]:
-        valid = pc.and_(valid, chunks[column].is_valid())
-    known = chunks.select(["dataset", *columns]).filter(valid)
-    if len(known) == 0:
-        raise NotMeasuredError(f"{' and '.join(columns)} are not known of any chunk")
-    return known
 
 
 def _fit_limits(ax: Axes) -> None:

@@ -38,10 +38,6 @@ def _shares_of_limit(samples: pa.Table) -> Series:
     return series_of(limited.append_column("share", share), "share")
 
 
-def _end(series: Series) -> float:
-    return float(max(times[-1] for times in series.times))
-
-
 def _presence(lifetimes: pa.Table | None) -> dict[str, tuple[float, float]]:
     """When each worker arrived and left, as far as that is known."""
     if lifetimes is None:
@@ -54,33 +50,25 @@ def _presence(lifetimes: pa.Table | None) -> dict[str, tuple[float, float]]:
 @plot("Memory of the workers (mean)")
 def plot_memory_utilization_mean_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
     """Draw the workers' memory in percent of what Dask may use: the mean, and from the least to the most."""
-    series = _shares_of_limit(worker_samples)
-    draw.worker_mean(ax, series, start, _end(series))
-    ax.set_ylabel(PERCENT_OF_LIMIT)
+    draw.worker_mean(ax, _shares_of_limit(worker_samples), start, PERCENT_OF_LIMIT)
 
 
 @plot("Memory of each worker")
 def plot_memory_utilization_per_worker_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
     """Draw each worker's memory in percent of what Dask may use; many workers as bands."""
-    series = _shares_of_limit(worker_samples)
-    draw.worker_lines(ax, series, start, _end(series))
-    ax.set_ylabel(PERCENT_OF_LIMIT)
+    draw.worker_lines(ax, _shares_of_limit(worker_samples), start, PERCENT_OF_LIMIT)
 
 
 @plot("CPU of the workers (mean)")
 def plot_cpu_utilization_mean_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
     """Draw the CPU use of worker processes, 100 % is one core: the mean, and from the least to the most."""
-    series = series_of(worker_samples, "cpu_percent")
-    draw.worker_mean(ax, series, start, _end(series))
-    ax.set_ylabel(PERCENT_OF_CORE)
+    draw.worker_mean(ax, series_of(worker_samples, "cpu_percent"), start, PERCENT_OF_CORE)
 
 
 @plot("CPU of each worker")
 def plot_cpu_utilization_per_worker_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
     """Draw the CPU use of each worker process, 100 % is one core; many workers as bands."""
-    series = series_of(worker_samples, "cpu_percent")
-    draw.worker_lines(ax, series, start, _end(series))
-    ax.set_ylabel(PERCENT_OF_CORE)
+    draw.worker_lines(ax, series_of(worker_samples, "cpu_percent"), start, PERCENT_OF_CORE)
 
 
 @plot("Occupancy of each worker")
@@ -88,25 +76,20 @@ def plot_occupancy_timeline(ax: Axes, worker_samples: pa.Table, start: float) ->
     """Draw how much work the scheduler expected each worker to have; many workers as bands."""
     series = series_of(worker_samples, "occupancy")
     scale = draw.seconds_scale(max(values.max() for values in series.values))
-    draw.worker_lines(ax, series, start, _end(series), scale.factor)
-    ax.set_ylabel(f"work expected by the scheduler ({scale.unit})")
+    draw.worker_lines(ax, series, start, f"work expected by the scheduler ({scale.unit})", scale.factor)
 
 
 @plot("Tasks executing on each worker")
 def plot_executing_tasks_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
     """Draw how many tasks each worker was executing; many workers as bands."""
-    series = series_of(worker_samples, "executing")
-    draw.worker_lines(ax, series, start, _end(series))
-    ax.set_ylabel("tasks executing")
+    draw.worker_lines(ax, series_of(worker_samples, "executing"), start, "tasks executing")
     draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to each worker")
 def plot_worker_activity_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
     """Draw how many tasks each worker was assigned, executing or waiting; many workers as bands."""
-    series = series_of(worker_samples, "processing")
-    draw.worker_lines(ax, series, start, _end(series))
-    ax.set_ylabel("tasks assigned")
+    draw.worker_lines(ax, series_of(worker_samples, "processing"), start, "tasks assigned")
     draw.whole_numbers(ax.yaxis)
 
 
@@ -119,6 +102,5 @@ def plot_total_active_tasks_timeline(
     A worker has what its first sample tells from its arrival on, and what its last one tells until it left.
     """
     series = series_of(worker_samples, "processing")
-    draw.worker_sum(ax, series, start, _end(series), _presence(worker_lifetimes))
-    ax.set_ylabel("tasks assigned")
+    draw.worker_sum(ax, series, start, "tasks assigned", _presence(worker_lifetimes))
     draw.whole_numbers(ax.yaxis)
