@@ -29,7 +29,7 @@ from markupsafe import Markup
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import RUN, NotMeasuredError
 from roastcoffea.metrics.evaluator import Evaluator
-from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.frame import asset, data_block, packed_block

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import Metrics
-from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.records.run import Host, Run, RunnerCall
 from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.page.charts import CONTROLS, charts
