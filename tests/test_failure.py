@@ -224,7 +224,7 @@ PARTS = (
     (DaskMetricsBackend, "lifetimes"),
     (ReceivedRecords, "chunks"),
     (LiveLine, "stop"),
-    (collector_module, "_versions"),
+    (collector_module, "environment_of"),
     (collector_module, "Environment"),
     (MetricsCollector, "_seen"),
     (MetricsCollector, "_reasons_against_chunks"),

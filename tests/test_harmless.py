@@ -260,8 +260,8 @@ def test_threads_of_ours_are_gone(client: Any) -> None:
 def test_an_event_that_comes_when_the_plugin_has_gone_is_forgotten(client: Any) -> None:
     with MetricsCollector(client) as collector:
         pass
-    client.log_event(collector._backend.name, {"chunk": b""})
-    assert client.get_events(collector._backend.name)
+    client.log_event(collector.topic, {"chunk": b""})
+    assert client.get_events(collector.topic)
     assert wait_until(lambda: what_stays(client) == [])
 
 

@@ -19,8 +19,7 @@ from distributed import Client, LocalCluster
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.ledger import RESIDUAL
-from roastcoffea.metrics.phases import BUSY, CLIENT, PAUSED, TAIL
+from roastcoffea.metrics.phases import BUSY, CLIENT, PAUSED, RESIDUAL, TAIL
 from roastcoffea.metrics.time_ledger import TimeLedger
 
 EVENTS = 16_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -16,8 +15,11 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from roastcoffea.backends.hosts import environment_of
 from roastcoffea.backends.registry import backend_for
 from roastcoffea.backends.spans import RunSpan
+from roastcoffea.backends.tables import FROM_CHUNKS, TABLES, chunks_of, table_of
+from roastcoffea.compat.collector import CollectorOf012
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.probe import Probe
@@ -30,15 +32,8 @@ from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCa
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.report.live import LiveLine, Progress
 
-VERSIONS_OF = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
-TABLES = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes", "pauses")
-FROM_CHUNKS = ("branch_reads", "sections")
-"""Tables that hold parts of the records of chunks."""
 
-OLD_OUTPUT_KEY = "__roastcoffea_metrics__"
-
-
-class MetricsCollector:
+class MetricsCollector(CollectorOf012):
     """Measures what runs inside of its `with`: on the cluster of a Dask client, or on this machine.
 
     The analysis needs no change: while the collector is open, Runner calls are noticed and their chunks are recorded.
@@ -183,10 +178,8 @@ class MetricsCollector:
 
     def _open(self) -> None:
         span = self._span.__enter__()
-        try:
+        with reported(self.note, "the cluster is not seen", Exception):
             self._backend.open(self._interval, span)
-        except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
-            self.note(f"the cluster is not seen: {error_text(problem)}")
         watch(self)
         self._start, self._began = time.time(), time.perf_counter()
         if self._live is not None:
@@ -248,10 +241,8 @@ class MetricsCollector:
 
     def fetch_records(self) -> None:
         """Get the records of Runner calls that have ended from where they are."""
-        try:
+        with reported(self.chunks_unseen, "records could not be brought home after a Runner call", Exception):
             self._backend.drain()
-        except Exception as problem:  # noqa: BLE001  (the analysis must go on)
-            self.chunks_unseen(f"records could not be brought home after a Runner call: {error_text(problem)}")
 
     def note(self, problem: str) -> None:
         """Take note of what could not be delivered."""
@@ -269,7 +260,7 @@ class MetricsCollector:
         absent = {}
         for name in TABLES:
             with reported(self.note, f"the records of {name} could not be read", Exception):
-                tables[name] = self._table(name, start, stop, tables.get("chunks"))
+                tables[name] = self._table(name, tables.get("chunks"), start, stop)
             if name not in tables:
                 absent[name] = self.problems[-1]
         absent = self._backend.absent | absent
@@ -284,22 +275,12 @@ class MetricsCollector:
                     self.note(lack)
         return self._run(start, stop, error, tables, absent)
 
-    def _table(self, name: str, start: float, stop: float, chunks: pa.Table | None) -> pa.Table | None:
-        backend = self._backend
+    def _table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
         if name == "chunks":
-            backend.learn_chunks(backend.received.preprocessing())
-            chunks = backend.received.chunks(set(self._began_calls))
-            backend.learn_chunks(chunks)
-            return chunks
-        if name in FROM_CHUNKS:
-            return None if chunks is None else getattr(backend.received, name)(chunks)
-        if name == "preprocessing":
-            return backend.received.preprocessing()
-        if name == "tasks":
-            return backend.tasks()
-        if name in ("lifetimes", "pauses"):
-            return getattr(backend, name)(start, stop)
-        return backend.samples() if self._interval is not None else None
+            return chunks_of(self._backend, self._began_calls)
+        if name == "samples" and self._interval is None:
+            return None
+        return table_of(self._backend, name, chunks, start, stop)
 
     def _reasons_against_chunks(self, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
         """Why no number can be made of the records of chunks, where that is so; what they lack is noted."""
@@ -327,7 +308,7 @@ class MetricsCollector:
         backend = self._backend
         environment, notes = Environment(versions={}, client_host=None), []
         with reported(self.note, "the environment of the run could not be described", Exception):
-            environment = Environment(versions=_versions(), client_host=socket.gethostname(), hosts=backend.hosts)
+            environment = environment_of(backend.hosts)
         with reported(self.note, "the problems that the backend met could not be listed", Exception):
             notes = backend.notes()
         return Run(
@@ -390,12 +371,6 @@ class MetricsCollector:
         if self._measurement is not None:
             self._measurement = Measurement(with_report(self._measurement.run, report, custom_metrics))
 
-    def get_metrics(self) -> Mapping[str, Any]:
-        """Values of the metrics under their names; one that is missing raises a KeyError with the reason."""
-        return self.measurement.metrics
-
-    metrics = property(get_metrics)
-
     def save_measurement(
         self, output_dir: str | Path, measurement_name: str | None = None, overwrite: bool = False
     ) -> Path:
@@ -416,27 +391,6 @@ class MetricsCollector:
             return self._report
         return next((call.report for call in reversed(self._calls) if call.report is not None), None)
 
-    @property
-    def chunk_metrics(self) -> list[dict[str, Any]]:
-        """One dict for each chunk that gave a result; `measurement.chunks` has every attempt."""
-        return list(self.metrics["raw_chunk_metrics"])
-
-    @property
-    def tracking_data(self) -> Mapping[str, Any] | None:
-        """Samples of the workers by field and worker; None where they were not sampled."""
-        data: Mapping[str, Any] | None = self.metrics.get("tracking_data")
-        return data
-
-    @property
-    def span_metrics(self) -> Mapping[tuple[Any, ...], float]:
-        """The span's cumulative metrics under tuple keys; empty where there are none."""
-        return self.measurement.run.span_metrics or {}
-
-    def extract_metrics_from_output(self, output: Any) -> None:
-        """Take what older versions left in an output out of it, in place."""
-        if isinstance(output, dict):
-            output.pop(OLD_OUTPUT_KEY, None)
-
 
 def _checked_interval(interval: float) -> float:
     number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
@@ -444,16 +398,3 @@ def _checked_interval(interval: float) -> float:
         text = f"worker_tracking_interval must be a positive number of seconds, not {interval!r}"
         raise ValueError(text)
     return float(interval)
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import PackageNotFoundError, version
-    from platform import python_version
-
-    versions = {"python": python_version()}
-    for package in VERSIONS_OF:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return versions

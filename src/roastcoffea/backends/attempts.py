@@ -54,74 +54,22 @@ class Assignment(NamedTuple):
     stolen: int = 0
 
 
-class TasksOfRun:
-    """Which tasks belong to the run of a collector, by their annotations and their client.
+class TasksOfRun(NamedTuple):
+    """What the tasks of a run have: the collector's mark, its client, and the span of the run."""
 
-    Parameters
-    ----------
-    collector : str
-        Name of the collector's plugins.
-    client : str
-        Identity of its client.
-    span : str or None
-        Identity of the span of the run.
-    """
-
-    def __init__(self, collector: str, client: str, span: str | None) -> None:
-        self.collector = collector
-        self.client = client
-        self.span = span
-
-    def mark(self, task: Any) -> Mapping[str, Any] | None:
-        """Our annotation, where the task belongs to this collector."""
-        return mark_of(task, self.collector)
-
-    def kind(self, task: Any, mark: Mapping[str, Any] | None) -> str:
-        """What the task does for the run."""
-        if mark is None or mark["step"] is None:
-            return OTHER
-        if mark["step"] == PREPROCESSING:
-            return PREPROCESSING
-        prefix = task.prefix.name
-        if prefix == mark["prefix"]:
-            return PROCESSOR
-        return MERGE if prefix == MERGE_PREFIX else OTHER
-
-    def is_in_span(self, task: Any) -> bool:
-        """Whether Dask counts the task in the span of the run, or in one inside of it.
-
-        Dask keeps all tasks of one name in one span as long as any of them is alive, whoever submitted them.
-        """
-        return self.span in ((task.annotations or {}).get("span") or {}).get("ids", ())
-
-    def is_of_user(self, task: Any, mark: Mapping[str, Any] | None) -> bool:
-        """Whether the client of the run submitted the task; of the others only worker, thread and times are kept."""
-        return mark is not None or any(client.client_key == self.client for client in task.who_wants or ())
-
-
-class EveryTask:
-    """All tasks of a cluster, whoever submitted them: none belongs to a run."""
-
-    span = None
-
-    def mark(self, task: Any) -> None:
-        """Nothing: the records of chunks are for their collectors."""
-
-    def kind(self, task: Any, mark: None) -> str:
-        """Nothing is known of what a task is for."""
-        return OTHER
-
-    def is_in_span(self, task: Any) -> bool:
-        """There is no span."""
-        return False
-
-    def is_of_user(self, task: Any, mark: None) -> bool:
-        """A monitor is asked for every task; it saves nothing."""
-        return True
+    collector: str
+    client: str
+    span: str | None
 
 
 class Attempts:
     """Writes each attempt that ends, from the transitions of the scheduler's tasks.
+
+    Parameters
+    ----------
+    run : TasksOfRun or None
+        The run whose tasks are known; of those of others only worker, thread and times are kept. None for a monitor,
+        which is asked for every task, and saves nothing.
 
     Attributes
     ----------
@@ -131,17 +79,14 @@ class Attempts:
         Other spans in which Dask counts tasks of the run, with what they had counted before.
     """
 
-    def __init__(
-        self, name: str, scheduler: Any, log: LogWriter, problems: Problems, owner: TasksOfRun | EveryTask
-    ) -> None:
+    def __init__(self, name: str, scheduler: Any, log: LogWriter, problems: Problems, run: TasksOfRun | None) -> None:
         self.name = name
         self.scheduler = scheduler
         self.strangers = 0
         self.elsewhere: dict[str, dict[Any, float]] = {}
         self._log = log
         self._failed = problems.failed
-        self._owner = owner
-        self._mark: Any = owner.mark
+        self._run = run
         self._pack = struct.Struct(TASK.packing).pack
         self._kinds = {kind: code for code, kind in enumerate(KINDS)}
         self._outcomes = {outcome: code for code, outcome in enumerate(OUTCOMES)}
@@ -170,7 +115,7 @@ class Attempts:
     def arrived_with(self, address: str, tasks: Iterable[Any]) -> None:
         """Learn of tasks that a worker had when it was first seen."""
         for task in tasks:
-            self._assign(task, Assignment(address, NO_TIME, NO_TIME, self._owner.kind(task, self._mark(task))))
+            self._assign(task, Assignment(address, NO_TIME, NO_TIME, kind_of(task, self._mark(task))))
 
     def restarted(self) -> None:
         """Forget the attempts that a restart of the cluster took away."""
@@ -216,7 +161,7 @@ class Attempts:
                     continue
                 begun, shift = times[2:BEGUN]
                 known = (begun + shift, NO_TIME, *_from_start(times, begun), 0)
-                of_user = self._owner.is_of_user(task, self._mark(task))
+                of_user = self._is_of_user(task, self._mark(task))
                 self._write(task, {}, assignment, UNFINISHED, known, of_user)
                 self._unfinished.add(key)
 
@@ -225,9 +170,9 @@ class Attempts:
     def _began(self, task: Any) -> None:
         now = time.time()
         runnable, mark = self._runnable.pop(task.key, now), self._mark(task)
-        self._assign(task, Assignment(task.processing_on.address, runnable, now, self._owner.kind(task, mark)))
+        self._assign(task, Assignment(task.processing_on.address, runnable, now, kind_of(task, mark)))
         span = task.group.span_id
-        if span not in self.elsewhere and mark is not None and not self._owner.is_in_span(task):
+        if span not in self.elsewhere and mark is not None and not self._is_in_span(task):
             counted = self.scheduler.extensions["spans"].spans[span]._cumulative_worker_metrics
             self.elsewhere[span] = dict(counted)
 
@@ -245,10 +190,10 @@ class Attempts:
         record, times = metadata.get(METADATA_KEY), metadata.get(self.name)
         if times is not None:
             task.metadata.pop(self.name, None)
-        if mark is None and (task.group.span_id in self.elsewhere or self._owner.is_in_span(task)):
+        if mark is None and (task.group.span_id in self.elsewhere or self._is_in_span(task)):
             self.strangers += 1
         if self._log.has_room(TASK):
-            of_user = self._owner.is_of_user(task, mark)
+            of_user = self._is_of_user(task, mark)
             self._write(task, ending, assignment, outcome, _attempt_times(ending, times, failed), of_user)
             if of_user and ending.get("exception_text"):
                 self._log.write_text(TASK_ERROR, redacted_beginning(ending["exception_text"], LONGEST_TEXT))
@@ -258,9 +203,26 @@ class Attempts:
 
     def _unseen(self, task: Any, mark: Any) -> Assignment:
         """Assignment of an attempt whose beginning was not seen."""
-        kind = self._owner.kind(task, mark)
+        kind = kind_of(task, mark)
         self._begun[kind] += 1
         return Assignment(None, NO_TIME, NO_TIME, kind)
+
+    def _mark(self, task: Any) -> Mapping[str, Any] | None:
+        """Our annotation, where the task belongs to the run."""
+        return None if self._run is None else mark_of(task, self._run.collector)
+
+    def _is_of_user(self, task: Any, mark: Mapping[str, Any] | None) -> bool:
+        """Whether the client of the run submitted the task."""
+        run = self._run
+        return run is None or mark is not None or any(one.client_key == run.client for one in task.who_wants or ())
+
+    def _is_in_span(self, task: Any) -> bool:
+        """Whether Dask counts the task in the span of the run, or in one inside of it.
+
+        Dask keeps all tasks of one name in one span as long as any of them is alive, whoever submitted them.
+        """
+        spans = ((task.annotations or {}).get("span") or {}).get("ids", ())
+        return self._run is not None and self._run.span in spans
 
     def _outcome(self, finish: str, ending: Mapping[str, Any], assigned: str | None) -> str:
         if finish == "memory":
@@ -301,6 +263,18 @@ class Attempts:
         )
         key = str(task.key) if of_user else ""
         self._log.write(TASK, fixed + key.encode("utf-8", "surrogatepass"))
+
+
+def kind_of(task: Any, mark: Mapping[str, Any] | None) -> str:
+    """What a task with this mark does for the run."""
+    if mark is None or mark["step"] is None:
+        return OTHER
+    if mark["step"] == PREPROCESSING:
+        return PREPROCESSING
+    prefix = task.prefix.name
+    if prefix == mark["prefix"]:
+        return PROCESSOR
+    return MERGE if prefix == MERGE_PREFIX else OTHER
 
 
 def _attempt_times(

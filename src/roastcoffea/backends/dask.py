@@ -80,9 +80,9 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         answer = self._deployment.survey()
         self._scheduler_package: str | None = answer["package"]
         self._learn_environment(answer)
-        token, owner = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
+        token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
         carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
-        plugin = ClusterPlugin(self.name, self.client.id, token, owner, interval, LOSS)
+        plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS)
         self._deployment.open(plugin, WorkerHalf(self.name, token, carried))
         self._began = time.time()
 

@@ -1,17 +1,32 @@
-"""Hosts of a run, from what the processes on them may use."""
+"""On what a run was made: hosts, from what the processes on them may use, and versions of packages."""
 
 from __future__ import annotations
 
+import platform
+import socket
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
 
 import pyarrow as pa
 
-from roastcoffea.records.run import Host
+from roastcoffea.records.run import Environment, Host
 from roastcoffea.records.workers import THROTTLED
+
+VERSIONS_OF: Final = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
 
 Process = Mapping[str, Any]
 """What `limits` gives of a process, with its `host`."""
+
+
+def environment_of(hosts: Iterable[Host]) -> Environment:
+    """Environment of a run on these hosts, as this process has it."""
+    versions = {"python": platform.python_version()}
+    for package in VERSIONS_OF:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return Environment(versions=versions, client_host=socket.gethostname(), hosts=tuple(hosts))
 
 
 def hosts_of(processes: Iterable[Process]) -> list[Host]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from roastcoffea.backends.attempts import Attempts, EveryTask, TasksOfRun
+from roastcoffea.backends.attempts import Attempts, TasksOfRun
 from roastcoffea.backends.stay import Stay
 from roastcoffea.backends.survey import ask_workers, described, metrics_of_span
 from roastcoffea.backends.workers import Workers
@@ -62,8 +62,8 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         Identity of the client; when it is gone for good the plugin removes itself.
     token : str
         What our own messages carry: others may write to its topic, by accident or not.
-    owner : TasksOfRun or EveryTask
-        Whose tasks are recorded with all that is known.
+    run : TasksOfRun or None
+        The run whose tasks are recorded; None for every task.
     interval : float or None
         Seconds between samples of the workers; None for no samples.
     loss : str or None
@@ -79,7 +79,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         name: str,
         client: str,
         token: str,
-        owner: TasksOfRun | EveryTask,
+        run: TasksOfRun | None,
         interval: float | None = None,
         loss: str | None = None,
         additions: tuple[Addition, ...] = (),
@@ -87,7 +87,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.name = name
         self.client = client
         self.token = token
-        self.owner = owner
+        self.run = run
         self.interval = interval
         self.loss = loss
         self.additions = additions
@@ -97,7 +97,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.log = LogWriter()
         self.problems = Problems(self.log)
         self.refused = 0
-        self.attempts = Attempts(self.name, scheduler, self.log, self.problems, self.owner)
+        self.attempts = Attempts(self.name, scheduler, self.log, self.problems, self.run)
         self.workers = Workers(self.name, scheduler, self.log, self.problems, self._note_lost)
         self.transition = self.attempts.transition  # without a call between: a task has five
         for address in list(scheduler.workers):
@@ -183,7 +183,9 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         for addition in self.additions:
             await addition.before_end(timeout)
         attempts, workers = self.attempts, self.workers
-        answer = await metrics_of_span(flush, self.owner.span, timeout, self.scheduler, attempts.elsewhere, self.name)
+        answer = await metrics_of_span(
+            flush, self.run and self.run.span, timeout, self.scheduler, attempts.elsewhere, self.name
+        )
         attempts.write_unfinished(answer.pop("running"))
         for address, counts in answer.pop("counted").items():
             if address in workers.here:  # of one that left meanwhile they are in the log

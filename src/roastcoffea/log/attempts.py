@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from roastcoffea.redaction import redacted
 
 NAMES: Final = [name for name, _ in TASK.fields]
 KIND, OUTCOME = NAMES.index("kind"), NAMES.index("outcome")
+SIZE: Final = struct.calcsize(TASK.packing)
 
 
 class AttemptLog:
@@ -36,8 +38,8 @@ class AttemptLog:
         values = self._layout.values(payload)
         if values[KIND] >= len(KINDS) or values[OUTCOME] >= len(OUTCOMES):
             raise LookupError(f"there is no kind {values[KIND]}, or no outcome {values[OUTCOME]}")
-        self._packed += payload[: self._layout.size]
-        self._keys.append(text_of(payload[self._layout.size :]) or None)
+        self._packed += payload[:SIZE]
+        self._keys.append(text_of(payload[SIZE:]) or None)
         self._is_whole = True
 
     def _take_error(self, payload: bytes) -> None:

@@ -37,7 +37,12 @@ def packing(fields: Fields) -> str:
     return "<" + "".join(format_of(code) for _, code in fields)
 
 
-@dataclass(frozen=True)
+def of(code: str, *names: str) -> Fields:
+    """Fields of one format."""
+    return tuple((name, code) for name in names)
+
+
+@dataclass(frozen=True, eq=False)
 class Kind:
     """One kind of entry.
 
@@ -78,25 +83,13 @@ STRING: Final = _declared(then="a text; those of the log are numbered from 0")
 
 TASK: Final = _declared(
     (
-        ("worker", TEXT),
-        ("prefix", TEXT),
-        ("type", TEXT),
-        ("span", TEXT),
-        ("kind", "B"),
-        ("outcome", "B"),
-        ("stolen", "B"),
-        ("start", "d"),
-        ("stop", "d"),
-        ("seen", "d"),
-        ("nbytes", "q"),
-        ("run_id", "q"),
-        ("thread", "Q"),
-        ("runnable", "d"),
-        ("assigned", "d"),
-        ("shift", "f"),
-        ("arrived", "f"),
-        ("ready", "f"),
-        ("seceded", "f"),
+        *of(TEXT, "worker", "prefix", "type", "span"),
+        *of("B", "kind", "outcome", "stolen"),
+        *of("d", "start", "stop", "seen"),
+        *of("q", "nbytes", "run_id"),
+        *of("Q", "thread"),
+        *of("d", "runnable", "assigned"),
+        *of("f", "shift", "arrived", "ready", "seceded"),
     ),
     then="the key; empty for a task of another user",
     table="tasks",
@@ -112,24 +105,19 @@ CHUNK: Final = _declared(then="packed records of attempts of chunks", table="chu
 
 SAMPLE: Final = _declared(
     (
-        ("worker", TEXT),
-        ("time", "d"),
-        ("last_seen", "d"),
-        ("noted", "f"),
-        ("cpu_percent", "f"),
-        ("memory", "q"),
-        ("processing", "I"),
-        ("executing", "H"),
-        ("nbytes", "q"),
-        ("occupancy", "f"),
-        ("spilled", "q"),
-        ("cpu_seconds", "d"),
-        ("event_loop_seconds", "f"),
-        ("file_descriptors", "i"),
-        ("network_read", "f"),
-        ("network_write", "f"),
-        ("disk_read", "f"),
-        ("disk_write", "f"),
+        *of(TEXT, "worker"),
+        *of("d", "time", "last_seen"),
+        *of("f", "noted", "cpu_percent"),
+        *of("q", "memory"),
+        *of("I", "processing"),
+        *of("H", "executing"),
+        *of("q", "nbytes"),
+        *of("f", "occupancy"),
+        *of("q", "spilled"),
+        *of("d", "cpu_seconds"),
+        *of("f", "event_loop_seconds"),
+        *of("i", "file_descriptors"),
+        *of("f", "network_read", "network_write", "disk_read", "disk_write"),
     ),
     table="samples",
 )
@@ -140,13 +128,9 @@ The scheduler's time is in seconds since it heard of the worker.
 
 ARRIVAL: Final = _declared(
     (
-        ("worker", TEXT),
-        ("name", TEXT),
-        ("host", TEXT),
-        ("time", "d"),
-        ("threads", "q"),
-        ("memory_limit", "q"),
-        ("process", "q"),
+        *of(TEXT, "worker", "name", "host"),
+        *of("d", "time"),
+        *of("q", "threads", "memory_limit", "process"),
     )
 )
 
@@ -181,11 +165,10 @@ STATES: Final = ("released", "waiting", "no-worker", "queued", "processing", "me
 """States of a task at the scheduler, by their number."""
 
 STATE_FIELDS: Final = (
-    ("task", "Q"),
-    ("state", "B"),
-    ("suspicious", "I"),
-    ("worker", TEXT),
-    ("type", TEXT),
-    ("nbytes", "q"),
-    ("time", "d"),
+    *of("Q", "task"),
+    *of("B", "state"),
+    *of("I", "suspicious"),
+    *of(TEXT, "worker", "type"),
+    *of("q", "nbytes"),
+    *of("d", "time"),
 )

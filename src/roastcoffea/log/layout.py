@@ -57,6 +57,7 @@ class Layout:
         self.dtype = np.dtype([(name, "<" + format_of(code)) for name, code in fields])
         self.size = self.dtype.itemsize
         self._texts = texts
+        self._numbered = texts.places
         self._text_names = [name for name, code in fields if code == TEXT]
         self._text_places = [place for place, (_, code) in enumerate(fields) if code == TEXT]
         self._struct = struct.Struct(packing(fields))
@@ -70,7 +71,7 @@ class Layout:
             If the entry is too short, or holds the number of a text that did not come.
         """
         values = self._struct.unpack_from(payload)
-        texts = len(self._texts.places)
+        texts = len(self._numbered)
         for place in self._text_places:
             if texts <= values[place] != NO_STRING:
                 raise LookupError(f"there is no text {values[place]}")
@@ -88,7 +89,7 @@ class Layout:
         """Raise a LookupError where rows hold the number of a text that did not come."""
         for name in self._text_names:
             numbers = rows[name][rows[name] != NO_STRING]
-            if len(numbers) and numbers.max() >= len(self._texts.places):
+            if len(numbers) and numbers.max() >= len(self._numbered):
                 raise LookupError(f"there is no text {numbers.max()}")
 
     def rows(self, packed: bytearray) -> Rows:

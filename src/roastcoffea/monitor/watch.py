@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 from distributed.protocol.pickle import dumps
 
-from roastcoffea.backends.attempts import EveryTask
 from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.backends.connection import Connection
 from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
@@ -107,7 +106,7 @@ class Watch:
             self._deployment.name,
             self._client.id,
             self._deployment.token,
-            EveryTask(),
+            None,
             loss=LOSS if self._worker_view else None,
             additions=tuple(additions),
         )
