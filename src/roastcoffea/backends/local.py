@@ -49,8 +49,8 @@ class LocalMetricsBackend(AbstractMetricsBackend):
     """Sees the processes on this host that run the chunks of an analysis, as the operating system tells of them.
 
     A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
-    processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples. As
-    long as nobody has told of chunks (`learn_chunks`), this process and all that descend from it count.
+    processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples.
+    Before chunks are known (`learn_chunks`), this process and all that descend from it count.
     """
 
     kind = "local"
@@ -63,7 +63,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         self._next_sample = 0.0
         self._merged = 0
         self._sizes: list[tuple[float, int | None]] = []
-        self._was_told = False
+        self._knows_chunks = False
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
         self._busy: dict[str, tuple[Numbers, Numbers]] = {}
@@ -123,7 +123,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
             `worker`, `thread`, `start`, `stop` and `call` of attempts of chunks, or of openings of files in
             preprocessing, which may have had a pool of their own. Each table once, after `close`.
         """
-        self._was_told = True
+        self._knows_chunks = True
         names = ["worker", "thread", "start", "stop"]
         known = chunks.select(names).append_column("call", pc.fill_null(chunks["call"], "")).drop_null()
         for worker in known["worker"].unique().to_pylist():
@@ -218,7 +218,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     def _workers(self) -> Mapping[WatchedProcess, int | None]:
         """Threads of the workers that were seen."""
-        return self._threads if self._was_told else dict.fromkeys(self._tree.family())
+        return self._threads if self._knows_chunks else dict.fromkeys(self._tree.family())
 
     def _lifetime(self, process: WatchedProcess, threads: int | None, start: float, stop: float) -> dict[str, Any]:
         starts, stops = self._busy.get(_name(process.pid), (_NONE, _NONE))
@@ -258,7 +258,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     def _executing(self, worker: str, moment: float) -> int | None:
         """Chunks that the worker had begun and not ended."""
-        if not self._was_told:
+        if not self._knows_chunks:
             return None
         starts, stops = self._busy.get(worker, (_NONE, _NONE))
         return int(np.searchsorted(starts, moment, side="right") - np.searchsorted(stops, moment, side="right"))

@@ -111,9 +111,9 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         times = self.times.pop(key)
         if start in RUNNING and finish == "error":
             task = self.worker.state.tasks[key]
-            seen = {"startstops": task.startstops, "thread": self.worker.state.threads.get(key)}
+            computed = {"startstops": task.startstops, "thread": self.worker.state.threads.get(key)}
             message = {"failed": key, "run_id": task.run_id, "times": times}
-            self.report(message | seen)
+            self.report(message | computed)
 
     def counted(self) -> dict[Any, float]:
         """What Dask has counted here since `setup`: seconds and bytes by activity."""
