@@ -86,7 +86,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._pusher = PeriodicCallback(self.push, 1000 * PUSH_SECONDS)
         self._pusher.start()
         self._began = time.process_time()
-        self._throttled_before = throttling()
+        self.throttled_before = throttling()
         worker.metrics[self.name] = self.cpu_seconds
         if self.companion is not None:
             self.companion.setup(self)
@@ -145,7 +145,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         None where the system does not tell. It is asked for at the end of a run: of a worker that left before it is
         not known.
         """
-        return throttled_since(self._throttled_before)
+        return throttled_since(self.throttled_before)
 
     def teardown(self, worker: Any) -> None:
         leaving = worker.status.name in LEAVING
