@@ -28,7 +28,7 @@ from distributed import Client, LocalCluster
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
-from roastcoffea.instrument import hook
+from roastcoffea.instrument import calls, executors, watchers
 
 OURS = str(Path(roastcoffea.__file__).parent)
 PHASES = ("entering", "running", "leaving")
@@ -93,10 +93,10 @@ def state_of_process() -> dict[str, Any]:
     return {
         "the Runner": Runner.__dict__["run"],
         "copy of executors": ExecutorBase.__dict__["copy"],
-        "collectors": list(hook._active),
-        "calls": [*hook._open_calls, *hook._open_ways],
-        "collectors here": list(hook._here.get() or ()),
-        "call here": hook._call.get(),
+        "collectors": list(watchers.active),
+        "calls": [*calls.open_calls, *executors.open_calls],
+        "collectors here": list(watchers.here.get() or ()),
+        "call here": calls.current.get(),
         "annotations": dict(dask.get_annotations()),
         "threads": [thread.name for thread in threading.enumerate() if "roastcoffea" in thread.name],
         "handler": signal.getsignal(signal.SIGINT),

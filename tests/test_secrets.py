@@ -32,7 +32,7 @@ import roastcoffea
 from roastcoffea import MetricsCollector, TaskMonitor, redaction
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
-from roastcoffea.instrument import hook
+from roastcoffea.instrument.calls import coffea_report
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
 from roastcoffea.log.reader import ClusterLog
@@ -369,7 +369,7 @@ def test_preprocessing_tells_its_problems_without_secrets() -> None:
 
 def test_coffeas_own_report_is_without_secrets() -> None:
     metrics = {"bytesread": 3, "files": {f"root://u:{ROOT_URL}@h//f": 1}}
-    assert hook._report({"metrics": metrics}) == {"bytesread": 3, "files": {f"root://{MASK}@h//f": 1}}
+    assert coffea_report({"metrics": metrics}) == {"bytesread": 3, "files": {f"root://{MASK}@h//f": 1}}
     assert ROOT_URL in str(metrics)
 
 

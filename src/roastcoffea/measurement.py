@@ -140,7 +140,7 @@ class Measurement:
         NotMeasuredError
             If it is not known what was asked for, or what came.
         """
-        return missing_fileset(self.run, fileset)
+        return missing_fileset(self.metrics.evaluator.value("files_to_repeat"), fileset)
 
     def missing_items(self, fileset: Mapping[str, Any] | None = None) -> list[Any]:
         """Chunks that gave nothing, as work items that a Runner takes in place of a fileset.
@@ -158,7 +158,7 @@ class Measurement:
         NotMeasuredError
             If it is not known what was asked for, or what came.
         """
-        return missing_items(self.run, fileset)
+        return missing_items(self.metrics.evaluator.value("missing_work"), fileset)
 
     @property
     def stragglers(self) -> pd.DataFrame:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +42,28 @@ BALANCE_COLUMNS: Final = (
 """One row for each worker."""
 
 
+class Life(NamedTuple):
+    """A worker and the time that it was there; of one that came back in all."""
+
+    worker: str
+    host: str | None
+    threads: int
+    present_seconds: float
+    clock_offset: float | None
+
+
+class Work(NamedTuple):
+    """What a worker's chunks were; None for what is not known of all of them."""
+
+    chunks: int
+    events: int | None
+    chunk_seconds: float | None
+    cpu_seconds: float | None
+
+
+NOTHING: Final = Work(0, 0, 0.0, None)
+
+
 @table
 def worker_balance(
     lifetimes: pa.Table,
@@ -50,52 +72,48 @@ def worker_balance(
     fine_metrics_per_worker: Mapping[str, Mapping[str, float]] | None = None,
 ) -> pa.Table:
     """Workers with BALANCE_COLUMNS."""
-    done = _by_worker(counted_chunks, {"id": "count", "events": "sum", "wall_seconds": "sum", "cpu_seconds": "sum"})
-    slowness = _by_worker(expected_seconds, {"slowness": "mean"})
-    rows = []
-    for life in _lives(lifetimes):
-        worker = life["worker"]
-        row = life | _work(done.get(worker), life, measured=counted_chunks is not None)
-        row |= {"slowness": slowness.get(worker, {}).get("slowness")}
-        rows.append(row | _fine(None if fine_metrics_per_worker is None else fine_metrics_per_worker.get(worker)))
+    sums = {"id": "count", "events": "sum", "wall_seconds": "sum", "cpu_seconds": "sum"}
+    work = {worker: Work(*amounts) for worker, *amounts in _by_worker(counted_chunks, sums)}
+    slowness = dict(_by_worker(expected_seconds, {"slowness": "mean"}))
+    fine = fine_metrics_per_worker or {}
+    present = lifetimes.append_column("present_seconds", pc.subtract(lifetimes["stop"], lifetimes["start"]))
+    lives = (Life(*life) for life in _by_worker(present, OF_LIVES))
+    rows = [
+        life._asdict()
+        | _done(work.get(life.worker, None if counted_chunks is None else NOTHING), life)
+        | {"slowness": slowness.get(life.worker)}
+        | {name: amount for name, amount in fine.get(life.worker, {}).items() if name in FROM_DASK}
+        for life in lives
+    ]
     return table_of_rows(BALANCE_COLUMNS, rows)
 
 
-def _lives(lifetimes: pa.Table) -> list[dict[str, Any]]:
-    """Workers with the time that they were there; one that came back counts once."""
-    lasting = lifetimes.append_column("present_seconds", pc.subtract(lifetimes["stop"], lifetimes["start"]))
-    steps = [("host", "first"), ("threads", "max"), ("present_seconds", "sum"), ("clock_offset", "last")]
-    lives = lasting.group_by("worker", use_threads=False).aggregate(steps)
-    return list(lives.rename_columns(["worker", "host", "threads", "present_seconds", "clock_offset"]).to_pylist())
+OF_LIVES: Final = {"host": "first", "threads": "max", "present_seconds": "sum", "clock_offset": "last"}
+FROM_DASK: Final = ("spill_seconds", "transfer_seconds", "transfer_bytes")
 
 
-def _by_worker(chunks: pa.Table | None, steps: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    if chunks is None:
+def _by_worker(table: pa.Table | None, steps: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+    """Each worker with the amounts of its rows."""
+    if table is None:
+        return
+    sums = table.group_by("worker", use_threads=False).aggregate(list(steps.items()))
+    yield from zip(
+        *(sums[name].to_pylist() for name in ("worker", *(f"{a}_{b}" for a, b in steps.items()))), strict=True
+    )
+
+
+def _done(work: Work | None, life: Life) -> dict[str, Any]:
+    """Cells of what a worker did; none where no chunks were recorded."""
+    if work is None:
         return {}
-    sums = chunks.group_by("worker").aggregate(list(steps.items())).rename_columns(["worker", *steps])
-    return {row["worker"]: row for row in sums.to_pylist()}
-
-
-def _work(done: Mapping[str, Any] | None, life: Mapping[str, Any], *, measured: bool) -> dict[str, Any]:
-    if done is None:
-        return {"chunks": 0, "events": 0, "chunk_seconds": 0.0, "busy_share": 0.0} if measured else {}
-    wall, cpu = done["wall_seconds"], done["cpu_seconds"]
-    offered = life["threads"] * life["present_seconds"]
+    wall, cpu, offered = work.chunk_seconds, work.cpu_seconds, life.threads * life.present_seconds
+    busy = 0.0 if work is NOTHING else wall / offered if wall is not None and offered else None
     share = cpu / wall if wall and cpu is not None else None
-    return {
-        "chunks": done["id"],
-        "events": done["events"],
-        "chunk_seconds": wall,
-        "cpu_seconds": cpu,
-        "busy_share": wall / offered if wall is not None and offered else None,
-        "cpu_share": share,
-        "bound": None if share is None else CPU_BOUND if share >= MOSTLY else WAITING if share <= 1 - MOSTLY else MIXED,
-    }
+    return work._asdict() | {"busy_share": busy, "cpu_share": share, "bound": None if share is None else _bound(share)}
 
 
-def _fine(metrics: Mapping[str, float] | None) -> dict[str, float]:
-    names = ("spill_seconds", "transfer_seconds", "transfer_bytes")
-    return {} if metrics is None else {name: metrics[name] for name in names}
+def _bound(cpu_share: float) -> str:
+    return CPU_BOUND if cpu_share >= MOSTLY else WAITING if cpu_share <= 1 - MOSTLY else MIXED
 
 
 @metric(RATIO, group=RESOURCES, source="chunk records", formula="largest busy_share / mean busy_share")

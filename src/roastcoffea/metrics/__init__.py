@@ -7,7 +7,7 @@ from roastcoffea.metrics import workflow
 from roastcoffea.metrics import file_reads
 
 # isort: split
-from roastcoffea.metrics import chunks, failures, fine, sections, workers
+from roastcoffea.metrics import chunks, failures, fine, sections, tables, workers
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import CATALOGUE, GROUPS, Metric
 from roastcoffea.metrics.evaluation import Metrics, evaluate
@@ -26,6 +26,7 @@ __all__ = [
     "file_reads",
     "fine",
     "sections",
+    "tables",
     "workers",
     "workflow",
 ]

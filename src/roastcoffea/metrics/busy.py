@@ -84,7 +84,7 @@ def busy_chunks(records: Records) -> Busy:
         reasons.append("preprocessing was not recorded")
     else:
         parts.append(_classes_of_openings(run.preprocessing))
-    table = pa.concat_tables(parts)
+    table = pa.concat_tables(parts, promote_options="default")
     worker = places(table["worker"], records.workers)
     known = worker >= 0
     if not known.all():
@@ -93,12 +93,10 @@ def busy_chunks(records: Records) -> Busy:
     assigned = assigned_chunks(run)
     if assigned is not None and len(counted) < assigned:
         reasons.append(f"{assigned - len(counted)} of {assigned} chunks left no record, or gave no result")
-    start, stop, *seconds = (np.asarray(table[name].to_numpy()) for name in ("start", "stop", *phases.BUSY))
-    classes = dict(zip(phases.BUSY, seconds, strict=True))
-    wasted = classes[phases.FAILED]
+    start, stop, wasted = (amounts(table, name) for name in ("start", "stop", phases.FAILED))
     return Busy(
         Moments(worker, start, start, start, start, start, stop, stop, np.asarray(table["kind"].to_numpy())),
-        classes,
+        {name: amounts(table, name) for name in phases.BUSY if name in table.column_names},
         table["dataset"].combine_chunks(),
         {task_records.ERROR: float(np.sum(wasted))} if np.any(wasted) else {},
         reasons,
@@ -122,11 +120,9 @@ def _classes_of_openings(openings: pa.Table) -> pa.Table:
 
 
 def _attempts(table: pa.Table, kind: str, seconds: Mapping[str, Numbers]) -> pa.Table:
-    nothing = np.zeros(len(table))
     known = table.select(["worker", "dataset", "start", "stop"])
-    known = known.append_column("kind", pa.array(np.full(len(table), KINDS.index(kind))))
-    for name in phases.BUSY:
-        known = known.append_column(name, pa.array(seconds.get(name, nothing)))
+    for name, values in {"kind": np.full(len(table), KINDS.index(kind)), **seconds}.items():
+        known = known.append_column(name, pa.array(values))
     return rows_where(known, pc.and_(known["start"].is_valid(), known["stop"].is_valid()))
 
 
@@ -134,10 +130,8 @@ def incomplete_phases(counted: pa.Table) -> list[str]:
     """How many chunks lack a phase: its time is in none of the classes of phases."""
     names = [column for columns in phases.COLUMNS_OF.values() for column in columns]
     computed = with_outcome(counted.select(["outcome", *names]), (task_records.OK,))
-    lacking = np.zeros(len(computed), np.bool_)
-    for name in names:
-        lacking |= np.asarray(computed[name].is_null().to_numpy(), dtype=np.bool_)
-    number = int(np.count_nonzero(lacking))
+    lacking = np.logical_or.reduce([computed[name].is_null().to_numpy() for name in names])
+    number = np.count_nonzero(lacking)
     return [f"{number} chunks do not tell all their phases: that time is called {phases.OVERHEAD}"] if number else []
 
 

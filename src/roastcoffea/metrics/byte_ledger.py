@@ -15,7 +15,7 @@ from roastcoffea.metrics.branches import NO_TREE_BRANCHES, OF_ALL, over_trees, t
 from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric
 from roastcoffea.metrics.completeness import certificate
 from roastcoffea.metrics.facts import complete_sum, known_sum, reason_of_absence
-from roastcoffea.metrics.ledger import TOTAL, Attempts, Certificate, Ledger, add_metrics
+from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger, add_metrics
 from roastcoffea.metrics.requests import (
     ChunkRequests,
     Repeated,
@@ -93,7 +93,7 @@ class ByteLedger(Ledger["int | None"]):
         """What was requested more than once."""
         self._unmeasured = unmeasured
         names = CLASSES if absent is None else ()
-        self.total = None if absent else _sum(requests[TOTAL])
+        self.total = None if absent else _sum(requests[phases.TOTAL])
         classes = {name: None if name in unmeasured else _sum(requests[name]) for name in names}
         super().__init__(classes, certificate, absent)
 
@@ -159,16 +159,16 @@ class ByteLedger(Ledger["int | None"]):
             files = table["file"].combine_chunks().dictionary_encode()
             endpoints = pa.array([endpoint(file) for file in files.dictionary.to_pylist()], pa.string())
             table = table.append_column(what, endpoints.take(files.indices))
-        return _sums(table, what, {name: name for name in (*CLASSES, TOTAL)}).sort_by(what)
+        return _sums(table, what, {name: name for name in (*CLASSES, phases.TOTAL)}).sort_by(what)
 
     def _by_branch(self) -> pa.Table:
         columns = {one.name: one.metric_name for one in phases.BYTE_CLASSES if one.of_branches}
         sums = _sums(self.branches, "branch", {**columns, "uncompressed": "bytes_uncompressed"})
-        rows = [row | {TOTAL: sum(row[name] for name in columns)} for row in sums.sort_by("branch").to_pylist()]
+        rows = [row | {phases.TOTAL: sum(row[name] for name in columns)} for row in sums.sort_by("branch").to_pylist()]
         others = [(name, _sum(self.requests[name])) for name in self if name not in columns]
-        rows += [{"branch": f"({name})", name: amount, TOTAL: amount} for name, amount in others]
-        amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in (*CLASSES, TOTAL))])
-        filled = [dict.fromkeys((*CLASSES, TOTAL), 0) | row for row in rows]
+        rows += [{"branch": f"({name})", name: amount, phases.TOTAL: amount} for name, amount in others]
+        amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in (*CLASSES, phases.TOTAL))])
+        filled = [dict.fromkeys((*CLASSES, phases.TOTAL), 0) | row for row in rows]
         return pa.Table.from_pylist(filled, schema=amounts.append(pa.field("uncompressed", pa.float64())))
 
 
@@ -241,7 +241,7 @@ def _tells_bytes(preprocessing: pa.Table | None) -> bool:
     BYTE,
     group=BYTES,
     source=ByteLedger.name,
-    label=TOTAL,
+    label=phases.TOTAL,
     formula="bytes_requested, summed over attempts and preprocessing",
 )
 def bytes_requested(byte_ledger: ByteLedger) -> Sourced:

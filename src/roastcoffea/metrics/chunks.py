@@ -17,7 +17,6 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import CHUNKS, PHASES, RAW, NotMeasuredError, metric
 from roastcoffea.metrics.facts import FAILED, complete_sum, known_sum, measured_values, with_outcome
-from roastcoffea.metrics.ledger import TOTAL
 from roastcoffea.metrics.statistics import Numbers, sample_deviation
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.run import Run, SpanMetrics
@@ -157,7 +156,7 @@ def _breakdown(attempts: pa.Table, counted: pa.Table) -> dict[str, Any]:
 
 
 def _bytes_of(dataset: str, ledger: ByteLedger | None) -> dict[str, int | None]:
-    names = {TOTAL: "bytes_requested"} | {one.name: one.metric_name for one in phases.BYTE_CLASSES}
+    names = {phases.TOTAL: "bytes_requested"} | {one.name: one.metric_name for one in phases.BYTE_CLASSES}
     if ledger is None:
         return dict.fromkeys(names.values())
     requests = _of(ledger.requests, dataset)

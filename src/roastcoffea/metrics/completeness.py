@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from roastcoffea.metrics.attempts import assigned_chunks, having, identities, lost_rows
 from roastcoffea.metrics.baskets import integers
 from roastcoffea.metrics.facts import counted_chunks, known_sum, rows_where, with_outcome
-from roastcoffea.metrics.ledger import RESIDUAL, Attempts, Certificate
+from roastcoffea.metrics.ledger import Attempts, Certificate
+from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.requests import ChunkRequests, Transferred
 from roastcoffea.records.chunks import OK, SKIPPED
 from roastcoffea.records.run import FINISHED, Run, RunnerCall

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
-from roastcoffea.metrics.facts import FAILED, counted_chunks, of_finished_calls, recorded, rows_where, with_outcome
+from roastcoffea.metrics.facts import FAILED, of_finished_calls, recorded, rows_where, with_outcome
+from roastcoffea.metrics.facts import counted_chunks as last_attempts
 from roastcoffea.records import tasks as task_records
-from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.chunks import ERROR, SKIPPED
 from roastcoffea.records.columns import Column
@@ -67,25 +68,18 @@ MOST_NAMED: Final = 3
 """Files that are named in a problem."""
 
 
-def failed_work(run: Run) -> pa.Table:
-    """Attempts that gave nothing, with FAILED_COLUMNS.
-
-    Raises
-    ------
-    NotMeasuredError
-        If attempts of chunks were not recorded.
-    """
-    chunks = recorded(run, "chunks")
-    rows = [*_failed_chunks(chunks), *_failed_openings(run)]
+@fact
+def failed_work(run: Run, chunks: pa.Table, counted_chunks: pa.Table) -> pa.Table:
+    """Attempts that gave nothing, with FAILED_COLUMNS."""
+    rows = [*_failed_chunks(chunks.select(OF_CHUNKS), counted_chunks), *_failed_openings(run)]
     told = {(row["key"], row["run_id"]) for row in rows if row["key"] is not None}
     rows += [row for row in _failed_tasks(run, chunks) if (row["key"], row["run_id"]) not in told]
     rows.sort(key=lambda row: (row["start"] is None, row["start"] or 0.0))
     return table_of_rows(FAILED_COLUMNS, rows)
 
 
-def _failed_chunks(chunks: pa.Table) -> Iterator[dict[str, Any]]:
-    chunks = chunks.select(OF_CHUNKS)
-    used = counted_chunks(chunks)["id"].combine_chunks()
+def _failed_chunks(chunks: pa.Table, counted: pa.Table) -> Iterator[dict[str, Any]]:
+    used = counted["id"].combine_chunks()
     for row in chunks.filter(pc.invert(pc.is_in(chunks["id"], value_set=used))).to_pylist():
         reason = row["outcome"] if row["outcome"] in FAILED else REPEATED
         yield _failed(row, row["wall_seconds"], reason) | {"kind": task_records.PROCESSOR}
@@ -120,42 +114,9 @@ def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
         yield _failed(row, seconds, row["outcome"]) | place
 
 
-def failed_files(run: Run) -> pa.Table:
-    """Files in which an attempt failed, with FAILED_FILE_COLUMNS."""
-    lacking: dict[tuple[str, str], int | None] = {}
-    for row in _known_missing(run).to_pylist():
-        place = row["dataset"], row["file"]
-        whole = row["entry_start"] is None
-        lacking[place] = None if whole else (lacking.get(place) or 0) + 1
-    files: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in failed_work(run).to_pylist():
-        place = row["dataset"], row["file"]
-        if row["error"] is None or row["file"] is None:
-            continue
-        file = files.setdefault(place, {"dataset": place[0], "file": place[1], "attempts": 0})
-        file["attempts"] += 1
-        file |= {"error": row["error"], "missing": lacking.get(place, 0)}
-    return table_of_rows(FAILED_FILE_COLUMNS, list(files.values()))
-
-
-def _known_missing(run: Run) -> pa.Table:
-    return missing(run) if run.asked is not None else arrow_schema(ASKED_COLUMNS).empty_table()
-
-
-def missing(run: Run) -> pa.Table:
-    """Chunks, and files without any, that were asked for and gave nothing, with ASKED_COLUMNS.
-
-    Raises
-    ------
-    NotMeasuredError
-        If it is not known what was asked for, or what came.
-    """
-    return missing_work(run, counted_chunks(recorded(run, "chunks").select(OF_CHUNKS)))
-
-
 @fact
 def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
-    """What was asked for, and gave nothing."""
+    """Chunks, and files without any, that were asked for and gave nothing, with ASKED_COLUMNS."""
     asked = recorded(run, "asked")
     of_files = asked["entry_start"].is_null()
     wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
@@ -163,6 +124,27 @@ def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
     lacking = _without(_with_processor(run, wanted), _with_processor(run, came), ["processor", *PLACE, *RANGE])
     names = [column.name for column in ASKED_COLUMNS]
     return pa.concat_tables([lacking.select(names), _files_without_chunks(run, files, wanted).select(names)])
+
+
+@fact
+def failed_files(run: Run, failed_work: pa.Table, missing_work: pa.Table | None = None) -> pa.Table:
+    """Files in which an attempt failed, with FAILED_FILE_COLUMNS."""
+    if missing_work is None and run.asked is not None:
+        recorded(run, "asked")  # what was asked for is known in part: it cannot be said what is missing of a file
+    lacking: dict[tuple[str, str], int | None] = {}
+    for row in [] if missing_work is None else missing_work.to_pylist():
+        place = row["dataset"], row["file"]
+        whole = row["entry_start"] is None
+        lacking[place] = None if whole else (lacking.get(place) or 0) + 1
+    files: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in failed_work.to_pylist():
+        place = row["dataset"], row["file"]
+        if row["error"] is None or row["file"] is None:
+            continue
+        file = files.setdefault(place, {"dataset": place[0], "file": place[1], "attempts": 0})
+        file["attempts"] += 1
+        file |= {"error": row["error"], "missing": lacking.get(place, 0)}
+    return table_of_rows(FAILED_FILE_COLUMNS, list(files.values()))
 
 
 def _without(wanted: pa.Table, came: pa.Table, keys: list[str]) -> pa.Table:
@@ -204,7 +186,7 @@ def skipped_data(run: Run) -> Iterator[str]:
     unread = _unread_files(run)
     if not len(skipped) and not len(unread):
         return
-    came = _with_processor(run, of_finished_calls(run, counted_chunks(run.chunks)))
+    came = _with_processor(run, of_finished_calls(run, last_attempts(run.chunks)))
     chunks = _without(_with_processor(run, skipped), came, ["processor", *PLACE, *RANGE])
     if len(chunks):
         events = pc.sum(pc.subtract(chunks["entry_stop"], chunks["entry_start"])).as_py()
@@ -232,12 +214,12 @@ def _named(rows: pa.Table) -> str:
     return ", ".join([*files[:MOST_NAMED], *more])
 
 
-def files_to_repeat(run: Run) -> dict[str, dict[str, str | None]]:
+@fact
+def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) -> dict[str, dict[str, str | None]]:
     """Files of which nothing came, with their trees (Parquet has none), by dataset."""
-    came = of_finished_calls(run, counted_chunks(recorded(run, "chunks")))
-    some = {tuple(row.values()) for row in came.select(PLACE).to_pylist()}
+    some = {tuple(row.values()) for row in of_finished_calls(run, counted_chunks).select(PLACE).to_pylist()}
     found: dict[str, dict[str, str | None]] = {}
-    for row in missing(run).to_pylist():
+    for row in missing_work.to_pylist():
         if tuple(row[name] for name in PLACE) not in some:
             found.setdefault(row["dataset"], {})[row["file"]] = row["tree"]
     return found

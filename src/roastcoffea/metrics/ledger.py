@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from roastcoffea.metrics.catalogue import CATALOGUE, Metric, Sourced
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL, ByteClass, TimeClass
 from roastcoffea.report.phrases import NOT_MEASURED, absence
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet
 from roastcoffea.report.sheets import Amount as AmountCell
 from roastcoffea.units import FRACTION, Unit, number, share_text
-
-RESIDUAL: Final = "residual"
-TOTAL: Final = "total"
 
 Amount = TypeVar("Amount", bound="float | None")
 
@@ -128,23 +126,7 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         return [str(self.certificate)]
 
 
-class LedgerClass(Protocol):
-    """A class of a ledger, as a metric of its own."""
-
-    @property
-    def name(self) -> str:
-        """Name in the ledger."""
-
-    @property
-    def metric_name(self) -> str:
-        """Name of the metric."""
-
-    @property
-    def meaning(self) -> str:
-        """What it is."""
-
-
-def add_metrics(ledger: type[Ledger[Any]], fact: str, classes: Iterable[LedgerClass], group: str) -> None:
+def add_metrics(ledger: type[Ledger[Any]], fact: str, classes: Iterable[TimeClass | ByteClass], group: str) -> None:
     """Make each class of a ledger, which is this fact in the catalogue, a metric."""
 
     def amount(name: str, found: Ledger[Any]) -> Sourced:

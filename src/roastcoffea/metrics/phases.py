@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
-from roastcoffea.metrics.ledger import RESIDUAL
 from roastcoffea.records import tasks as task_records
 
 COMPUTE: Final = "compute"
@@ -33,6 +32,9 @@ QUEUED: Final = "idle: queued"
 PLACEMENT: Final = "idle: placement"
 TAIL: Final = "idle: tail"
 CLIENT: Final = "idle: client"
+
+RESIDUAL: Final = "residual"
+TOTAL: Final = "total"
 
 PAYLOAD: Final = "payload"
 REREAD: Final = "re-read"

@@ -15,7 +15,6 @@ from roastcoffea.metrics.attempts import among, having
 from roastcoffea.metrics.baskets import Flags, Integers, Reads, integers, split_reads
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import FAILED, counted_chunks, known_sum, rows_where
-from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run, RunnerCall
 
@@ -43,7 +42,7 @@ class Transferred:
 def requests_table(parts: list[pa.Table]) -> pa.Table:
     """One row for each attempt: dataset, file, bytes of each class, total."""
     texts = [(name, pa.string()) for name in PLACES]
-    schema = pa.schema([*texts, *((name, pa.int64()) for name in (*phases.BYTE_NAMES, TOTAL))])
+    schema = pa.schema([*texts, *((name, pa.int64()) for name in (*phases.BYTE_NAMES, phases.TOTAL))])
     return pa.concat_tables([schema.empty_table(), *parts])
 
 
@@ -51,7 +50,7 @@ def _requests_of(table: pa.Table, total: Integers, classes: dict[str, Integers])
     """Rows of requests of these attempts, with the residual."""
     residual = total - np.sum(list(classes.values()), axis=0, dtype=np.int64)
     amounts = dict.fromkeys(phases.BYTE_NAMES, np.zeros(len(table), dtype=np.int64)) | classes
-    amounts |= {RESIDUAL: residual, TOTAL: total}
+    amounts |= {phases.RESIDUAL: residual, phases.TOTAL: total}
     return requests_table([pa.table({"dataset": table["dataset"], "file": table["file"], **amounts})])
 
 

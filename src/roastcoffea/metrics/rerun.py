@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from roastcoffea.errors import MeasurementError
-from roastcoffea.metrics.failures import files_to_repeat, missing
-from roastcoffea.records.run import Run
 from roastcoffea.redaction import redacted
+
+Lacking = Mapping[str, Mapping[str, str | None]]
+"""Files of which nothing came, with their trees, by dataset."""
 
 
 class Given(NamedTuple):
@@ -19,34 +22,21 @@ class Given(NamedTuple):
     files: Mapping[str, str]
 
 
-def missing_fileset(run: Run, fileset: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Fileset of the files of which nothing came; with that of the run, in its form and under its names.
-
-    Raises
-    ------
-    NotMeasuredError
-        If it is not known what was asked for, or what came.
-    """
-    lacking = files_to_repeat(run)
+def missing_fileset(lacking: Lacking, fileset: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Fileset of the files of which nothing came; with that of the run, in its form and under its names."""
     if fileset is None:
         return {dataset: {"files": files} for dataset, files in lacking.items()}
     clean = {dataset: redacted(dataset) for dataset in fileset}
     return {name: _only(fileset[name], lacking[known]) for name, known in clean.items() if known in lacking}
 
 
-def missing_items(run: Run, fileset: Mapping[str, Any] | None) -> list[Any]:
-    """Chunks that gave nothing, as work items; with the fileset of the run, under its names and with its metadata.
-
-    Raises
-    ------
-    NotMeasuredError
-        If it is not known what was asked for, or what came.
-    """
+def missing_items(missing: pa.Table, fileset: Mapping[str, Any] | None) -> list[Any]:
+    """Chunks that gave nothing, as work items; with the fileset of the run, under its names and with its metadata."""
     from coffea.processor.executor import WorkItem
 
     given = {redacted(name): _given(name, described) for name, described in (fileset or {}).items()}
     items = []
-    for row in missing(run).to_pylist():
+    for row in missing.to_pylist():
         if row["entry_start"] is not None:
             dataset = given.get(row["dataset"], Given(row["dataset"], None, {}))
             file, uuid = dataset.files.get(row["file"], row["file"]), bytes.fromhex(row["uuid"])

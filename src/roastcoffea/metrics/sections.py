@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.baskets import integers, rows_of
-from roastcoffea.metrics.catalogue import CHUNKS, metric
-from roastcoffea.metrics.facts import recorded
+from roastcoffea.metrics.catalogue import CHUNKS, NotMeasuredError, fact, metric
+from roastcoffea.metrics.facts import reason_of_absence, recorded
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Run
 from roastcoffea.units import STRUCTURE
@@ -34,7 +34,7 @@ OF_ALL: Final = pc.ScalarAggregateOptions(skip_nulls=False)
 """What a pass did not measure is not known of all passes together."""
 
 
-def section_totals(chunks: pa.Table, sections: pa.Table) -> pa.Table:
+def totals_of(chunks: pa.Table, sections: pa.Table) -> pa.Table:
     """Sections by name and dataset, with SECTION_TOTALS."""
     places = rows_of(integers(chunks["id"]), integers(sections["chunk"]))
     known = places >= 0
@@ -48,11 +48,12 @@ def section_totals(chunks: pa.Table, sections: pa.Table) -> pa.Table:
     return named.sort_by([(key, "ascending") for key in keys])
 
 
-def sections_of(run: Run) -> pa.Table | None:
-    """Sections by name and dataset, with SECTION_TOTALS; None where they were not measured."""
+@fact
+def section_totals(run: Run) -> pa.Table:
+    """Sections by name and dataset, with SECTION_TOTALS."""
     if run.chunks is None or run.sections is None:
-        return None
-    return section_totals(run.chunks, run.sections)
+        raise NotMeasuredError(reason_of_absence(run, "chunks" if run.chunks is None else "sections"))
+    return totals_of(run.chunks, run.sections)
 
 
 @metric(STRUCTURE, group=CHUNKS, source="section records", formula="sums, and largest values, over attempts of chunks")
@@ -63,6 +64,6 @@ def sections(run: Run, chunks: pa.Table) -> dict[str, dict[str, dict[str, Any]]]
     `errors`. What a section does not track, or not in all of its passes, is None.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in section_totals(chunks, recorded(run, "sections")).to_pylist():
+    for row in totals_of(chunks, recorded(run, "sections")).to_pylist():
         found.setdefault(row.pop("name"), {})[row.pop("dataset")] = row
     return found

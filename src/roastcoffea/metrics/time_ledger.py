@@ -16,7 +16,7 @@ from roastcoffea.metrics.busy import Busy, Records, busy_chunks
 from roastcoffea.metrics.busy_tasks import busy_tasks
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric
 from roastcoffea.metrics.facts import reason_of_absence
-from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Attempts, Certificate, Ledger, add_metrics
+from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger, add_metrics
 from roastcoffea.metrics.slots import Slots, idle_slots
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
@@ -28,7 +28,7 @@ from roastcoffea.units import PERCENT, SECOND, STRUCTURE, Unit
 if TYPE_CHECKING:
     import pandas as pd
 
-COUNTED: Final = tuple(name for name in phases.TIME_NAMES if name != RESIDUAL)
+COUNTED: Final = tuple(name for name in phases.TIME_NAMES if name != phases.RESIDUAL)
 """Classes that are counted on their own."""
 
 Breakdown = Literal["dataset", "worker"]
@@ -94,7 +94,7 @@ class TimeLedger(Ledger[float]):
         names = [name for name in COUNTED if name not in self.unknown]
         sums = {name: float(pc.sum(rows[name], min_count=0).as_py()) for name in names}
         self.total = None if absent is not None else sum(capacity.values())
-        classes = {} if self.total is None else sums | {RESIDUAL: self.total - sum(sums.values())}
+        classes = {} if self.total is None else sums | {phases.RESIDUAL: self.total - sum(sums.values())}
         super().__init__(classes, certificate, absent)
 
     @classmethod
@@ -132,8 +132,8 @@ class TimeLedger(Ledger[float]):
         frame.index.name = what
         if what == "worker":
             frame = frame.reindex(list(self.capacity), fill_value=0.0)
-            frame[RESIDUAL] = [self.capacity[worker] for worker in frame.index] - frame.sum(axis=1)
-        frame[TOTAL] = frame.sum(axis=1)
+            frame[phases.RESIDUAL] = [self.capacity[worker] for worker in frame.index] - frame.sum(axis=1)
+        frame[phases.TOTAL] = frame.sum(axis=1)
         return frame
 
     def timeline(self, bins: int = 500, worker: str | None = None) -> pd.DataFrame:
@@ -147,7 +147,7 @@ class TimeLedger(Ledger[float]):
 
         lines = self._lines(bins, worker, False)
         columns = {"seconds": np.diff(lines.edges)} | {name: rows[0] for name, rows in lines.threads.items()}
-        return pd.DataFrame(columns | {TOTAL: lines.offered[0]}, index=pd.Index(lines.edges[:-1], name="start"))
+        return pd.DataFrame(columns | {phases.TOTAL: lines.offered[0]}, index=pd.Index(lines.edges[:-1], name="start"))
 
     def timelines(self, bins: int = 500) -> Timelines:
         """Threads by class over time, of each worker; see `timeline`."""
@@ -269,7 +269,7 @@ def _rows(busy: Busy, slots: Slots, workers: list[str]) -> pa.Table:
 # Metrics of the ledger
 
 
-@metric(SECOND, group=TIME, source=TimeLedger.name, label=TOTAL, formula="time_ledger.total")
+@metric(SECOND, group=TIME, source=TimeLedger.name, label=phases.TOTAL, formula="time_ledger.total")
 def time_total_seconds(time_ledger: TimeLedger) -> Sourced:
     """Worker threads x the time that their workers were there."""
     return time_ledger.sourced(time_ledger.total)
@@ -278,7 +278,7 @@ def time_total_seconds(time_ledger: TimeLedger) -> Sourced:
 add_metrics(TimeLedger, "time_ledger", phases.TIME_CLASSES, TIME)
 
 MEANINGS: Final[Mapping[str, str]] = {
-    TOTAL: str(time_total_seconds.__doc__),
+    phases.TOTAL: str(time_total_seconds.__doc__),
     **{one.name: one.meaning for one in phases.TIME_CLASSES},
 }
 

@@ -12,11 +12,11 @@ from roastcoffea.diagnosis.stragglers import STRAGGLER_COLUMNS
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger
 from roastcoffea.metrics import byte_ledger as byte_metrics
 from roastcoffea.metrics import time_ledger as time_metrics
-from roastcoffea.metrics.branches import BRANCH_COLUMNS, branches_of
+from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import reason_of_absence
-from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS, failed_files, failed_work, missing
-from roastcoffea.metrics.sections import SECTION_TOTALS, sections_of
+from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
+from roastcoffea.metrics.sections import SECTION_TOTALS
 from roastcoffea.records.asked import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
@@ -28,9 +28,6 @@ from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_
 
 if TYPE_CHECKING:
     import pandas as pd
-
-JOINED: Final = ("branch_reads", "sections")
-"""Records that belong to the chunks' own."""
 
 
 class Table(NamedTuple):
@@ -45,25 +42,9 @@ def _recorded(field: str, columns: Sequence[Column]) -> Table:
     return Table(columns, lambda run, _: getattr(run, field), field)
 
 
-def _derived(derive: Callable[[Run], pa.Table | None], columns: Sequence[Column], field: str = "") -> Table:
-    return Table(columns, lambda run, _: derive(run), field)
-
-
-def _concluded(name: str, columns: Sequence[Column]) -> Table:
-    """A table of the metrics, which has the reason in its place where there is none."""
-
-    def find(_: Run, metrics: Metrics) -> pa.Table:
-        if isinstance(found := metrics.tables[name], str):
-            raise NotMeasuredError(found)
-        return found
-
-    return Table(columns, find)
-
-
-def _branches(run: Run, metrics: Metrics) -> pa.Table | None:
-    """Branches as the ledger has counted them, where there is one."""
-    ledger: ByteLedger | None = metrics.get("byte_ledger")
-    return branches_of(run) if ledger is None else ledger.branches
+def _derived(name: str, columns: Sequence[Column]) -> Table:
+    """A table that is in the catalogue of metrics, by its name there."""
+    return Table(columns, lambda _, metrics: metrics.evaluator.value(name))
 
 
 TABLES: Final[Mapping[str, Table]] = {
@@ -72,14 +53,14 @@ TABLES: Final[Mapping[str, Table]] = {
     "workers": _recorded("samples", SAMPLE_COLUMNS),
     "lifetimes": _recorded("lifetimes", LIFETIME_COLUMNS),
     "pauses": _recorded("pauses", PAUSE_COLUMNS),
-    "branches": Table(BRANCH_COLUMNS, _branches, "branch_reads"),
-    "sections": _derived(sections_of, SECTION_TOTALS, "sections"),
+    "branches": _derived("branches", BRANCH_COLUMNS),
+    "sections": _derived("section_totals", SECTION_TOTALS),
     "preprocessing": _recorded("preprocessing", PREPROCESSING_COLUMNS),
-    "failed": _derived(failed_work, FAILED_COLUMNS),
-    "failed_files": _derived(failed_files, FAILED_FILE_COLUMNS),
-    "missing": _derived(missing, ASKED_COLUMNS),
-    "stragglers": _concluded("stragglers", STRAGGLER_COLUMNS),
-    "worker_balance": _concluded("worker_balance", BALANCE_COLUMNS),
+    "failed": _derived("failed_work", FAILED_COLUMNS),
+    "failed_files": _derived("failed_files", FAILED_FILE_COLUMNS),
+    "missing": _derived("missing_work", ASKED_COLUMNS),
+    "stragglers": _derived("stragglers", STRAGGLER_COLUMNS),
+    "worker_balance": _derived("worker_balance", BALANCE_COLUMNS),
 }
 """Tables that are attributes of a measurement."""
 
@@ -119,14 +100,9 @@ def _frame(name: str, run: Run, metrics: Metrics) -> pd.DataFrame:
     try:
         with metrics.computing(name):
             table = make(run, metrics)
-            return absent_frame(columns, _absence(run, field)) if table is None else frame_of(table, columns)
+            return absent_frame(columns, reason_of_absence(run, field)) if table is None else frame_of(table, columns)
     except NotMeasuredError as reason:
         return absent_frame(columns, str(reason))
-
-
-def _absence(run: Run, field: str) -> str:
-    """Why a table is not there: what it is joined to may be missing, too."""
-    return reason_of_absence(run, "chunks" if field in JOINED and run.chunks is None else field)
 
 
 def _breakdown(name: str, what: Any, metrics: Metrics) -> pd.DataFrame:

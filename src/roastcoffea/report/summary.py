@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import root_cause
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
-from roastcoffea.metrics.failures import failed_files
-from roastcoffea.metrics.ledger import TOTAL
+from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, counted
 from roastcoffea.report.presented import Presented
@@ -102,7 +101,7 @@ def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     """Metrics by group, with the reason where one is missing, and what else people look at first."""
     yield heading(run)
     yield from (replace(sheet, title=f"verdict: {sheet.title}") for sheet in own_sheets(metrics, "verdict"))
-    yield from failing_files(run, metrics)
+    yield from failing_files(metrics)
     shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
     for group, members in groupby(shown, key=lambda metric: metric.group):
         has_ledger = group in LEDGERS and LEDGERS[group].name in metrics
@@ -157,11 +156,10 @@ def heading(run: Run) -> Heading:
     )
 
 
-def failing_files(run: Run, metrics: Metrics) -> Iterator[Sheet]:
+def failing_files(metrics: Metrics) -> Iterator[Sheet]:
     """Files in which attempts failed, and what is missing of them."""
     try:
-        with metrics.computing("failed_files"):
-            files = failed_files(run)
+        files = metrics.evaluator.value("failed_files")
     except NotMeasuredError:
         return
     if len(files):

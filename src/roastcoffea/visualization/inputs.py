@@ -11,13 +11,11 @@ import pyarrow.compute as pc
 
 import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
 from roastcoffea.compat.older import ARGUMENTS, argument_of, with_older
-from roastcoffea.metrics import ByteLedger, Metrics, evaluate
-from roastcoffea.metrics.branches import branches_of
+from roastcoffea.metrics import Metrics, evaluate
 from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, NotMeasuredError
 from roastcoffea.metrics.evaluator import Evaluator
-from roastcoffea.metrics.facts import clock_offsets, measured_values, reason_of_absence, recorded, with_outcome
+from roastcoffea.metrics.facts import clock_offsets, measured_values, recorded, with_outcome
 from roastcoffea.metrics.phases import PHASES
-from roastcoffea.metrics.sections import sections_of
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run
@@ -153,19 +151,6 @@ def worker_counts(run: Run, present: tuple[Numbers, Numbers]) -> Counted:
 
 
 @plot_input
-def branches(run: Run, byte_ledger: ByteLedger | None = None) -> pa.Table:
-    """Branches of files by dataset."""
-    found = byte_ledger.branches if byte_ledger is not None else _made(run, branches_of(run), "branch_reads")
-    return _some(found, "no branch was read")
-
-
-@plot_input
-def section_totals(run: Run) -> pa.Table:
-    """Sections by name and dataset."""
-    return _some(_made(run, sections_of(run), "sections"), "the processor names no section")
-
-
-@plot_input
 def compression_factors(computed_chunks: pa.Table) -> tuple[str, Numbers]:
     """Uncompressed over compressed size of "chunks", or of other things that are named."""
     known = computed_chunks.select(["bytes_payload", "bytes_uncompressed"]).drop_null()
@@ -177,12 +162,6 @@ def compression_factors(computed_chunks: pa.Table) -> tuple[str, Numbers]:
 def _some(table: pa.Table, otherwise: str) -> pa.Table:
     if len(table) == 0:
         raise NotMeasuredError(otherwise)
-    return table
-
-
-def _made(run: Run, table: pa.Table | None, field: str) -> pa.Table:
-    if table is None:
-        raise NotMeasuredError(reason_of_absence(run, "chunks" if run.chunks is None else field))
     return table
 
 

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics.attempts import identities
 from roastcoffea.metrics.busy_tasks import OF_TASK_KIND
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.ledger import RESIDUAL
-from roastcoffea.metrics.phases import BUSY, COLUMNS_OF, FAILED, OVERHEAD
+from roastcoffea.metrics.phases import BUSY, COLUMNS_OF, FAILED, OVERHEAD, RESIDUAL
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import tasks as task_records

@@ -13,7 +13,7 @@ from parsed import block, unpacked
 from pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.ledger import TOTAL
+from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.report.page import charts, contents
 
 

@@ -20,9 +20,7 @@ from coffea.processor import IterativeExecutor, Runner
 from distributed import Client, LocalCluster
 from evidence import Wait, contended
 from handmade import empty_run, handmade_run
-from observing import observation, with_metric
 from rich.cells import cell_len
-from scipy.stats import beta
 from stored import served
 
 import roastcoffea
@@ -30,7 +28,7 @@ from roastcoffea.cli import main
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.studies.compare.comparison import compare, speed
+from roastcoffea.studies.compare.compare import compare
 from roastcoffea.studies.compare.observations import observed
 
 EVENTS = 4000
@@ -252,15 +250,6 @@ def test_what_no_side_has_is_not_said_to_be_alike() -> None:
     assert f"- {len(known) + len(found.facts)} rows do not differ" in found.markdown()
 
 
-def test_events_that_are_not_known_are_remarked() -> None:
-    lacking = {name: value for name, value in observation().metrics.items() if name != "total_events"}
-    without = replace(observation(), name="older", metrics=lacking)
-    assert speed([observation()], [without]).text.endswith(
-        "; taken to have as many events, as those of older are not known"
-    )
-    assert "taken to have" not in speed([observation()], [observation()]).text
-
-
 def test_runs_that_are_no_repeats_are_remarked() -> None:
     runs = [handmade_run(id=str(number)) for number in range(3)]
     larger = tuple(replace(call, options=call.options | {"chunksize": 7}) for call in runs[0].calls)
@@ -369,32 +358,3 @@ def test_planted_differences_are_the_largest_parts(client: Client, files: Path) 
     assert largest(more, slower, host) == "read"
     assert largest(here, tenth, host_of_others) == "chunk size"
     assert largest(here, halved, host_of_others) == "threads"
-
-
-SAME = (1.055, 1.046, 1.134, 1.064, 1.050, 1.085, 1.051, 1.050, 1.068, 1.041)
-SAME += (1.052, 1.042, 1.078, 1.205, 1.028, 1.041, 1.075, 1.091, 1.065, 1.046)
-"""Seconds that repeats of one run really took, on a machine that did other things as well."""
-
-SLOWER = (1.269, 1.313, 1.270, 1.255, 1.257, 1.388, 1.281, 1.264, 1.258, 1.266)
-"""The same with a sleep that makes them a fifth slower."""
-
-
-def test_a_fifth_slower_is_found_in_what_was_really_measured() -> None:
-    same, slower = (with_metric("elapsed_time_seconds", *seconds) for seconds in (SAME, SLOWER))
-    drawn, draws = np.random.default_rng(1), 500
-    words = [
-        speed(*([side[place] for place in drawn.permutation(len(side))[:5]] for side in (same, slower))).word
-        for _ in range(draws)
-    ]
-    assert words.count("slower") >= 0.95 * draws
-
-
-@pytest.mark.parametrize("size", [2, 3, 4, 5])
-def test_repeats_that_were_really_measured_are_seldom_told_apart(size: int) -> None:
-    same, draws, drawn = with_metric("elapsed_time_seconds", *SAME), 1000, np.random.default_rng(size)
-    told = 0
-    for _ in range(draws):
-        order = drawn.permutation(len(same))
-        groups = [[same[place] for place in some] for some in (order[:size], order[size : 2 * size])]
-        told += speed(*groups).word != "cannot tell"
-    assert beta.ppf(0.95, told + 1, draws - told) <= 0.08

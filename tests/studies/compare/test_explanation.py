@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
-from math import prod
 
 import pytest
 from observing import BRANCHES, CLIENT_OF, TIME, branch, observation
 
 from roastcoffea.studies.compare.explanation import Explanation, explained
-from roastcoffea.studies.compare.factors import Factor, shapley
 from roastcoffea.studies.compare.observations import Observation, Work
 
 
@@ -18,19 +16,6 @@ def parts(explanation: Explanation) -> dict[str, tuple[float, float]]:
     """Thread seconds and wall seconds by cause."""
     assert explanation.absent is None
     return {part.cause: (part.thread_seconds, part.wall_seconds) for part in explanation.parts}
-
-
-def test_two_factors_share_the_difference_of_their_product() -> None:
-    shares = shapley([Factor("volume", 2.0, 3.0), Factor("cost", 5.0, 7.0)])
-    assert shares == pytest.approx([6.0, 5.0])  # (3 - 2) x (5 + 7) / 2, and (7 - 5) x (2 + 3) / 2
-
-
-def test_shares_sum_to_the_difference_of_any_product() -> None:
-    drawn = random.Random(1)
-    for number in (1, 2, 3, 4, 5):
-        factors = [Factor(str(place), drawn.uniform(0, 3), drawn.uniform(0, 3)) for place in range(number)]
-        difference = prod(factor.after for factor in factors) - prod(factor.before for factor in factors)
-        assert sum(shapley(factors)) == pytest.approx(difference)
 
 
 def test_equal_runs_differ_in_nothing() -> None:

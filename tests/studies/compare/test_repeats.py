@@ -155,3 +155,22 @@ def test_one_run_has_an_interval_over_its_chunks() -> None:
     assert rates is not None
     assert walls is not None
     assert rates * walls == pytest.approx(np.full(len(rates), 1.0))  # 1000 events, whatever they take
+
+
+def test_welch_of_groups_that_scatter_differently() -> None:
+    """Means of 2 and 6, variances 1 and 9, three each: 10/3 of variance, and 2.44 degrees of freedom."""
+    found = judged((1.0, 2.0, 3.0), (3.0, 6.0, 9.0), relative=False)
+    freedom = (10 / 3) ** 2 / ((1 / 3) ** 2 / 2 + 3**2 / 2)
+    reach = stats.t.ppf(0.975, freedom) * (10 / 3) ** 0.5
+    assert (found.low, found.high) == pytest.approx((4 - reach, 4 + reach))
+
+
+def test_a_group_without_scatter_is_no_error() -> None:
+    found = judged((2.0, 2.0, 2.0), (2.9, 3.0, 3.1), relative=False)
+    assert found.side == ABOVE
+    assert found.low == pytest.approx(1 - stats.t.ppf(0.975, 2) * 0.1 / 3**0.5)
+
+
+def test_the_median_of_equal_repeats_is_sure() -> None:
+    found = spread(with_metric("event_rate_core_khz", 3.0, 3.0, 3.0), "event_rate_core_khz")
+    assert (found.low, found.median, found.high) == (3.0, 3.0, 3.0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from roastcoffea.metrics.ledger import RESIDUAL
+from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.studies.compare import factors
 from roastcoffea.studies.compare.factors import Factor, Share, shares_of
 from roastcoffea.studies.compare.leaves import Pair, bytes_of, leaves_of, thread_seconds, wall_seconds

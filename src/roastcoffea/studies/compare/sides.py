@@ -13,6 +13,7 @@ from typing import Any, Final
 from roastcoffea.errors import ComparisonError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.records.run import FAILED
+from roastcoffea.report.summary import title_of
 from roastcoffea.storage.store import is_measurement, list_runs
 from roastcoffea.studies.compare.observations import Observation, observed
 from roastcoffea.studies.sources import measurement_of
@@ -55,7 +56,7 @@ def side_of(letter: str, given: Any, label: str | None = None, folder: Path | No
     left_out: list[str] = []
     for name, measurement in _measurements(given, folder):
         if measurement.outcome == FAILED:
-            left_out.append(f"{name} failed: {measurement.error}")
+            left_out.append(f"{name or title_of(measurement.run)} failed: {measurement.error}")
         else:
             runs.append(_usable(observed(measurement, name)))
     label = label or _label(given, runs) or letter

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from roastcoffea.metrics.ledger import RESIDUAL
+from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.studies.scaling.laws import Between, Law
 from roastcoffea.studies.scaling.points import Point

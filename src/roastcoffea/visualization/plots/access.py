@@ -126,6 +126,8 @@ def _known(chunks: pa.Table, column: str, otherwise: pa.ChunkedArray) -> pa.Tabl
 @plot("Bytes of branches", size=TALL)
 def plot_branch_bytes(ax: Axes, branches: pa.Table) -> None:
     """Draw what was read of each branch over all files, for the first time and again; the largest on top."""
+    if len(branches) == 0:
+        raise NotMeasuredError("no branch was read")
     sums = branches.group_by("branch").aggregate([(column, "sum", OF_ALL) for column in READ.values()])
     sized = sums.drop_null()
     if len(sized) == 0:

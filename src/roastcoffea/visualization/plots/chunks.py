@@ -113,6 +113,8 @@ def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
 @plot("Sections of the processor", size=TALL)
 def plot_sections(ax: Axes, section_totals: pa.Table) -> None:
     """Draw the wall time in each section, summed over chunks, and the CPU time within it."""
+    if len(section_totals) == 0:
+        raise NotMeasuredError("the processor names no section")
     sums = section_totals.group_by("name").aggregate([("wall_seconds", "sum"), ("cpu_seconds", "sum")])
     timed = sums.filter(sums["wall_seconds_sum"].is_valid())
     if len(timed) == 0:

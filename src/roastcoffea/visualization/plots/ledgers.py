@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from roastcoffea.metrics import ByteLedger, TimeLedger
-from roastcoffea.metrics.ledger import RESIDUAL, TOTAL, Certificate
+from roastcoffea.metrics.ledger import Certificate
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.units import BYTE, SECOND, Unit, three_digits
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import OF_BYTES, OF_TIME

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgba
 
-from roastcoffea.metrics.ledger import RESIDUAL
+from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import OF_TIME

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.replay import compiled
-from roastcoffea.replay.cluster import Cluster, Load, Merging, replayed, tree
+from roastcoffea.replay.cluster import Cluster, Load, Merging, replayed
 from roastcoffea.replay.inputs import Costs
 
 FREE = Costs(steal=0.0)
@@ -110,20 +109,6 @@ def test_a_worker_without_work_takes_what_another_has_not_begun() -> None:
     assert seconds(load, on(2)) == pytest.approx(10.0)
 
 
-@pytest.mark.parametrize(
-    ("chunks", "fan_in", "parents", "inputs"),
-    [
-        (1, 2, [-1], []),
-        (3, 0, [-1, -1, -1], []),
-        (3, 4, [3, 3, 3, -1], [3]),
-        (5, 2, [5, 5, 6, 6, 7, 8, 8, 9, 10, 10, -1], [2, 2, 1, 2, 1, 2]),
-    ],
-)
-def test_tree_of_merges(chunks: int, fan_in: int, parents: list[int], inputs: list[int]) -> None:
-    found = tree(chunks, fan_in)
-    assert [part.tolist() for part in found] == [parents, inputs]
-
-
 def test_merging_begins_when_all_inputs_are_there() -> None:
     merging = Merging(fan_in=2, cpu=0.5, wait=0.25, fetch=0.125)
     # both chunks end at 1; two results take 1 s of CPU and 0.5 s of waiting, after 0.125 s
@@ -149,18 +134,3 @@ def test_no_second_is_lost_or_won(serial: bool) -> None:
         assert found.seconds <= 1.3 * at_least + longest
     # CPU time alone, on one core a thread: nothing is shared
     assert replayed(load, on(6, threads=3, cores=18), FREE).stretch == pytest.approx(1.0)
-
-
-@pytest.mark.slow
-def test_compiled_it_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    load, cluster = random_load(2000), Cluster(threads=3, hosts=[(4, 5.0), (2, 2.0)], scheduler_here=True)
-    costs = Costs(gap=0.01, latency=0.02, scheduler=0.001, own=0.05, cold_cpu=2.0, cold_wait=1.0)
-    merging = Merging(fan_in=20, cpu=0.01, wait=0.01, fetch=0.02)
-
-    def run() -> list[float]:
-        found = [replayed(load, cluster, costs, merging, serial=serial) for serial in (False, True)]
-        return [number for one in found for number in (one.seconds, one.stretch, one.scheduler_use)]
-
-    plain = run()
-    monkeypatch.setattr(compiled, "MANY", 1)
-    assert run() == pytest.approx(plain, rel=1e-9)
