@@ -25,6 +25,7 @@ import psutil
 import pytest
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor
 from conftest import wait_until
+from local_work import record, slept, spun
 
 from roastcoffea.backends import local
 from roastcoffea.backends.local import LocalMetricsBackend, pool_size
@@ -52,20 +53,6 @@ def wait_for_a_sample() -> None:
     assert wait_until(lambda: SAMPLED.value >= before + 2, 60.0)
 
 
-def spun(seconds: float) -> set[str]:
-    """Use that much CPU on this thread; give the record of the chunk, and the process's CPU so far."""
-    start, end = time.time(), time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-    return record(start)
-
-
-def slept(seconds: float) -> set[str]:
-    start = time.time()
-    time.sleep(seconds)
-    return record(start)
-
-
 def allocated(megabytes: int) -> set[str]:
     wait_for_a_sample()
     start = time.time()
@@ -73,11 +60,6 @@ def allocated(megabytes: int) -> set[str]:
     wait_for_a_sample()
     del array
     return record(start)
-
-
-def record(start: float) -> set[str]:
-    row = {"worker": process_name(), "thread": threading.get_ident(), "start": start, "stop": time.time()}
-    return {json.dumps(row | {"cpu": time.process_time()})}
 
 
 @pytest.fixture
@@ -163,7 +145,7 @@ def cpu_of_children() -> float:
 @process_pools
 def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: LocalMetricsBackend, pool: Any) -> None:
     before = cpu_of_children()
-    chunks = measured(backend, FuturesExecutor(pool=pool, workers=2, status=False), spun, [0.2] * 4)
+    chunks = measured(backend, FuturesExecutor(pool=pool, workers=2, status=False, compression=None), spun, [0.2] * 4)
     used = cpu_of_children() - before
     workers = lifetimes(backend)
     told = cpu_of(chunks)
@@ -185,7 +167,7 @@ def test_a_pool_s_processes_are_workers_of_one_thread_with_or_without_chunks(
     backend: LocalMetricsBackend, pool: Any
 ) -> None:
     start = time.time()
-    chunks = measured(backend, FuturesExecutor(pool=pool, workers=3, status=False), slept, [0.6] * 2)
+    chunks = measured(backend, FuturesExecutor(pool=pool, workers=3, status=False, compression=None), slept, [0.6] * 2)
     workers = lifetimes(backend, start)
     begun = 2 if pool is spawn_pool else 3  # that pool begins processes as it needs them
     assert len(workers) == begun
