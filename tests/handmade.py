@@ -405,3 +405,9 @@ def hostile_run(names: list[str]) -> Run:
         reported={"core_efficiency": 0.5, names[0]: 1},
         reported_by=names[3],
     )
+
+
+def run_of_datasets(names: list[str]) -> Run:
+    """The run with a chunk of a dataset of each of these names, which failed with an error of that text."""
+    rows = [{**CHUNKS[-1], "id": number, "dataset": name, "error": name} for number, name in enumerate(names)]
+    return handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, rows))

@@ -10,6 +10,9 @@ import numpy as np
 from roastcoffea.report.page.packing import ESCAPE
 
 NAMES = ["<script>alert(1)</script>", "$$x$$", "a&b", '"><img src=x onerror=alert(1)>', r"\(y\)"]
+SPREADSHEET = ["=1+1", "+cmd|' /C calc'!A0", "-dy", "@SUM(A1)", "\tx", "\rx", "\nx", "'quoted"]
+SPREADSHEET += ['a "b", c', "../../x", "ä\\n"]
+"""Names that mean something to spreadsheets and file systems."""
 
 
 class Page(HTMLParser):

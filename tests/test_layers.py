@@ -181,7 +181,6 @@ def test_no_imports_go_round_in_a_circle() -> None:
     TopologicalSorter({module: all_imports(module) for module in MODULES}).prepare()
 
 
-@pytest.mark.xfail(strict=True, reason="some modules are still to be split")
 def test_modules_are_short() -> None:
     lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
     assert {module: number for module, number in lines.items() if number > MOST_LINES} == {}

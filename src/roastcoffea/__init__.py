@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
     from roastcoffea.recording.importers import measurement_from_report as measurement_from_report
     from roastcoffea.studies.branches.branch_study import branch_study as branch_study
-    from roastcoffea.studies.compare.comparison import compare as compare
+    from roastcoffea.studies.compare.compare import compare as compare
     from roastcoffea.studies.compare.scenarios import compare_scenarios as compare_scenarios
     from roastcoffea.studies.scaling.scaling import scaling as scaling
     from roastcoffea.studies.what_if.what_if import what_if as what_if
@@ -41,7 +41,7 @@ _MODULES: Final = {
     "RoastcoffeaError": "roastcoffea.errors",
     "TaskMonitor": "roastcoffea.monitor.task_monitor",
     "branch_study": "roastcoffea.studies.branches.branch_study",
-    "compare": "roastcoffea.studies.compare.comparison",
+    "compare": "roastcoffea.studies.compare.compare",
     "compare_scenarios": "roastcoffea.studies.compare.scenarios",
     "load": "roastcoffea.measurement",
     "load_measurement": "roastcoffea.compat.measurements",

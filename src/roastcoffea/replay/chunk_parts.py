@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,17 +17,37 @@ from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.replay.cluster import CROWDED, Load
 from roastcoffea.replay.inputs import Counts
 
-PARTS: Final = ("open_cpu", "open_wait", "read", "wait", "cpu", "overhead")
+
+class Parts(NamedTuple):
+    """Seconds of each chunk.
+
+    `open_cpu` and `open_wait` are opening the file and building its events, `read` is waiting for storage in process(),
+    `wait` other time without CPU, `cpu` all other CPU, `overhead` the rest of the task.
+    """
+
+    open_cpu: Numbers
+    open_wait: Numbers
+    read: Numbers
+    wait: Numbers
+    cpu: Numbers
+    overhead: Numbers
+
+    @property
+    def total(self) -> Numbers:
+        """What each chunk takes without want of cores."""
+        return np.asarray(np.sum(self, axis=0))
+
+    def each(self, change: Callable[[Numbers], Numbers]) -> Parts:
+        """All of them changed alike."""
+        return Parts(*map(change, self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunks:
     """Chunks in the order in which they began, with the seconds of their parts; what processes take to begin is gone.
 
-    `dataset` is a place in `datasets`, `file` a number of its own for each file. `open_cpu` and `open_wait` are opening
-    the file and building its events, `read` is waiting for storage in process(), `wait` other time without CPU, `cpu`
-    all other CPU, `overhead` the rest of the task. `factor` is what an expected chunk takes of what a straggler took,
-    and 1 for others.
+    `dataset` is a place in `datasets`, `file` a number of its own for each file. `factor` is what an expected chunk
+    takes of what a straggler took, and 1 for others.
     """
 
     datasets: tuple[str, ...]
@@ -35,43 +55,21 @@ class Chunks:
     file: Counts
     start: Counts
     stop: Counts
-    open_cpu: Numbers
-    open_wait: Numbers
-    read: Numbers
-    wait: Numbers
-    cpu: Numbers
-    overhead: Numbers
+    parts: Parts
     factor: Numbers
 
     def __len__(self) -> int:
-        return len(self.cpu)
+        return len(self.start)
 
     @property
     def events(self) -> Numbers:
         """Events of each chunk."""
         return (self.stop - self.start).astype(np.float64)
 
-    @property
-    def seconds(self) -> Numbers:
-        """What each chunk takes without want of cores."""
-        return np.asarray(np.sum(list(self.parts().values()), axis=0))
-
-    def parts(self) -> dict[str, Numbers]:
-        """Seconds of all chunks, by part."""
-        return {name: getattr(self, name) for name in PARTS}
-
-    def with_parts(self, parts: Mapping[str, Numbers]) -> Chunks:
-        """The same chunks with other seconds."""
-        fields: dict[str, Any] = dict(parts)
-        return replace(self, **fields)
-
-    def with_each_part(self, change: Callable[[Numbers], Numbers]) -> Chunks:
-        """The same chunks with all of their parts changed alike."""
-        return self.with_parts({name: change(seconds) for name, seconds in self.parts().items()})
-
     def load(self) -> Load:
         """What there is to do."""
-        return Load(before=self.open_cpu, wait=self.open_wait + self.read + self.wait, after=self.cpu + self.overhead)
+        open_cpu, open_wait, read, wait, cpu, overhead = self.parts
+        return Load(before=open_cpu, wait=open_wait + read + wait, after=cpu + overhead)
 
 
 def chunks_in_parts(chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Table | str) -> Chunks:
@@ -110,12 +108,14 @@ def chunks_in_parts(chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Tabl
         file=codes(chunks["file"]),
         start=np.asarray(chunks["entry_start"].to_numpy(), np.int64),
         stop=np.asarray(chunks["entry_stop"].to_numpy(), np.int64),
-        open_cpu=open_cpu * alone,
-        open_wait=open_wait,
-        read=read,
-        wait=waited - open_wait - read,
-        cpu=(cpu - open_cpu) * alone,
-        overhead=np.clip(task_seconds - wall, 0.0, None),
+        parts=Parts(
+            open_cpu=open_cpu * alone,
+            open_wait=open_wait,
+            read=read,
+            wait=waited - open_wait - read,
+            cpu=(cpu - open_cpu) * alone,
+            overhead=np.clip(task_seconds - wall, 0.0, None),
+        ),
         factor=_factors(chunks, stragglers),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -108,10 +108,11 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     seconds = _lasted(tasks, merges)
     tasks, chunks = _with_their_chunks(tasks, records.chunks)
     raw = chunks_in_parts(chunks, task_durations(tasks), records.stragglers)
-    first = first_tasks(tasks, raw.dataset, raw.events, raw.seconds)
-    warm = raw.with_each_part(first.warm)
+    parts = raw.parts
+    first = first_tasks(tasks, raw.dataset, raw.events, parts.total)
+    warm = replace(raw, parts=parts.each(first.warm))
     warm.factor[list(first.alike)] = 1.0
-    cpu, wait = raw.open_cpu + raw.cpu + raw.overhead, raw.open_wait + raw.read + raw.wait
+    cpu, wait = parts.open_cpu + parts.cpu + parts.overhead, parts.open_wait + parts.read + parts.wait
     return Stage(
         kind=task_records.PROCESSOR,
         seconds=seconds,

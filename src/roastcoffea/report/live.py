@@ -119,23 +119,23 @@ class Rates:
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        self._seen: deque[tuple[float, int, int | None]] = deque([(self.began, 0, 0)])
+        self._points: deque[tuple[float, int, int | None]] = deque([(self.began, 0, 0)])
 
     def add(self, moment: float, progress: Progress) -> None:
         """Take how far the run had come at a moment."""
-        self._seen.append((moment, progress.events, progress.bytes))
-        while len(self._seen) > 2 and self._seen[1][0] <= moment - SPAN:
-            self._seen.popleft()
+        self._points.append((moment, progress.events, progress.bytes))
+        while len(self._points) > 2 and self._points[1][0] <= moment - SPAN:
+            self._points.popleft()
 
     @property
     def elapsed(self) -> float:
         """Seconds since the beginning."""
-        return self._seen[-1][0] - self.began
+        return self._points[-1][0] - self.began
 
     def in_a_second(self, *, whole: bool = False) -> tuple[float, float | None]:
         """Events and bytes in a second, from the beginning where `whole`; None is not known."""
-        first, events_before, bytes_before = (self.began, 0, 0) if whole else self._seen[0]
-        last, events, size = self._seen[-1]
+        first, events_before, bytes_before = (self.began, 0, 0) if whole else self._points[0]
+        last, events, size = self._points[-1]
         seconds = max(last - first, 1e-9)
         return (events - events_before) / seconds, None if size is None else (size - (bytes_before or 0)) / seconds
 

@@ -24,12 +24,12 @@ def test_gaps_and_durations_that_are_long_or_negative_are_kept() -> None:
         workers=2,
     )
     packed = packed_tasks(stream, 0.0, 1000.0, np.array([7, 300, 2, 1]))
-    found = unpacked(packed.told, packed.content, 2)
+    found = unpacked(packed.facts, packed.content, 2)
     assert [task[:2] for task in found] == [(0, 0), (0, 2), (0, 1), (1, 3)]
     assert [task[4] for task in found] == [7, 2, 300, 1]
     order = [0, 2, 1, 3]
-    assert [task[2] for task in found] == pytest.approx(starts[order].tolist(), abs=packed.told["unit"])
-    assert [task[3] for task in found] == pytest.approx(stops[order].tolist(), abs=packed.told["unit"])
+    assert [task[2] for task in found] == pytest.approx(starts[order].tolist(), abs=packed.facts["unit"])
+    assert [task[3] for task in found] == pytest.approx(stops[order].tolist(), abs=packed.facts["unit"])
 
 
 def test_pixels_have_the_seconds_of_all_tasks() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.replay.chunk_parts import Chunks
+from roastcoffea.replay.chunk_parts import Chunks, Parts
 from roastcoffea.replay.cluster import Load, Merging
 from roastcoffea.replay.inputs import Costs
 from roastcoffea.studies.what_if.changes import AS_RECORDED, scenarios
@@ -17,12 +17,7 @@ CHUNKS = Chunks(
     file=np.array([0, 0, 1]),
     start=100 * ROWS,
     stop=100 * (ROWS + 1),
-    open_cpu=ONE,
-    open_wait=2 * ONE,
-    read=4 * ONE,
-    wait=8 * ONE,
-    cpu=16 * ONE,
-    overhead=32 * ONE,
+    parts=Parts(open_cpu=ONE, open_wait=2 * ONE, read=4 * ONE, wait=8 * ONE, cpu=16 * ONE, overhead=32 * ONE),
     factor=np.array([1.0, 0.5, 1.0]),
 )
 WHOLE = 63.0
@@ -39,7 +34,7 @@ WHOLE = 63.0
     ],
 )
 def test_what_a_change_makes_of_chunks(name: str, seconds: list[float]) -> None:
-    assert scenarios(4.0)[name].chunks(CHUNKS).seconds.tolist() == pytest.approx(seconds)
+    assert scenarios(4.0)[name].chunks(CHUNKS).parts.total.tolist() == pytest.approx(seconds)
 
 
 def test_what_changes_make_of_all_else() -> None:

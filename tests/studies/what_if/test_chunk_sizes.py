@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.replay.chunk_parts import Chunks
+from roastcoffea.replay.chunk_parts import Chunks, Parts
 from roastcoffea.studies.what_if.chunk_sizes import NoLaw, bracket, by_law, cut, law_of
 
 
@@ -19,12 +19,14 @@ def chunks(*events: int, fixed: float = 0.5, each: float = 0.01) -> Chunks:
         file=none.astype(np.int64),
         start=stop - events,
         stop=stop,
-        open_cpu=none + fixed,
-        open_wait=none,
-        read=none,
-        wait=none,
-        cpu=each * np.array(events, np.float64),
-        overhead=none,
+        parts=Parts(
+            open_cpu=none + fixed,
+            open_wait=none,
+            read=none,
+            wait=none,
+            cpu=each * np.array(events, np.float64),
+            overhead=none,
+        ),
         factor=none + 0.5,
     )
 
@@ -48,7 +50,7 @@ def test_the_law_of_chunks_that_vary() -> None:
     assert law["data"][4] == pytest.approx([0.0, 0.01], abs=1e-9)
     found = by_law(varied, law, 50)
     assert len(found) == 16
-    assert found.seconds.sum() == pytest.approx(16 * 0.5 + 8.0)
+    assert found.parts.total.sum() == pytest.approx(16 * 0.5 + 8.0)
     assert found.factor.tolist() == [1.0] * 16
 
 
@@ -63,8 +65,8 @@ def test_equal_chunks_have_a_bracket() -> None:
     assert "have about 100 events each" in law.reason
     found = bracket(equal, 200)
     # two chunks that take as long as each of four did, or that take twice the time but for opening
-    assert found.fixed.seconds.tolist() == pytest.approx([1.5, 1.5])
-    assert found.opening.seconds.tolist() == pytest.approx([2.5, 2.5])
+    assert found.fixed.parts.total.tolist() == pytest.approx([1.5, 1.5])
+    assert found.opening.parts.total.tolist() == pytest.approx([2.5, 2.5])
 
 
 def test_few_chunks_make_no_law() -> None:

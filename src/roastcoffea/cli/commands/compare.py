@@ -52,7 +52,7 @@ def command(
     from A: in %, else in the metric's unit.
     """
     try:
-        from roastcoffea.studies.compare.comparison import compare
+        from roastcoffea.studies.compare.compare import compare
 
         comparison = compare(*runs, fail_if=fail_if, confidence=confidence, folder=options.RUNS_FOLDER)
         try:

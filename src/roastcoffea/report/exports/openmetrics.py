@@ -87,9 +87,9 @@ def _families(run: Run, metrics: Metrics) -> Iterator[Iterable[str]]:
 
 def _identity(run: Run, metrics: Metrics) -> dict[str, str]:
     versions = {f"{package}_version": version for package, version in run.environment.versions.items()}
-    told = {"name": run.name, "outcome": run.outcome, "backend": run.backend, "bound": metrics.get("bound")}
+    facts = {"name": run.name, "outcome": run.outcome, "backend": run.backend, "bound": metrics.get("bound")}
     processors = ", ".join(dict.fromkeys(call.processor for call in run.calls))
-    return {name: text for name, text in {**told, "processor": processors, **versions}.items() if text}
+    return {name: text for name, text in {**facts, "processor": processors, **versions}.items() if text}
 
 
 def _ledgers(run: Run, metrics: Metrics) -> Iterator[Iterable[str]]:
@@ -106,7 +106,7 @@ def _datasets(run: Run, metrics: Metrics) -> Iterator[Iterable[str]]:
     names = dict.fromkeys(name for amounts in datasets.values() for name in amounts)
     for name in names:
         unit = BYTE if name.startswith("bytes_") else DATASET_UNITS.get(name)
-        amounts = [({"dataset": each}, told[name]) for each, told in datasets.items() if told.get(name) is not None]
+        amounts = [({"dataset": each}, found[name]) for each, found in datasets.items() if found.get(name) is not None]
         if unit is not None and amounts:
             yield _gauge(run, f"dataset_{name}", unit, f"{name} of a dataset.", amounts)
 

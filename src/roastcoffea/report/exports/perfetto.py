@@ -122,7 +122,7 @@ class Trace:
         self.origin = self._beginning()
 
     def _beginning(self) -> float:
-        """When the first thing that is told of began."""
+        """When the first thing in the trace began."""
         begun = [self._run.start]
         for table in (self._run.tasks, self._run.chunks, self._run.preprocessing, self._run.samples):
             name = "time" if table is self._run.samples else "start"
@@ -279,7 +279,7 @@ def _tracks_of(slices: Iterable[Slice]) -> list[list[Slice]]:
 
 
 def _placed(inner: list[Slice], low: int, high: int) -> list[Slice]:
-    """Slices moved to lie between these moments, one after another: another clock told when they were."""
+    """Slices moved to lie between these moments, one after another, as their moments come from another clock."""
     placed: list[Slice] = []
     for one in sorted(inner, key=lambda each: each.start):
         length = one.stop - one.start

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.metrics import CATALOGUE, Metrics
+from roastcoffea.metrics import CATALOGUE, Metric, Metrics
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.run import Run
 from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
@@ -84,18 +84,19 @@ def metrics_table(metrics: Metrics) -> pd.DataFrame:
     """Metrics that are numbers or words, and those that are missing, a row each."""
     import pandas as pd
 
-    rows = [_metric_row(metrics, name) for name in dict.fromkeys((*metrics, *metrics.missing))]
+    entries = {metric.name: metric for metric in CATALOGUE.metrics()}
+    rows = [_metric_row(metrics, name, entries.get(name)) for name in dict.fromkeys((*metrics, *metrics.missing))]
     frame = pd.DataFrame([row for row in rows if row is not None], columns=list(METRIC_COLUMNS))
     frame["value"] = frame["value"].astype("float64")
     frame.attrs["columns"] = dict(METRIC_COLUMNS)
     return frame
 
 
-def _metric_row(metrics: Metrics, name: str) -> dict[str, Any] | None:
+def _metric_row(metrics: Metrics, name: str, entry: Metric | None) -> dict[str, Any] | None:
     """Row of a metric; None for a structure, which tables hold."""
-    entry = next((metric for metric in CATALOGUE.metrics() if metric.name == name), None)
-    told = {} if entry is None else {"unit": str(entry.unit), "group": entry.group, "meaning": entry.meaning}
-    row = {"name": name, "source": None if entry is None else entry.source} | told
+    row: dict[str, Any] = {"name": name, "source": None}
+    if entry is not None:
+        row |= {"source": entry.source, "unit": str(entry.unit), "group": entry.group, "meaning": entry.meaning}
     if name not in metrics:
         return row | {"missing": metrics.missing[name]}
     if entry is not None and entry.group == RAW:

@@ -53,7 +53,7 @@ MILLISECONDS: Final = 1e3
 CLOSEST: Final = 1e-4
 """Share of the run that a window shows at least."""
 
-UNTOLD: Final = "not recorded"
+NOT_RECORDED: Final = "not recorded"
 NOTHING: Final = "nothing"
 BORDER: Final = 84
 """Pixels beside a chart; charts.js has it as well."""
@@ -62,7 +62,6 @@ PIXELS: Final = (
     "Of {tasks} tasks this page has the sums in pixels: a failure wins its pixel, else what took the most time in it. "
     "`roastcoffea report --every-task` makes one that has each task."
 )
-RATES, CLASSES, STREAM = "rates", "classes", "stream"
 CONTROLS: Final = "controls"
 """The picture with which people move the window of time."""
 
@@ -77,12 +76,12 @@ class Charts(NamedTuple):
 
 
 class _Chart(NamedTuple):
-    """A figure, what is shown without scripts, the legend, what scripts are told, and data that they unpack."""
+    """A figure, what is shown without scripts, the legend, facts for scripts, and data that they unpack."""
 
     figure: Any
     still: Markup
     legend: Mapping[str, str]
-    told: Mapping[str, Any]
+    facts: Mapping[str, Any]
     packed: bytes | None = None
     note: str = ""
 
@@ -99,20 +98,6 @@ class _Context(NamedTuple):
     every_task: bool
 
 
-TITLES: Final = {
-    RATES: "Data rate and workers",
-    CLASSES: "Threads by class",
-    STREAM: "Task stream",
-}
-MEANINGS: Final = {
-    RATES: "Bytes requested from storage for chunks and preprocessing, those of each attempt spread over its own time; "
-    "dashed: workers.",
-    CLASSES: "How many threads were in which class of the time ledger: means over bins, whose areas are its sums. "
-    "The line is the threads that there were.",
-    STREAM: "What each worker thread did. A chunk's task has the colour of the class that took the most of it.",
-}
-
-
 def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
     """Charts of what was measured, with the reason in place of one that was not."""
     made = _made(inputs, every_task)
@@ -122,7 +107,7 @@ def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
         return Charts(sheets, {}, [], [])
     pictures = {name: rendered("chart.html", name=name, chart=chart) for name, chart in drawn.items()}
     packed = [packed_block(f"packed-{name}", chart.packed) for name, chart in drawn.items() if chart.packed is not None]
-    blocks = [data_block("charts", _told(inputs, drawn)), *packed]
+    blocks = [data_block("charts", _content(inputs, drawn)), *packed]
     pictures[CONTROLS] = rendered("controls.html")
     return Charts(sheets, pictures, blocks, [bokeh_program(), asset("charts.js")])
 
@@ -130,8 +115,9 @@ def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
 def _sheet(name: str, chart: _Chart | str) -> Sheet:
     """Title, meaning and picture of a chart; the reason where there is none."""
     if isinstance(chart, str):
-        return not_measured(chart, TITLES[name])
-    return Sheet(title=TITLES[name], lead=[f"{MEANINGS[name]} {chart.note}".strip()], pictures=[Picture(name)])
+        return not_measured(chart, KINDS[name].title)
+    title, meaning, _ = KINDS[name]
+    return Sheet(title=title, lead=[f"{meaning} {chart.note}".strip()], pictures=[Picture(name)])
 
 
 @cache
@@ -150,7 +136,7 @@ def _made(inputs: Evaluator, every_task: bool) -> dict[str, _Chart | str]:
         start=0, end=length, bounds=(-0.02 * length, 1.02 * length), min_interval=CLOSEST * length, name="window"
     )
     context = _Context(inputs, start, stop, window, every_task)
-    return {name: _or_reason(make, context) for name, make in MAKERS.items()}
+    return {name: _or_reason(kind.make, context) for name, kind in KINDS.items()}
 
 
 def _or_reason(make: Callable[[_Context], _Chart], context: _Context) -> _Chart | str:
@@ -162,8 +148,8 @@ def _or_reason(make: Callable[[_Context], _Chart], context: _Context) -> _Chart 
         return str(reason)
 
 
-def _told(inputs: Evaluator, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
-    """What the script is told: the figures as Bokeh has them, where they stand, and what they hold."""
+def _content(inputs: Evaluator, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
+    """What the script draws: the figures as Bokeh has them, where they stand, and what they hold."""
     document = Document()
     with document.models.freeze():  # each root that is added alone looks through all models
         for chart in drawn.values():
@@ -172,7 +158,7 @@ def _told(inputs: Evaluator, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
         "doc": document.to_json(deferred=False),
         "roots": {chart.figure.id: f"plot-{name}" for name, chart in drawn.items()},
         "start": inputs.value("start"),
-        **{name: dict(chart.told) for name, chart in drawn.items()},
+        **{name: dict(chart.facts) for name, chart in drawn.items()},
     }
 
 
@@ -184,7 +170,7 @@ def _rates(context: _Context) -> _Chart:
     edges, rates = data_rates(requests, context.start, RATE_BINS)
     scale = bytes_scale(float(rates.max()), "bit/s")
     x, amounts = _since(context, edges), rates * scale.factor
-    plot = _figure(RATES, context, scale.unit, (0, 1.05 * max(float(amounts.max()), 1e-9)), 210)
+    plot = _figure("rates", context, scale.unit, (0, 1.05 * max(float(amounts.max()), 1e-9)), 210)
     source = ColumnDataSource({"x": x, "rate": np.append(amounts, amounts[-1:])})
     plot.varea_step(x="x", y1=0, y2="rate", source=source, step_mode="after", fill_color=BLUE, fill_alpha=0.45)
     plot.step(x="x", y="rate", source=source, mode="after", line_color=BLUE)
@@ -219,14 +205,14 @@ def _classes(context: _Context) -> _Chart:
     if not threads:
         raise NotMeasuredError("there were no threads")
     offered = lines[TOTAL].to_numpy()
-    plot = _figure(CLASSES, context, "threads", (0, 1.05 * max(float(offered.max()), 1.0)), 300)
+    plot = _figure("classes", context, "threads", (0, 1.05 * max(float(offered.max()), 1.0)), 300)
     source = ColumnDataSource({"x": _since(context, edges), **_stack(threads, offered)})
     for below, name in zip((NOTHING, *threads), threads, strict=False):
         plot.varea_step(x="x", y1=below, y2=name, source=source, step_mode="after", fill_color=OF_TIME[name])
     plot.step(x="x", y=TOTAL, source=source, mode="after", line_width=1.5)
     legend = {name: OF_TIME[name] for name in threads}
-    told = {"names": list(threads), "colours": list(legend.values())}
-    return _Chart(plot, classes_picture(edges, threads, context.stop - context.start), legend, told)
+    facts = {"names": list(threads), "colours": list(legend.values())}
+    return _Chart(plot, classes_picture(edges, threads, context.stop - context.start), legend, facts)
 
 
 def _stack(threads: Mapping[str, Numbers], offered: Numbers) -> dict[str, Numbers]:
@@ -240,18 +226,18 @@ def _stream(context: _Context) -> _Chart:
     stream = stream_of(*context.inputs.value("attempts"))
     legend = {_named(SHOWN[kind]): OF_TIME[SHOWN[kind]] for kind in np.unique(stream.kind)}
     single = context.every_task or len(stream.start) <= MOST_TASKS
-    told, packed = _tasks(stream, context) if single else packed_pixels(stream, context.start, context.stop)
-    told["classes"] = [[_named(name), OF_TIME[name]] for name in SHOWN]
-    told["workers"] = [[worker, len(list(lanes))] for worker, lanes in groupby(stream.lanes)]
+    facts, packed = _tasks(stream, context) if single else packed_pixels(stream, context.start, context.stop)
+    facts["classes"] = [[_named(name), OF_TIME[name]] for name in SHOWN]
+    facts["workers"] = [[worker, len(list(lanes))] for worker, lanes in groupby(stream.lanes)]
     note = "" if single else PIXELS.format(tasks=number(len(stream.start)))
     still = stream_picture(stream, context.start, context.stop)
-    return _Chart(_stream_figure(context, len(stream.lanes)), still, legend, told, packed, note)
+    return _Chart(_stream_figure(context, len(stream.lanes)), still, legend, facts, packed, note)
 
 
 def _stream_figure(context: _Context, lanes: int) -> Any:
     """Figure that a script fills: with a picture, or with bars where they are few enough to be seen."""
     height = int(np.clip(26 * lanes + 90, 180, 460))
-    plot = _figure(STREAM, context, f"{number(lanes)} threads", (lanes - 0.5, -0.5), height)
+    plot = _figure("stream", context, f"{number(lanes)} threads", (lanes - 0.5, -0.5), height)
     plot.ygrid.visible = False
     plot.yaxis.ticker = FixedTicker(ticks=[])
     place = ("x", "y", "dw", "dh")
@@ -264,32 +250,58 @@ def _stream_figure(context: _Context, lanes: int) -> Any:
 
 
 def _tasks(stream: Stream, context: _Context) -> tuple[dict[str, Any], bytes]:
-    groups, told = _groups(stream, context.inputs, [["dataset", "file"], ["dataset"], []])
+    groups, names = _groups(stream, context.inputs, [["dataset", "file"], ["dataset"], []])
     packed = packed_tasks(stream, context.start, context.stop, groups)
-    return packed.told | {"groups": told}, packed.content
+    return packed.facts | {"groups": names}, packed.content
 
 
 def _groups(stream: Stream, inputs: Evaluator, choices: Iterable[list[str]]) -> tuple[Integers, list[list[Any]]]:
-    """What is told of each task, as much of it as there is room for: its prefix, and these columns of its chunk."""
+    """What is known of each task, as much of it as there is room for: its prefix, and these columns of its chunk."""
     tasks, chunks = inputs.value("attempts")
     for columns in choices:
         entries = [(tasks, stream.task, ["prefix"]), (chunks, stream.chunk, columns)]
-        groups, told = groups_of(entries, len(stream.start))
-        if len(told) < MOST_GROUPS and (len(columns) < 2 or len(stream.start) <= MOST_TASKS):
+        groups, found = groups_of(entries, len(stream.start))
+        if len(found) < MOST_GROUPS and (len(columns) < 2 or len(stream.start) <= MOST_TASKS):
             break
-    return groups, told
+    return groups, found
 
 
 def _named(name: str) -> str:
-    return UNTOLD if name == RESIDUAL else name
+    return NOT_RECORDED if name == RESIDUAL else name
 
 
-MAKERS: Final[Mapping[str, Callable[[_Context], _Chart]]] = {RATES: _rates, CLASSES: _classes, STREAM: _stream}
+class _Kind(NamedTuple):
+    """A chart of a page: its title, what it means, and what makes it."""
+
+    title: str
+    meaning: str
+    make: Callable[[_Context], _Chart]
+
+
+KINDS: Final[Mapping[str, _Kind]] = {
+    "rates": _Kind(
+        "Data rate and workers",
+        "Bytes requested from storage for chunks and preprocessing, those of each attempt spread over its own time; "
+        "dashed: workers.",
+        _rates,
+    ),
+    "classes": _Kind(
+        "Threads by class",
+        "How many threads were in which class of the time ledger: means over bins, whose areas are its sums. "
+        "The line is the threads that there were.",
+        _classes,
+    ),
+    "stream": _Kind(
+        "Task stream",
+        "What each worker thread did. A chunk's task has the colour of the class that took the most of it.",
+        _stream,
+    ),
+}
 
 
 def _figure(name: str, context: _Context, label: str, heights: tuple[float, float], pixels: int) -> Any:
     """Figure over time, as wide as the page."""
-    dimensions: Literal["width", "both"] = "both" if name == STREAM else "width"
+    dimensions: Literal["width", "both"] = "both" if name == "stream" else "width"
     drag = PanTool(dimensions="width")
     plot = figure(
         name=name,
@@ -310,7 +322,7 @@ def _figure(name: str, context: _Context, label: str, heights: tuple[float, floa
     )
     plot.toolbar.logo = None
     plot.xaxis.formatter = _formatter(context.stop - context.start)
-    plot.yaxis.ticker = BasicTicker(min_interval=1.0 if name == CLASSES else 0.0)
+    plot.yaxis.ticker = BasicTicker(min_interval=1.0 if name == "classes" else 0.0)
     for axis in plot.axis:
         _dress(axis)
     return plot

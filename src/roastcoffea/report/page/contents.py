@@ -91,7 +91,7 @@ def _verdict(measured: Measured) -> Iterator[Sheet]:
 def _ledgers(measured: Measured) -> Iterator[Sheet]:
     """Both ledgers beside each other; the reason where there is none."""
     metrics = measured.metrics
-    time, *_ = *own_sheets(metrics, "time_ledger"), _missing(metrics, "time_ledger")
+    (time,) = own_sheets(metrics, "time_ledger") or [_missing(metrics, "time_ledger")]
     requested, *advice = own_sheets(metrics, "byte_ledger") or [_missing(metrics, "byte_ledger")]
     time = replace(time, title="worker threads x time")
     yield Sheet(beside=True, parts=[time, replace(requested, title="bytes requested from storage", parts=advice)])
@@ -200,7 +200,7 @@ def _that_occurred(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _missing(metrics: Metrics, name: str) -> Sheet:
-    return not_measured(metrics.missing.get(name, "nobody told"))
+    return not_measured(metrics.missing[name])
 
 
 SECTIONS: Final[Mapping[str, Parts]] = {

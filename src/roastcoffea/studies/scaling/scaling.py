@@ -16,12 +16,11 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.recorded import ABSENT_THREADS
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Sheet
-from roastcoffea.studies.scaling.laws import SAME, Law, laws_of
+from roastcoffea.report.sheets import Amount, Cell, Column, Sheet
+from roastcoffea.studies.scaling.laws import SAME, Between, Law, laws_of
 from roastcoffea.studies.scaling.points import THREADS, WORKERS, Point, Scaled, point_of, resampled_rates, scaled
-from roastcoffea.studies.scaling.scaling_sheets import Loss, sheets_of
 from roastcoffea.studies.sources import Source, measurement_of, name_of
-from roastcoffea.units import FRACTION, number
+from roastcoffea.units import COUNT, FRACTION, SECOND, number, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,6 +37,25 @@ MIXED: Final = "mixed"
 
 DIGITS: Final = 6
 """To which threads of a worker are compared: as a mean over time they are no whole number to the last bit."""
+
+MOST_LOSSES: Final = 6
+SMALL_LOSS: Final = 0.01
+SMALLEST_REST: Final = 0.0005
+OTHERS: Final = "others"
+"""The rest, with all that an event takes less: with it the shares make up 100 %."""
+WITHOUT_END: Final = "no end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """A class of the time ledger: thread seconds that an event takes more with most workers than with fewest.
+
+    `share` is its part of all that is lost; classes that take less have a negative one.
+    """
+
+    name: str
+    seconds: float
+    share: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +76,46 @@ class Scaling(Presented):
     doubts: list[str]
 
     def sheets(self) -> list[Sheet]:
-        """Points, laws, losses and doubts."""
-        title = f"{self.kind} scaling; 95 % intervals from {self.basis}"
-        return sheets_of(title, self.unit, self.points, self.laws, self.missing, self.losses, self.doubts)
+        """What more workers gave, what that follows, and what eats the loss."""
+        fewest, most = (number(point.workers) for point in (self.points[0], self.points[-1]))
+        columns = [Column(name=self.unit), Column(name="runs", unit=COUNT), Column(name="wall", unit=SECOND)]
+        columns += [Column(name=name, unit=COUNT) for name in ("events/s", "speed-up", "efficiency")]
+        laws = [f"{name}: {self._of_law(law)}" for name, law in self.laws.items()]
+        reasons = [f"{name}: none, {reason}." for name, reason in self.missing.items()]
+        return [
+            Sheet(
+                title=f"{self.kind} scaling; 95 % intervals from {self.basis}",
+                columns=columns,
+                rows=[_row(point) for point in self.points],
+            ),
+            Sheet(title="laws", notes=[*laws, *reasons]),
+            self._losses(f"what an event takes more on {most} {self.unit} than on {fewest}"),
+        ]
+
+    def _of_law(self, law: Law) -> str:
+        """What a law says, in a sentence."""
+        largest = self.points[-1].workers
+        parts = [f"{_between(law.contention)} of the work goes one after the other"]
+        if law.coherency.value > 0:
+            parts.append(f"coherency {_between(law.coherency)}")
+        parts.append(f"points lie within {FRACTION.text(law.deviation)}")
+        parts.append(f"another of the {self.unit} is worth it up to {_workers(law.worth)}")
+        if (law.worth_low, law.worth_high) != (law.worth, law.worth):
+            parts[-1] += f" [{_workers(law.worth_low)}, {_workers(law.worth_high)}]"
+        if law.worth is None or law.worth > largest:
+            parts[-1] += f" (beyond the {number(largest)} that were tried)"
+        if law.peak is not None:
+            parts.append(f"more than {number(round(law.peak))} slow it down")
+        return f"{'; '.join(parts)}."
+
+    def _losses(self, title: str) -> Sheet:
+        """Classes of thread time that grew."""
+        doubts = [f"Note that {doubt}." for doubt in self.doubts]
+        if sum(loss.seconds for loss in self.losses) <= 0:
+            return Sheet(title=title, notes=["Nothing is lost.", *doubts])
+        columns = [Column(name="thread time"), Column(name="for each event", unit=SECOND)]
+        columns.append(Column(name="share of the loss", unit=FRACTION))
+        return Sheet(title=title, columns=columns, rows=list(_loss_rows(self.losses)), notes=doubts)
 
     def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
         """Draw speed-up with its laws, and thread time by class; write it to a file where one is named."""
@@ -71,6 +126,31 @@ class Scaling(Presented):
     def as_dict(self) -> dict[str, Any]:
         """All of it in plain types."""
         return asdict(self)
+
+
+def _row(point: Point) -> list[Cell]:
+    between = (Amount(each.value, text=_between(each)) for each in (point.rate, point.speedup, point.efficiency))
+    return [number(point.workers), point.runs, point.seconds, *between]
+
+
+def _between(found: Between) -> str:
+    text = number(three_digits(found.value))
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} [{number(three_digits(found.low))}, {number(three_digits(found.high))}]"
+
+
+def _workers(worth: int | None) -> str:
+    return WITHOUT_END if worth is None else number(worth)
+
+
+def _loss_rows(losses: Sequence[Loss]) -> Iterator[tuple[str, float, float]]:
+    shown = [loss for loss in losses[:MOST_LOSSES] if loss.share >= SMALL_LOSS]
+    yield from ((loss.name, loss.seconds, loss.share) for loss in shown)
+    others = [loss for loss in losses if loss not in shown]
+    share = sum(loss.share for loss in others)
+    if abs(share) >= SMALLEST_REST:
+        yield OTHERS, sum(loss.seconds for loss in others), share
 
 
 def scaling(runs: Sequence[Source]) -> Scaling:

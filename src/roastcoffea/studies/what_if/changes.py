@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.replay.chunk_parts import Chunks
 from roastcoffea.replay.cluster import Load, Merging
 from roastcoffea.replay.inputs import Costs
@@ -34,16 +35,22 @@ def _without_rereads(chunks: Chunks) -> Chunks:
     """Only the first chunk of a file opens it and builds its tree."""
     _, first = np.unique(np.column_stack([chunks.dataset, chunks.file]), axis=0, return_index=True)
     keeps = np.isin(np.arange(len(chunks)), first)
-    return replace(chunks, open_cpu=chunks.open_cpu * keeps, open_wait=chunks.open_wait * keeps)
+    parts = chunks.parts
+    return _with(chunks, open_cpu=parts.open_cpu * keeps, open_wait=parts.open_wait * keeps)
+
+
+def _with(chunks: Chunks, **parts: Numbers) -> Chunks:
+    return replace(chunks, parts=chunks.parts._replace(**parts))
 
 
 def _without_stragglers(chunks: Chunks) -> Chunks:
     """Stragglers take what is expected of their events and bytes."""
-    return replace(chunks.with_each_part(lambda seconds: seconds * chunks.factor), overhead=chunks.overhead)
+    expected = chunks.parts.each(lambda seconds: seconds * chunks.factor)
+    return replace(chunks, parts=expected._replace(overhead=chunks.parts.overhead))
 
 
 def _faster_storage(factor: float, chunks: Chunks) -> Chunks:
-    return replace(chunks, open_wait=chunks.open_wait / factor, read=chunks.read / factor)
+    return _with(chunks, open_wait=chunks.parts.open_wait / factor, read=chunks.parts.read / factor)
 
 
 def _faster_opening(factor: float, load: Load) -> Load:
@@ -52,7 +59,7 @@ def _faster_opening(factor: float, load: Load) -> Load:
 
 
 def _without_overhead(chunks: Chunks) -> Chunks:
-    return replace(chunks, overhead=np.zeros(len(chunks)))
+    return _with(chunks, overhead=np.zeros(len(chunks)))
 
 
 def _free(costs: Costs) -> Costs:

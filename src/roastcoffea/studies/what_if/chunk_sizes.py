@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.chunk_parts import PARTS, Chunks
+from roastcoffea.replay.chunk_parts import Chunks, Parts
 from roastcoffea.replay.inputs import Counts
 from roastcoffea.units import number
 
@@ -61,14 +62,8 @@ def law_of(runs: Sequence[Chunks]) -> ChunkLaw | NoLaw:
         if reason is not None:
             return NoLaw(reason)
         traits = np.column_stack([np.ones(len(events)), events])
-        laws[name] = np.array(
-            [
-                nnls(traits, np.concatenate([getattr(chunks, part)[rows] for chunks, rows in _of_dataset(runs, name)]))[
-                    0
-                ]
-                for part in PARTS
-            ]
-        )
+        parts = zip(*(chunks.parts.each(itemgetter(rows)) for chunks, rows in _of_dataset(runs, name)), strict=True)
+        laws[name] = np.array([nnls(traits, np.concatenate(seconds))[0] for seconds in parts])
     return laws
 
 
@@ -99,13 +94,13 @@ def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
     events, dataset = (pieces.stop - pieces.start).astype(np.float64), chunks.dataset[pieces.row]
     seconds = laws[dataset, :, 0] + laws[dataset, :, 1] * events[:, None]
     seconds *= _scatter(chunks, laws, events)[:, None]
-    return _cut_chunks(chunks, pieces, dict(zip(PARTS, seconds.T, strict=True)))
+    return _cut_chunks(chunks, pieces, Parts(*seconds.T))
 
 
 def _scatter(chunks: Chunks, laws: Numbers, events: Numbers) -> Numbers:
     """Factors about 1: larger chunks scatter less, as what differs within them averages out."""
     expected = (laws[chunks.dataset, :, 0] + laws[chunks.dataset, :, 1] * chunks.events[:, None]).sum(axis=1)
-    found = chunks.seconds
+    found = chunks.parts.total
     ratio = np.divide(found, expected, out=np.ones(len(found)), where=expected > 0)
     ratio = np.random.default_rng(0).permutation(ratio / ratio.mean())[np.arange(len(events)) % len(ratio)]
     factor = np.maximum(1 + (ratio - 1) * np.sqrt(chunks.events.mean() / events.mean()), LEAST_FACTOR)
@@ -116,8 +111,8 @@ def bracket(chunks: Chunks, size: int) -> Bracket:
     """Chunks of another size where it is not known what of a chunk is fixed."""
     pieces = cut(chunks, size)
     share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
-    fixed = {part: seconds[pieces.row] for part, seconds in chunks.parts().items()}
-    opening = {part: seconds if part.startswith("open") else seconds * share for part, seconds in fixed.items()}
+    fixed = chunks.parts.each(itemgetter(pieces.row))
+    opening = fixed.each(lambda seconds: seconds * share)._replace(open_cpu=fixed.open_cpu, open_wait=fixed.open_wait)
     return Bracket(_cut_chunks(chunks, pieces, fixed), _cut_chunks(chunks, pieces, opening))
 
 
@@ -138,9 +133,10 @@ def cut(chunks: Chunks, size: int) -> Pieces:
     return Pieces(*(column[pieces.stop > pieces.start] for column in pieces))
 
 
-def _cut_chunks(chunks: Chunks, pieces: Pieces, parts: Mapping[str, Numbers]) -> Chunks:
+def _cut_chunks(chunks: Chunks, pieces: Pieces, parts: Parts) -> Chunks:
     return replace(
-        chunks.with_parts(parts),
+        chunks,
+        parts=parts,
         dataset=chunks.dataset[pieces.row],
         file=chunks.file[pieces.row],
         start=pieces.start,
