@@ -20,6 +20,18 @@ REAL_FILES = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run all tests in two processes; single files, and what is debugged, in one.
+
+    This is no option in pyproject.toml, as `-p no:xdist` could not be given there.
+    """
+    options = config.option
+    whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not hasattr(config, "workerinput")
+    if whole and getattr(options, "numprocesses", 0) is None and not options.usepdb:
+        options.numprocesses, options.dist = 2, "loadfile"
+
+
 @pytest.fixture(scope="session")
 def real_files() -> dict[str, dict[str, dict[str, str]]]:
     folder = os.environ.get("ROASTCOFFEA_TEST_DATA")
