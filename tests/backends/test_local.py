@@ -68,13 +68,13 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalMetricsBackend]:
     monkeypatch.setattr(local, "SHARE", 1.0)
     threads, files = set(threading.enumerate()), open_files()
     backend = LocalMetricsBackend()
-    look = backend._look
+    look = ProcessTree.look
 
-    def counted(*, sample: bool) -> None:
-        look(sample=sample)
+    def counted(tree: ProcessTree, *, sample: bool) -> None:
+        look(tree, sample=sample)
         SAMPLED.value += sample
 
-    monkeypatch.setattr(backend, "_look", counted)
+    monkeypatch.setattr(ProcessTree, "look", counted)
     yield backend
     backend.close()
     assert not [thread for thread in set(threading.enumerate()) - threads if "roastcoffea" in thread.name]
@@ -155,7 +155,9 @@ def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: Lo
     if pool is fork_pool:  # the others take long to end, with all that they imported
         assert {worker: row["cpu_seconds"] for worker, row in workers.items()} == pytest.approx(told, rel=0.05, abs=0.2)
     of_workers = sum(row["cpu_seconds"] for row in workers.values())
-    of_trackers = sum(process.cpu_seconds for process in backend._tree.family() if process.is_tracker and process.ended)
+    of_trackers = sum(
+        process.cpu_seconds for process in backend.processes.family() if process.is_tracker and process.ended
+    )
     assert of_workers + of_trackers == pytest.approx(used, rel=0.02, abs=0.1)
     assert backend.notes() == []
 
@@ -187,7 +189,7 @@ def test_processes_that_only_merge_are_no_workers(backend: LocalMetricsBackend) 
     workers = lifetimes(backend)
     assert len(workers) == 2
     assert set(workers) >= {chunk["worker"] for chunk in chunks}
-    children = [process for process in backend._tree.family() if process.parent == os.getpid()]
+    children = [process for process in backend.processes.family() if process.parent == os.getpid()]
     pools = [process for process in children if process.pid not in before and not process.is_tracker]
     assert len(pools) == 4
 
@@ -422,11 +424,11 @@ def test_samples_are_bounded_and_keep_the_highest_memory(
     monkeypatch.setattr(local, "MOST_SAMPLES", 50)
     backend.open(0.01)
     chunk = json.loads(allocated(300).pop())
-    assert wait_until(lambda: backend._merged > 50, 60.0)
+    assert wait_until(lambda: any(int(note.split()[0]) > 50 for note in backend.notes()), 60.0)
     backend.close()
     tell(backend, [chunk])
     samples = backend.samples().to_pylist()
-    assert sum(len(process.samples) for process in backend._tree.seen) <= 50 + len(backend._tree.seen)
+    assert sum(len(process.samples) for process in backend.processes.seen) <= 50 + len(backend.processes.seen)
     assert max(sample["memory"] for sample in samples) - psutil.Process().memory_info().rss > 250 * MB
     assert "samples of processes were merged" in backend.notes()[0]
     assert [s["time"] for s in samples] == sorted({s["time"] for s in samples})
