@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser, installed_browser
 from coffea.nanoevents import NanoAODSchema
 from distributed import Client, LocalCluster
 
@@ -46,6 +47,15 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     from roastcoffea.cli.sample import write_sample
 
     return write_sample(tmp_path_factory.mktemp("sample"), files=2, events=4000, baskets=4)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = installed_browser()
+    if program is None:
+        pytest.skip("there is no Chromium to look at pages with")
+    with Browser(tmp_path_factory.mktemp("browser"), program) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

@@ -107,8 +107,7 @@ class MetricsCollector(CollectorOf012):
 
     def __enter__(self) -> Self:
         if self._entered:
-            text = "this MetricsCollector has been used already; make a new one for each run"
-            raise RoastcoffeaError(text)
+            raise RoastcoffeaError("this MetricsCollector has been used already; make a new one for each run")
         self._entered = True
         try:
             self._open()
@@ -364,8 +363,7 @@ class MetricsCollector(CollectorOf012):
         """
         for name, value in (("report", report), ("custom_metrics", custom_metrics)):
             if value is not None and not isinstance(value, Mapping):
-                text = f"set_coffea_report: {name} must be a mapping, not {type(value).__name__}"
-                raise TypeError(text)
+                raise TypeError(f"set_coffea_report: {name} must be a mapping, not {type(value).__name__}")
         report, custom_metrics = redacted_values(copy.deepcopy((report, custom_metrics)))
         self._report, self._custom = report, custom_metrics
         if self._measurement is not None:
@@ -395,6 +393,5 @@ class MetricsCollector(CollectorOf012):
 def _checked_interval(interval: float) -> float:
     number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
     if not (number and math.isfinite(interval) and interval > 0):
-        text = f"worker_tracking_interval must be a positive number of seconds, not {interval!r}"
-        raise ValueError(text)
+        raise ValueError(f"worker_tracking_interval must be a positive number of seconds, not {interval!r}")
     return float(interval)

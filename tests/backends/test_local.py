@@ -25,6 +25,7 @@ import psutil
 import pytest
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor
 from conftest import wait_until
+from local_work import record, slept, spun
 
 from roastcoffea.backends import local
 from roastcoffea.backends.local import LocalMetricsBackend, pool_size
@@ -52,20 +53,6 @@ def wait_for_a_sample() -> None:
     assert wait_until(lambda: SAMPLED.value >= before + 2, 60.0)
 
 
-def spun(seconds: float) -> set[str]:
-    """Use that much CPU on this thread; give the record of the chunk, and the process's CPU so far."""
-    start, end = time.time(), time.thread_time() + seconds
-    while time.thread_time() < end:
-        pass
-    return record(start)
-
-
-def slept(seconds: float) -> set[str]:
-    start = time.time()
-    time.sleep(seconds)
-    return record(start)
-
-
 def allocated(megabytes: int) -> set[str]:
     wait_for_a_sample()
     start = time.time()
@@ -75,24 +62,19 @@ def allocated(megabytes: int) -> set[str]:
     return record(start)
 
 
-def record(start: float) -> set[str]:
-    row = {"worker": process_name(), "thread": threading.get_ident(), "start": start, "stop": time.time()}
-    return {json.dumps(row | {"cpu": time.process_time()})}
-
-
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalMetricsBackend]:
     """A backend that looks as often as it should, however long a look takes here; each one is counted."""
     monkeypatch.setattr(local, "SHARE", 1.0)
     threads, files = set(threading.enumerate()), open_files()
     backend = LocalMetricsBackend()
-    look = backend._look
+    look = ProcessTree.look
 
-    def counted(*, sample: bool) -> None:
-        look(sample=sample)
+    def counted(tree: ProcessTree, *, sample: bool) -> None:
+        look(tree, sample=sample)
         SAMPLED.value += sample
 
-    monkeypatch.setattr(backend, "_look", counted)
+    monkeypatch.setattr(ProcessTree, "look", counted)
     yield backend
     backend.close()
     assert not [thread for thread in set(threading.enumerate()) - threads if "roastcoffea" in thread.name]
@@ -163,7 +145,7 @@ def cpu_of_children() -> float:
 @process_pools
 def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: LocalMetricsBackend, pool: Any) -> None:
     before = cpu_of_children()
-    chunks = measured(backend, FuturesExecutor(pool=pool, workers=2, status=False), spun, [0.2] * 4)
+    chunks = measured(backend, FuturesExecutor(pool=pool, workers=2, status=False, compression=None), spun, [0.2] * 4)
     used = cpu_of_children() - before
     workers = lifetimes(backend)
     told = cpu_of(chunks)
@@ -173,7 +155,9 @@ def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: Lo
     if pool is fork_pool:  # the others take long to end, with all that they imported
         assert {worker: row["cpu_seconds"] for worker, row in workers.items()} == pytest.approx(told, rel=0.05, abs=0.2)
     of_workers = sum(row["cpu_seconds"] for row in workers.values())
-    of_trackers = sum(process.cpu_seconds for process in backend._tree.family() if process.is_tracker and process.ended)
+    of_trackers = sum(
+        process.cpu_seconds for process in backend.processes.family() if process.is_tracker and process.ended
+    )
     assert of_workers + of_trackers == pytest.approx(used, rel=0.02, abs=0.1)
     assert backend.notes() == []
 
@@ -183,7 +167,7 @@ def test_a_pool_s_processes_are_workers_of_one_thread_with_or_without_chunks(
     backend: LocalMetricsBackend, pool: Any
 ) -> None:
     start = time.time()
-    chunks = measured(backend, FuturesExecutor(pool=pool, workers=3, status=False), slept, [0.6] * 2)
+    chunks = measured(backend, FuturesExecutor(pool=pool, workers=3, status=False, compression=None), slept, [0.6] * 2)
     workers = lifetimes(backend, start)
     begun = 2 if pool is spawn_pool else 3  # that pool begins processes as it needs them
     assert len(workers) == begun
@@ -205,7 +189,7 @@ def test_processes_that_only_merge_are_no_workers(backend: LocalMetricsBackend) 
     workers = lifetimes(backend)
     assert len(workers) == 2
     assert set(workers) >= {chunk["worker"] for chunk in chunks}
-    children = [process for process in backend._tree.family() if process.parent == os.getpid()]
+    children = [process for process in backend.processes.family() if process.parent == os.getpid()]
     pools = [process for process in children if process.pid not in before and not process.is_tracker]
     assert len(pools) == 4
 
@@ -440,11 +424,11 @@ def test_samples_are_bounded_and_keep_the_highest_memory(
     monkeypatch.setattr(local, "MOST_SAMPLES", 50)
     backend.open(0.01)
     chunk = json.loads(allocated(300).pop())
-    assert wait_until(lambda: backend._merged > 50, 60.0)
+    assert wait_until(lambda: any(int(note.split()[0]) > 50 for note in backend.notes()), 60.0)
     backend.close()
     tell(backend, [chunk])
     samples = backend.samples().to_pylist()
-    assert sum(len(process.samples) for process in backend._tree.seen) <= 50 + len(backend._tree.seen)
+    assert sum(len(process.samples) for process in backend.processes.seen) <= 50 + len(backend.processes.seen)
     assert max(sample["memory"] for sample in samples) - psutil.Process().memory_info().rss > 250 * MB
     assert "samples of processes were merged" in backend.notes()[0]
     assert [s["time"] for s in samples] == sorted({s["time"] for s in samples})

@@ -449,9 +449,10 @@ def test_the_plugin_does_not_grow_with_workers_that_come_and_go(monkeypatch: pyt
         plugin.workers.give_up_departed()
         while (answer := plugin.drain(1_000_000, received))["data"]:
             received += len(answer["data"])
-        sizes.append(size_of(vars(plugin), set()))
+        if number % 7 == 0:
+            sizes.append(size_of(vars(plugin), set()))
     assert plugin.problems.failures == 0
-    assert max(sizes[1100:]) <= 1.05 * max(sizes[:1100])
+    assert max(sizes[157:]) <= 1.05 * max(sizes[:157])
 
 
 def test_a_text_that_is_numbered_again_is_the_same_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from parsed import NAMES, Page
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE
-from roastcoffea.units import BYTE, SECOND, STRUCTURE
+from roastcoffea.report.notebook import html
+from roastcoffea.report.sheets import Column, Reason, Sheet
+from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, STRUCTURE
 
 ALLOWED = {"class", "scope", "style"}
 
@@ -107,3 +110,29 @@ def test_a_collector_shows_where_it_stands() -> None:
     with collector:
         assert "measures what runs now" in Page(collector._repr_html_()).text
     assert Page(collector._repr_html_()).text == Page(collector.measurement._repr_html_()).text
+
+
+def test_words_may_go_over_lines_and_amounts_do_not() -> None:
+    columns = (Column(name=""), Column(name="amount", unit=COUNT), Column(name="source"))
+    long = "longer than seventeen letters"
+    page = html([Sheet(title="one", columns=columns, rows=[("a", long, long), ("b", Reason(long), "short")])])
+    assert re.findall(r'<td class="long">|<td>', page) == [
+        *("<td>", "<td>", '<td class="long">'),
+        *("<td>", '<td class="long">', "<td>"),
+    ]
+
+
+def test_parts_stand_beside_each_other_or_are_folded() -> None:
+    part = Sheet(title="part", items=["an item"])
+    beside = html([Sheet(beside=True, parts=[part, part])])
+    assert beside.count("<div><h4>Part</h4><ul><li>an item</li></ul></div>") == 2
+    folded = html([Sheet(title="all", folded=True, parts=[part])])
+    assert "<details><summary>All</summary><h4>Part</h4>" in folded
+
+
+def test_a_share_has_a_bar_where_it_is_known() -> None:
+    columns = (Column(name=""), Column(name="share", unit=FRACTION, bars=True))
+    page = html([Sheet(columns=columns, rows=[("a", 0.25), ("b", None), ("c", 1.5), ("d", -0.5)])])
+    assert re.findall(r'<td class="bar">(.*?)</td>', page) == [
+        *('<i style="width: 25.0%"></i>', "", '<i style="width: 100.0%"></i>', '<i style="width: 0.0%"></i>')
+    ]

@@ -73,7 +73,7 @@ class Attempts:
 
     Attributes
     ----------
-    strangers : int
+    of_others : int
         Attempts of tasks of others that Dask counted in the spans of the run.
     elsewhere : dict
         Other spans in which Dask counts tasks of the run, with what they had counted before.
@@ -82,7 +82,7 @@ class Attempts:
     def __init__(self, name: str, scheduler: Any, log: LogWriter, problems: Problems, run: TasksOfRun | None) -> None:
         self.name = name
         self.scheduler = scheduler
-        self.strangers = 0
+        self.of_others = 0
         self.elsewhere: dict[str, dict[Any, float]] = {}
         self._log = log
         self._failed = problems.failed
@@ -191,7 +191,7 @@ class Attempts:
         if times is not None:
             task.metadata.pop(self.name, None)
         if mark is None and (task.group.span_id in self.elsewhere or self._is_in_span(task)):
-            self.strangers += 1
+            self.of_others += 1
         if self._log.has_room(TASK):
             of_user = self._is_of_user(task, mark)
             self._write(task, ending, assignment, outcome, _attempt_times(ending, times, failed), of_user)

@@ -90,8 +90,7 @@ class AbstractMetricsBackend(ABC):
 
     def _begin(self) -> None:
         if self.is_open:
-            text = "this backend watches the workers already: stop it first"
-            raise RoastcoffeaError(text)
+            raise RoastcoffeaError("this backend watches the workers already: stop it first")
         if self.was_open:
             self._reset()
 

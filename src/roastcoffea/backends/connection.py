@@ -44,14 +44,11 @@ class Connection:
 
     def __init__(self, client: Any) -> None:
         if not isinstance(client, Client):
-            text = f"roastcoffea needs a distributed.Client, not {type(client).__name__}"
-            raise TypeError(text)
+            raise TypeError(f"roastcoffea needs a distributed.Client, not {type(client).__name__}")
         if client.asynchronous:
-            text = "roastcoffea needs a synchronous distributed.Client; this one is asynchronous"
-            raise TypeError(text)
+            raise TypeError("roastcoffea needs a synchronous distributed.Client; this one is asynchronous")
         if client.status != "running":
-            text = f"roastcoffea needs a connected distributed.Client; this one is {client.status}"
-            raise ValueError(text)
+            raise ValueError(f"roastcoffea needs a connected distributed.Client; this one is {client.status}")
         self.client = client
 
     @property

@@ -59,8 +59,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     @classmethod
     def for_collector(cls, client: Any, carried: Any) -> Self:
         if client is None:
-            text = 'the backend "dask" needs a distributed.Client: MetricsCollector(client)'
-            raise ValueError(text)
+            raise ValueError('the backend "dask" needs a distributed.Client: MetricsCollector(client)')
         return cls(client, carried)
 
     def _reset(self) -> None:
@@ -196,8 +195,8 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     def _learn_fine_metrics(self, answer: Mapping[str, Any]) -> None:
         self._learn_environment(answer)
         self.attempts = dict(answer["attempts"])
-        if answer["strangers"]:
-            self.absent["span_metrics"] = OF_OTHERS.format(answer["strangers"])
+        if answer["of_others"]:
+            self.absent["span_metrics"] = OF_OTHERS.format(answer["of_others"])
             self.note(f"no fine metrics: {self.absent['span_metrics']}")
         elif answer["span"] is None:
             self.absent["span_metrics"] = "no Dask task ran in the span of the run"

@@ -10,9 +10,9 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, Final
 
 from distributed.protocol.pickle import dumps
@@ -23,7 +23,7 @@ from roastcoffea.backends.connection import Connection, NoAnswerError, lost, pic
 from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register
 from roastcoffea.backends.survey import survey
 from roastcoffea.backends.worker import WorkerHalf, flush
-from roastcoffea.errors import RoastcoffeaError, error_text, reported
+from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.reader import ClusterLog
 
@@ -129,8 +129,7 @@ class Deployment:
         call = {"name": self.name, "method": method, "arguments": arguments}
         answer = self._connection.answer(call_plugin, call, patience)
         if answer is None:
-            text = "the scheduler no longer has the collector's plugin"
-            raise NoAnswerError(text)
+            raise NoAnswerError("the scheduler no longer has the collector's plugin")
         return dict(answer)
 
     def close(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
@@ -208,8 +207,7 @@ class Deployment:
         """Take entries of the log as a whole; give whether there are more."""
         with interrupts_held():
             if answer["at"] != self._received:
-                text = f"the scheduler gave its log from byte {answer['at']} on, where {self._received} were received"
-                raise RoastcoffeaError(text)
+                raise RoastcoffeaError(f"the scheduler's log goes on at byte {answer['at']}, not {self._received}")
             self._received += len(answer["data"])
             self.log.feed(answer["data"])
             self.heard = time.time()
@@ -242,9 +240,7 @@ class Deployment:
         if not self.reading.acquire(timeout=patience):
             raise lost(f"no answer within {patience:g} s")
         try:
-            with _faults_reported(
-                self._note_unanswered, "roastcoffea failed as the workers were asked for the last time"
-            ):
+            with _faults_of_ours(self._note_unanswered, "the workers were asked for the last time"):
                 answer = self.ask(
                     "finish",
                     max(end - time.monotonic(), patience / 2),
@@ -254,7 +250,7 @@ class Deployment:
                     received=self._received,
                 )
                 learn(answer)
-            with _faults_reported(self._note, "roastcoffea failed as the last records were fetched"):
+            with _faults_of_ours(self._note, "the last records were fetched"):
                 more = answer is None or self._take(answer)
                 while more:
                     more = self._drain_some()
@@ -268,7 +264,7 @@ class Deployment:
         self.unanswered = reason
 
     def _leave(self) -> None:
-        with _faults_reported(self._note, "roastcoffea failed as its plugins were removed"):
+        with _faults_of_ours(self._note, "its plugins were removed"):
             try:
                 self._connection.answer(call_plugin, self._stopping(LEAVE_WAIT), self._connection.patience / 2)
             except NoAnswerError as problem:
@@ -290,12 +286,6 @@ class Deployment:
         return {"name": self.name, "method": "stop", "arguments": {"wait": wait}}
 
 
-@contextmanager
-def _faults_reported(note: Callable[[str], None], what: str) -> Iterator[None]:
-    """Go on where the block fails, and note what could not be done; a scheduler that does not answer ends more."""
-    try:
-        yield
-    except NoAnswerError:
-        raise
-    except Exception as problem:  # noqa: BLE001  (an error of ours must not hide one of the analysis)
-        note(f"{what}: {error_text(problem)}")
+def _faults_of_ours(note: Callable[[str], None], occasion: str) -> reported:
+    """Go on where we fail, as that must not hide an error of the analysis; a scheduler that is silent ends more."""
+    return reported(note, f"roastcoffea failed as {occasion}", Exception, passed=(NoAnswerError,))

@@ -62,7 +62,8 @@ def throttling(of_process: str = GROUPS_OF_PROCESS, groups: str = ALL_GROUPS) ->
     of_process, groups : str
         The system's file of the groups that this process is in, and its folder of all groups.
     """
-    found = [told for path in _stat_files(of_process, groups) if (told := _throttled(_text(path))) is not None]
+    amounts = (_throttled(_text(path)) for path in _stat_files(of_process, groups))
+    found = [amount for amount in amounts if amount is not None]
     if not found:
         return None
     seconds, periods = zip(*found, strict=True)

@@ -49,8 +49,8 @@ class LocalMetricsBackend(AbstractMetricsBackend):
     """Sees the processes on this host that run the chunks of an analysis, as the operating system tells of them.
 
     A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
-    processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples. As
-    long as nobody has told of chunks (`learn_chunks`), this process and all that descend from it count.
+    processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples.
+    Before chunks are known (`learn_chunks`), this process and all that descend from it count.
     """
 
     kind = "local"
@@ -58,16 +58,16 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     def _reset(self) -> None:
         super()._reset()
-        self._tree = ProcessTree()
+        self.processes = ProcessTree()
         self._interval: float | None = None
         self._next_sample = 0.0
         self._merged = 0
         self._sizes: list[tuple[float, int | None]] = []
-        self._was_told = False
+        self._knows_chunks = False
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
         self._busy: dict[str, tuple[Numbers, Numbers]] = {}
-        self._throttled_before: tuple[float, int] | None = None
+        self.throttled_before: tuple[float, int] | None = None
         self._throttled: tuple[float, int] | None = None
         """Throttling of this process, whose control groups those of the analysis share."""
         self._ended = threading.Event()
@@ -78,7 +78,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
     def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
         self._begin()
         self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
-        self._throttled_before = throttling()
+        self.throttled_before = throttling()
         self._interval = interval
         self._look(sample=interval is not None)
         self._began = time.time()
@@ -98,7 +98,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
             self._thread.join()
         with reported(self.note, "the processes of the analysis were not seen at the end", UNREADABLE):
             self.drain()
-        self._throttled = throttled_since(self._throttled_before)
+        self._throttled = throttled_since(self.throttled_before)
         self._is_open = False
 
     def reaches(self, executor: Any) -> bool:
@@ -123,7 +123,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
             `worker`, `thread`, `start`, `stop` and `call` of attempts of chunks, or of openings of files in
             preprocessing, which may have had a pool of their own. Each table once, after `close`.
         """
-        self._was_told = True
+        self._knows_chunks = True
         names = ["worker", "thread", "start", "stop"]
         known = chunks.select(names).append_column("call", pc.fill_null(chunks["call"], "")).drop_null()
         for worker in known["worker"].unique().to_pylist():
@@ -165,14 +165,14 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     def _process(self, worker: str, start: float, stop: float) -> WatchedProcess | None:
         """The process of this name that was there at that time."""
-        here = (process for process in self._tree.seen if _name(process.pid) == worker)
+        here = (process for process in self.processes.seen if _name(process.pid) == worker)
         return next((process for process in here if process.was_there(start, stop)), None)
 
     def _idle(self, workers: list[WatchedProcess], number: int, start: float, stop: float) -> list[WatchedProcess]:
         """Processes of the workers' pool that got no chunk: of their siblings those that were born with them."""
         siblings = [
             process
-            for process in self._tree.seen
+            for process in self.processes.seen
             if process not in workers
             and not process.is_tracker
             and process.was_there(start, stop)
@@ -218,7 +218,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     def _workers(self) -> Mapping[WatchedProcess, int | None]:
         """Threads of the workers that were seen."""
-        return self._threads if self._was_told else dict.fromkeys(self._tree.family())
+        return self._threads if self._knows_chunks else dict.fromkeys(self.processes.family())
 
     def _lifetime(self, process: WatchedProcess, threads: int | None, start: float, stop: float) -> dict[str, Any]:
         starts, stops = self._busy.get(_name(process.pid), (_NONE, _NONE))
@@ -258,7 +258,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     def _executing(self, worker: str, moment: float) -> int | None:
         """Chunks that the worker had begun and not ended."""
-        if not self._was_told:
+        if not self._knows_chunks:
             return None
         starts, stops = self._busy.get(worker, (_NONE, _NONE))
         return int(np.searchsorted(starts, moment, side="right") - np.searchsorted(stops, moment, side="right"))
@@ -287,10 +287,10 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         return LOOK_INTERVAL if self._interval is None else min(LOOK_INTERVAL, self._interval)
 
     def _look(self, *, sample: bool) -> None:
-        self._tree.look(sample=sample)
+        self.processes.look(sample=sample)
         if sample and self._interval is not None:
-            if sum(len(process.samples) for process in self._tree.seen) > MOST_SAMPLES:
-                self._merged += sum(process.merge_neighbours() for process in self._tree.seen)
+            if sum(len(process.samples) for process in self.processes.seen) > MOST_SAMPLES:
+                self._merged += sum(process.merge_neighbours() for process in self.processes.seen)
                 self._interval *= 2
             self._next_sample = time.monotonic() + self._interval
 

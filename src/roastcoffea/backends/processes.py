@@ -144,7 +144,7 @@ class ProcessTree:
     def __init__(self) -> None:
         self.seen: list[WatchedProcess] = []
         self._living: dict[int, WatchedProcess] = {}
-        self._strangers: set[int] = set()
+        self._others: set[int] = set()
         self._looked: float | None = None
         self._lock = threading.Lock()
 
@@ -163,11 +163,11 @@ class ProcessTree:
             self._looked = time.time()
 
     def _welcome(self, present: set[int]) -> None:
-        self._strangers &= present
-        for pid in sorted(present - self._strangers - self._living.keys()):
+        self._others &= present
+        for pid in sorted(present - self._others - self._living.keys()):
             process = self._newcomer(pid)
             if process is None:
-                self._strangers.add(pid)
+                self._others.add(pid)
             else:
                 self._living[pid] = process
                 self.seen.append(process)

@@ -25,6 +25,5 @@ def backend_for(name: str | None, client: Any, carried: Any) -> AbstractMetricsB
         name = LocalMetricsBackend.kind if client is None else DaskMetricsBackend.kind
     if name not in BACKENDS:
         known = " and ".join(f'"{one}"' for one in BACKENDS)
-        text = f"unknown backend {name!r}; there are {known}"
-        raise ValueError(text)
+        raise ValueError(f"unknown backend {name!r}; there are {known}")
     return BACKENDS[name].for_collector(client, carried)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -21,9 +21,6 @@ from roastcoffea.backends.survey import ask_workers, described, metrics_of_span
 from roastcoffea.backends.workers import Workers
 from roastcoffea.log.kinds import CHUNK
 from roastcoffea.log.writer import LogWriter, Problems
-
-TICK = 1.0
-"""Seconds between looks at what has to be given up, where no worker is sampled."""
 
 LAST_WORD = 2.0
 """Seconds that the end waits for what a worker that was retired has still to report."""
@@ -104,15 +101,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
             self._arrived(address)
         for addition in self.additions:
             addition.start(self)
-        self.stay = Stay(
-            name=self.name,
-            client=self.client,
-            scheduler=scheduler,
-            interval=self.interval or TICK,
-            tick=self._tick,
-            ended=self._ended,
-            open_keys=lambda: self.attempts.open_keys,
-        )
+        self.stay = Stay(self)
 
     # what the scheduler tells
 
@@ -175,7 +164,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         Returns
         -------
         dict
-            What `metrics_of_span` and `drain` give, `strangers`: attempts of tasks of others that Dask counted in
+            What `metrics_of_span` and `drain` give, `of_others`: attempts of tasks of others that Dask counted in
             the same spans; `attempts`: how many there were of each kind; `spans`: identities of the spans that have
             tasks of the run; and `counted`: for each worker that is here, the key and amount of all that it counted
             (that of the others is in the log).
@@ -194,7 +183,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.problems.note_rest()
         answer["counted"] = [(address, list(counts.items())) for address, counts in workers.counted.items()]
         self.sample()
-        last = {"strangers": attempts.strangers, "attempts": attempts.by_kind()}
+        last = {"of_others": attempts.of_others, "attempts": attempts.by_kind()}
         return answer | self.drain(limit, received) | last
 
     async def ask(self, flush: bytes, timeout: float) -> dict[str, Any]:
@@ -211,14 +200,20 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         """Write a sample of each worker that has reported since its last one."""
         self.workers.samples.take(self.workers.here)
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Sample the workers, and give up those of which nothing more will come."""
         if self.interval:
             self.sample()
         self.workers.give_up_departed()
 
-    def _ended(self) -> None:
+    def ended(self) -> None:
+        """Record no more."""
         for addition in self.additions:
             addition.end()
+
+    def open_keys(self) -> Iterable[Any]:
+        """Keys of the tasks that go on."""
+        return self.attempts.open_keys
 
     def _arrived(self, address: str) -> None:
         state = self.workers.arrived(address)

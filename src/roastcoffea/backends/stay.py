@@ -9,10 +9,13 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any
+from collections.abc import Coroutine, Iterable
+from typing import Any, Protocol
 
 from roastcoffea.log.marks import clear_metadata, unmark
+
+TICK = 1.0
+"""Seconds between looks at what has to be given up, where no worker is sampled."""
 
 CLIENT_GRACE = 2.0
 """Seconds in which a client that lost its connection may come back."""
@@ -27,44 +30,36 @@ SWEEP = 1000
 """Tasks that are cleared of our marks in one go: that holds the scheduler for less than a millisecond."""
 
 
+class Resident(Protocol):
+    """A plugin on a scheduler."""
+
+    name: str
+    client: str
+    interval: float | None
+    scheduler: Any
+
+    def tick(self) -> None:
+        """Do what is due each interval."""
+
+    def ended(self) -> None:
+        """Do nothing more."""
+
+    def open_keys(self) -> Iterable[Any]:
+        """Keys of the tasks that go on."""
+
+
 class Stay:
-    """The time of a plugin on a scheduler: it ends when it is asked to, when its client is gone, or nobody drains it.
+    """How long a plugin stays: until it is asked to leave, its client is gone, or nobody drains it any more."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the plugins, and of the topic of their messages.
-    client : str
-        Identity of the client.
-    tick : callable
-        Called each `interval` seconds, until the end.
-    ended : callable
-        Called at the end.
-    open_keys : callable
-        Gives the keys of the tasks that go on.
-    """
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        client: str,
-        scheduler: Any,
-        interval: float,
-        tick: Callable[[], None],
-        ended: Callable[[], None],
-        open_keys: Callable[[], Iterable[Any]],
-    ) -> None:
+    def __init__(self, plugin: Resident) -> None:
         self.alive = True
-        self._name = name
-        self._client = client
-        self._scheduler = scheduler
-        self._ended = ended
-        self._open_keys = open_keys
+        self._plugin = plugin
+        self._name = plugin.name
+        self._scheduler = plugin.scheduler
         self._drained = time.time()
         self._grace: Any = None
         self._closing: set[Any] = set()
-        self._ticker = asyncio.ensure_future(self._tick(interval, tick))
+        self._ticker = asyncio.ensure_future(self._tick(plugin.interval or TICK))
 
     def client_asked(self) -> None:
         """Learn that the client still drains."""
@@ -72,7 +67,7 @@ class Stay:
 
     def client_left(self, client: str) -> None:
         """Learn that a client lost its connection: ours may come back."""
-        if client == self._client and self.alive:
+        if client == self._plugin.client and self.alive:
             self._grace = asyncio.get_running_loop().call_later(CLIENT_GRACE, self._leave_without_client)
 
     def end(self) -> None:
@@ -81,7 +76,7 @@ class Stay:
         self._ticker.cancel()
         if self._grace is not None:
             self._grace.cancel()
-        self._ended()
+        self._plugin.ended()
 
     async def leave(self, wait: float = 0.0) -> None:
         """Leave the scheduler and the workers as they were; wait at most so many seconds for the workers."""
@@ -95,16 +90,16 @@ class Stay:
             removals.append(self._in_background(self._leave_workers()))
         await asyncio.wait(removals, timeout=wait)
 
-    async def _tick(self, interval: float, tick: Callable[[], None]) -> None:
+    async def _tick(self, interval: float) -> None:
         while self.alive:
             await asyncio.sleep(interval)
-            tick()
+            self._plugin.tick()
             if time.time() - self._drained > LONGEST_SILENCE:
                 self._in_background(self.leave())
                 return
 
     def _leave_without_client(self) -> None:
-        if self.alive and self._client not in self._scheduler.clients:
+        if self.alive and self._plugin.client not in self._scheduler.clients:
             self._in_background(self.leave())
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
@@ -126,7 +121,7 @@ class Stay:
     def _forget_late(self) -> None:
         """Forget what came after the plugin had gone."""
         self._forget_topic()
-        for key in self._open_keys():
+        for key in self._plugin.open_keys():
             task = self._scheduler.tasks.get(key)
             if task is not None:
                 clear_metadata(task, self._name)

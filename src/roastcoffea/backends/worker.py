@@ -86,7 +86,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._pusher = PeriodicCallback(self.push, 1000 * PUSH_SECONDS)
         self._pusher.start()
         self._began = time.process_time()
-        self._throttled_before = throttling()
+        self.throttled_before = throttling()
         worker.metrics[self.name] = self.cpu_seconds
         if self.companion is not None:
             self.companion.setup(self)
@@ -111,9 +111,9 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         times = self.times.pop(key)
         if start in RUNNING and finish == "error":
             task = self.worker.state.tasks[key]
-            seen = {"startstops": task.startstops, "thread": self.worker.state.threads.get(key)}
+            computed = {"startstops": task.startstops, "thread": self.worker.state.threads.get(key)}
             message = {"failed": key, "run_id": task.run_id, "times": times}
-            self.report(message | seen)
+            self.report(message | computed)
 
     def counted(self) -> dict[Any, float]:
         """What Dask has counted here since `setup`: seconds and bytes by activity."""
@@ -145,7 +145,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         None where the system does not tell. It is asked for at the end of a run: of a worker that left before it is
         not known.
         """
-        return throttled_since(self._throttled_before)
+        return throttled_since(self.throttled_before)
 
     def teardown(self, worker: Any) -> None:
         leaving = worker.status.name in LEAVING

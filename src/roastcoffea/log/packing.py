@@ -114,7 +114,7 @@ def _packed_record(record: dict[str, Any]) -> list[bytes]:
 
 
 def _packed_texts(record: dict[str, Any], branches: Sequence[str]) -> bytes:
-    """Texts of a record and names of its branches; none where they could not be told from one another."""
+    """Texts of a record and names of its branches; none where they could not be listed from one another."""
     *texts, columns = map(record.get, OF_TEXTS)
     try:
         if isinstance(columns, set):
@@ -168,13 +168,13 @@ class PackedBranches:
     """Branches of a record, as columns.
 
     `integers` are those of `BRANCH_INTEGERS`, `seconds` those of `BRANCH_SECONDS`: not a number is not measured.
-    `baskets` and `sizes` have `told[0]` baskets of the first branch, then those of the second.
+    `baskets` and `sizes` have `listed[0]` baskets of the first branch, then those of the second.
     """
 
     names: list[str]
     integers: list[npt.NDArray[np.uint64]]
     seconds: list[npt.NDArray[np.float32]]
-    told: npt.NDArray[np.uint64]
+    listed: npt.NDArray[np.uint64]
     baskets: npt.NDArray[np.uint64]
     sizes: npt.NDArray[np.uint64]
 
@@ -236,9 +236,9 @@ def _unpacked_branches(
     names: list[str], integers: npt.NDArray[np.uint64], seconds: npt.NDArray[np.float32]
 ) -> PackedBranches:
     of_branches = len(names) * (1 + len(BRANCH_INTEGERS))
-    *fields, told = integers[:of_branches].reshape(-1, len(names))
+    *fields, listed = integers[:of_branches].reshape(-1, len(names))
     baskets, sizes = integers[of_branches:].reshape(2, -1)
-    return PackedBranches(names, fields, list(seconds.reshape(-1, len(names))), told, baskets, sizes)
+    return PackedBranches(names, fields, list(seconds.reshape(-1, len(names))), listed, baskets, sizes)
 
 
 def _unpacked_seconds(data: bytes, at: int, count: int) -> npt.NDArray[np.float32]:

@@ -145,7 +145,7 @@ class ReceivedRecords:
     """
 
     def __init__(self) -> None:
-        self._told: list[str] = []
+        self._noted: list[str] = []
         self._chunks = Growing("records of chunks", partial(table_of_rows, CHUNK_COLUMNS))
         self._branches = Growing("records of branches", table_of_branches, BATCH_OF_BRANCHES)
         self._sections = Growing("records of sections", partial(table_of_rows, SECTION_COLUMNS))
@@ -164,7 +164,7 @@ class ReceivedRecords:
             f"{number} {what} and were set aside; the first: {self._first_set_aside[what]}"
             for what, number in self._set_aside.items()
         ]
-        return [*self._told, *set_aside, *(problem for table in tables for problem in table.problems())]
+        return [*self._noted, *set_aside, *(problem for table in tables for problem in table.problems())]
 
     def take(self, blob: bytes) -> None:
         """Take packed records."""
@@ -208,8 +208,8 @@ class ReceivedRecords:
         self._first_set_aside.setdefault(what, found)
 
     def _note(self, problem: str) -> None:
-        if problem not in self._told:
-            self._told.append(problem)
+        if problem not in self._noted:
+            self._noted.append(problem)
 
     def chunks(self, calls: set[str]) -> pa.Table:
         """Attempts of chunks of these Runner calls in the order of their beginning; those of one task are numbered."""
@@ -298,20 +298,20 @@ def _joined(integers: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.int64]
 
 def _columns_of_baskets(branches: Sequence[PackedBranches], baskets: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
     """First and last basket of branches that have so many, and sizes from the one to the other; 0 is not read."""
-    told = _joined([one.told for one in branches])
+    listed = _joined([one.listed for one in branches])
     numbers, sizes = (_joined([getattr(one, name) for one in branches]) for name in ("baskets", "sizes"))
-    order = np.lexsort((numbers, np.repeat(np.arange(len(told)), told)))
+    order = np.lexsort((numbers, np.repeat(np.arange(len(listed)), listed)))
     numbers, sizes = numbers[order], sizes[order]
-    ends = np.cumsum(told)
-    some = told > 0
-    first, last = np.zeros_like(told), np.zeros_like(told)
-    first[some], last[some] = numbers[(ends - told)[some]], numbers[ends[some] - 1]
+    ends = np.cumsum(listed)
+    some = listed > 0
+    first, last = np.zeros_like(listed), np.zeros_like(listed)
+    first[some], last[some] = numbers[(ends - listed)[some]], numbers[ends[some] - 1]
     spans = np.where(some, last - first + 1, 0)
-    gaps = np.flatnonzero((told == baskets) & (told < spans))
+    gaps = np.flatnonzero((listed == baskets) & (listed < spans))
     if len(gaps):
         numbers_of, sizes_of = np.split(numbers, ends[:-1]), np.split(sizes, ends[:-1])
         for row in gaps:
-            if spans[row] - told[row] > MOST_BETWEEN:
+            if spans[row] - listed[row] > MOST_BETWEEN:
                 sizes_of[row] = sizes_of[row][[0, -1]]
             else:
                 filled = np.zeros(spans[row], np.int64)

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.baskets import Flags, Integers
+from roastcoffea.metrics.arrays import having, one_of
+from roastcoffea.metrics.statistics import Flags, Integers
 from roastcoffea.records.run import FINISHED, Run
 
 
@@ -17,11 +18,6 @@ def places(column: pa.ChunkedArray, known: Sequence[str] | pa.Array) -> Integers
     values = known if isinstance(known, pa.Array) else pa.array(known, pa.string())
     found = pc.fill_null(pc.index_in(column, value_set=values, skip_nulls=True), -1)
     return np.asarray(found.to_numpy(), dtype=np.int64)
-
-
-def having(column: pa.ChunkedArray, value: str | pa.ChunkedArray) -> Flags:
-    """Whether values are this one, or each the one in its row."""
-    return np.asarray(pc.fill_null(pc.equal(column, value), False).to_numpy(), dtype=np.bool_)
 
 
 def assigned_chunks(run: Run) -> int | None:
@@ -39,7 +35,7 @@ def among(chunks: pa.Table, counted: pa.Table) -> Flags:
     """Whether attempts of chunks are among those that counted."""
     if len(counted) == len(chunks):
         return np.ones(len(chunks), np.bool_)
-    return np.asarray(pc.is_in(chunks["id"], value_set=counted["id"].combine_chunks()).to_numpy(), dtype=np.bool_)
+    return one_of(chunks["id"], counted["id"].combine_chunks())
 
 
 def identities(tasks: pa.Table, records: pa.Table) -> tuple[Integers, Integers]:

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.metrics.arrays import integers
 from roastcoffea.metrics.facts import rows_where
-
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from roastcoffea.metrics.statistics import Flags, Integers
 
 FILE_IDENTITY: Final = ("file", "uuid", "tree")
 SAME_LOOP: Final = "chunks of a file"
@@ -25,7 +23,7 @@ CAUSES: Final = (SAME_LOOP, SAME_DATASET, OTHER_DATASET, SAME_ATTEMPT)
 """Between what a basket was shared that was read again."""
 
 ROWS_AT_ONCE: Final = 200_000
-NOT_TOLD: Final = -1
+UNKNOWN_SIZE: Final = -1
 """Stands for a size that the record of a read does not have."""
 
 
@@ -49,11 +47,6 @@ class Reads:
     def all_reread(self) -> Integers:
         """Bytes that had been read before, whatever the cause."""
         return np.asarray(np.sum(list(self.reread.values()), axis=0), dtype=np.int64)
-
-
-def integers(column: pa.ChunkedArray, unknown: int = 0) -> Integers:
-    """Column of integers as an array, with a number in place of what was not measured."""
-    return np.asarray(pc.fill_null(column, unknown).to_numpy(), dtype=np.int64)
 
 
 def codes(table: pa.Table, columns: Sequence[str]) -> Integers:
@@ -126,14 +119,14 @@ def _split(
     payload = integers(table["bytes_payload"])
     first, last = integers(table["basket_first"], -1), integers(table["basket_last"], -1)
     start, stop = _positions(branch, first, last)
-    told = _TellableSizes(table["basket_bytes"], payload, start, stop)
+    sizes_of = _Sizes(table["basket_bytes"], payload, start, stop)
     reread = {cause: np.zeros(len(table), dtype=np.int64) for cause in CAUSES}
     reread[SAME_ATTEMPT] += integers(table["bytes_again"])
     repeated = np.zeros(len(table), dtype=np.int64)
     estimated = np.zeros(len(table), dtype=np.bool_)
     for rows in _overlapping(start, stop, np.flatnonzero(first >= 0)):
         parts = _Parts(start[rows], stop[rows])
-        sizes, guessed = told.sizes(rows, parts)
+        sizes, guessed = sizes_of.of(rows, parts)
         again, known_before = _read_before(parts, sizes, guessed, order[rows])
         for cause, shared in _causes(parts, order[rows], loop[rows], dataset[rows]):
             reread[cause][rows] += parts.sums(np.where(shared, again, 0))
@@ -201,7 +194,7 @@ class _Parts:
         return np.lexsort((*reversed(keys), self.place))
 
 
-class _TellableSizes:
+class _Sizes:
     """Sizes of parts of reads, as far as the records tell them."""
 
     def __init__(self, basket_bytes: pa.ChunkedArray, payload: Integers, start: Integers, stop: Integers) -> None:
@@ -212,7 +205,7 @@ class _TellableSizes:
         self.before = np.concatenate([[0], np.cumsum(values)])
         self.payload, self.start, self.stop = payload, start, stop
 
-    def sizes(self, rows: Integers, parts: _Parts) -> tuple[Integers, Flags]:
+    def of(self, rows: Integers, parts: _Parts) -> tuple[Integers, Flags]:
         """Size of each part, and whether it is a guess from the mean size of baskets."""
         whole = (self.number == self.stop - self.start)[rows][parts.read]
         ends = (self.number == 2)[rows][parts.read] & ~whole
@@ -220,21 +213,21 @@ class _TellableSizes:
         offset, start, stop = self.offset[row], self.start[row], self.stop[row]
         low = np.where(whole, offset + parts.start - start, 0)
         high = np.where(whole, offset + parts.stop - start, 0)
-        found = np.where(whole, self.before[high] - self.before[low], NOT_TOLD)
+        found = np.where(whole, self.before[high] - self.before[low], UNKNOWN_SIZE)
         found = np.where(ends & (parts.start == start), self.values[np.where(ends, offset, 0)], found)
         found = np.where(ends & (parts.stop == stop), self.values[np.where(ends, offset + 1, 0)], found)
-        guessed = found == NOT_TOLD
+        guessed = found == UNKNOWN_SIZE
         if guessed.any():
-            found = self._told_by_others(parts, found)
-            guessed = found == NOT_TOLD
+            found = self._known_to_others(parts, found)
+            guessed = found == UNKNOWN_SIZE
             found = _shared_out(parts, found, self.payload[rows])
         return found, guessed & (_count(parts, guessed) > 1)
 
-    def _told_by_others(self, parts: _Parts, sizes: Integers) -> Integers:
+    def _known_to_others(self, parts: _Parts, sizes: Integers) -> Integers:
         """Sizes with those that another read of the same part knows."""
-        places = np.full(int(parts.place.max(initial=-1)) + 1, NOT_TOLD, dtype=np.int64)
+        places = np.full(int(parts.place.max(initial=-1)) + 1, UNKNOWN_SIZE, dtype=np.int64)
         np.maximum.at(places, parts.place, sizes)
-        return np.where(sizes == NOT_TOLD, places[parts.place], sizes)
+        return np.where(sizes == UNKNOWN_SIZE, places[parts.place], sizes)
 
 
 def _count(parts: _Parts, flags: Flags) -> Integers:
@@ -244,7 +237,7 @@ def _count(parts: _Parts, flags: Flags) -> Integers:
 
 def _shared_out(parts: _Parts, sizes: Integers, payload: Integers) -> Integers:
     """Sizes with what is left of each read's bytes in the parts that have none, in proportion to their baskets."""
-    unknown = sizes == NOT_TOLD
+    unknown = sizes == UNKNOWN_SIZE
     rest = np.maximum(payload - parts.sums(np.where(unknown, 0, sizes)), 0)[parts.read]
     width = np.where(unknown, parts.width, 0)
     through = np.cumsum(width)

@@ -7,9 +7,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from roastcoffea.metrics.statistics import Numbers
-
-Counts = npt.NDArray[np.int64]
+from roastcoffea.metrics.statistics import Integers, Numbers
 
 MICROSECONDS: Final = 1_000_000
 
@@ -21,8 +19,8 @@ class Axes(NamedTuple):
     """
 
     start: float
-    edges: Counts
-    row: Counts
+    edges: Integers
+    row: Integers
     rows: int
 
     @property
@@ -30,28 +28,28 @@ class Axes(NamedTuple):
         """Number of bins."""
         return len(self.edges) - 1
 
-    def microseconds(self, moments: Numbers) -> Counts:
+    def microseconds(self, moments: Numbers) -> Integers:
         """Time since the start, within the bins."""
         since = np.clip(moments - self.start, 0, self.edges[-1] / MICROSECONDS)
         return np.rint(since * MICROSECONDS).astype(np.int64)
 
-    def bin(self, times: Counts) -> Counts:
+    def bin(self, times: Integers) -> Integers:
         """Bin of each time; the end belongs to the last one."""
         return np.minimum(np.searchsorted(self.edges, times, side="right") - 1, self.bins - 1)
 
-    def sums(self, places: Counts, amounts: npt.NDArray[np.generic]) -> Numbers:
+    def sums(self, places: Integers, amounts: npt.NDArray[np.generic]) -> Numbers:
         """Sums of amounts by row and bin; a place is row x bins + bin."""
         sums: Numbers = np.bincount(places, amounts, self.rows * self.bins).astype(np.float64, copy=False)
         return sums.reshape(self.rows, self.bins)
 
 
-def axes(start: float, stop: float, row: Counts, rows: int, bins: int = 1) -> Axes:
+def axes(start: float, stop: float, row: Integers, rows: int, bins: int = 1) -> Axes:
     """Bins of about equal width from start to stop: their edges are whole microseconds."""
     length = round((stop - start) * MICROSECONDS)
     return Axes(start, np.rint(np.linspace(0, length, bins + 1)).astype(np.int64), row, rows)
 
 
-def spread(worker: Counts, start: Numbers, stop: Numbers, seconds: Numbers, axes: Axes) -> Numbers:
+def spread(worker: Integers, start: Numbers, stop: Numbers, seconds: Numbers, axes: Axes) -> Numbers:
     """Seconds by row and bin: each amount evenly over its time; all in one bin where that has no length."""
     begin, end = axes.microseconds(start), axes.microseconds(stop)
     lasting = end > begin

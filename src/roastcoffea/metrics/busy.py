@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.arrays import amounts
-from roastcoffea.metrics.attempts import among, assigned_chunks, having, places
-from roastcoffea.metrics.bins import Axes, Counts, axes
+from roastcoffea.metrics.arrays import amounts, having
+from roastcoffea.metrics.attempts import among, assigned_chunks, places
+from roastcoffea.metrics.bins import Axes, axes
 from roastcoffea.metrics.facts import measured_values, rows_where, with_outcome
 from roastcoffea.metrics.ledger import Attempts
 from roastcoffea.metrics.slots import Moments, Presence
-from roastcoffea.metrics.statistics import Numbers, clipped
+from roastcoffea.metrics.statistics import Integers, Numbers, clipped
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
@@ -58,7 +58,7 @@ class Records(NamedTuple):
         return np.asarray((self.presence.stop - self.presence.start) * self.presence.threads)
 
 
-def _presence(run: Run, spans: pa.Table, workers: list[str], threads: Counts) -> Presence:
+def _presence(run: Run, spans: pa.Table, workers: list[str], threads: Integers) -> Presence:
     starts, stops = clipped(measured_values(spans["start"]), measured_values(spans["stop"]), run.start, run.stop)
     return Presence(places(spans["worker"], workers), starts, np.maximum(starts, stops), threads)
 

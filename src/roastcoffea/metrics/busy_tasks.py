@@ -10,15 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.arrays import moments
-from roastcoffea.metrics.attempts import among, having, identities, lost_rows, places
-from roastcoffea.metrics.baskets import Flags
-from roastcoffea.metrics.bins import Counts
+from roastcoffea.metrics.arrays import having, moments, one_of
+from roastcoffea.metrics.attempts import among, identities, lost_rows, places
 from roastcoffea.metrics.busy import Busy, Records, incomplete_phases, sum_of
 from roastcoffea.metrics.facts import GAVE_A_RESULT
 from roastcoffea.metrics.ledger import Attempts
 from roastcoffea.metrics.slots import Moments
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import KINDS, OUTCOMES
@@ -54,7 +52,7 @@ def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
     return Busy(_moments(tasks, worker, start, stop), split.seconds, split.dataset, split.failed, reasons, attempts)
 
 
-def _without_times(tasks: pa.Table, worker: Counts, known: Flags) -> list[str]:
+def _without_times(tasks: pa.Table, worker: Integers, known: Flags) -> list[str]:
     """Attempts that should tell when they ran: one that was cancelled may never have begun."""
     cancelled = having(tasks["outcome"], task_records.CANCELLED)
     untimed = np.count_nonzero(~known & ~cancelled & ~having(tasks["outcome"], task_records.LOST))
@@ -75,12 +73,12 @@ def _uncounted(attempts: Mapping[str, int] | None, tasks: pa.Table) -> list[str]
     return [f"{number} attempts of {kind} tasks left no row" for kind, number in lacking.items() if number > 0]
 
 
-def _kinds(tasks: pa.Table) -> Counts:
+def _kinds(tasks: pa.Table) -> Integers:
     """Kind of each attempt: its place in KINDS."""
     return places(tasks["kind"], KINDS)
 
 
-def _intervals(tasks: pa.Table, worker: Counts, records: Records) -> tuple[Numbers, Numbers]:
+def _intervals(tasks: pa.Table, worker: Integers, records: Records) -> tuple[Numbers, Numbers]:
     """When attempts kept their thread; of those that were lost with their worker it is estimated."""
     run, presence = records.run, records.presence
     start, stop = (moments(tasks, name) for name in ("start", "stop"))
@@ -111,7 +109,7 @@ def _when_free(stops: Numbers, threads: int) -> Numbers:
     return np.sort(np.concatenate([last, np.full(threads - len(last), -np.inf)]))
 
 
-def _moments(tasks: pa.Table, worker: Counts, start: Numbers, stop: Numbers) -> Moments:
+def _moments(tasks: pa.Table, worker: Integers, start: Numbers, stop: Numbers) -> Moments:
     """Moments of attempts in their order: what is not known came as late as it could."""
     lasting = having(tasks["outcome"], task_records.UNFINISHED)
     seen = np.where(lasting, stop, np.fmax(moments(tasks, "seen"), stop))
@@ -155,7 +153,7 @@ def _split(tasks: pa.Table, duration: Numbers, link: _Link, records: Records) ->
     return _Split(seconds, dataset, failed, int(np.count_nonzero(counts & ~inside.recorded)))
 
 
-def _by_reason(reason: Counts, wasted: Numbers) -> dict[str, float]:
+def _by_reason(reason: Integers, wasted: Numbers) -> dict[str, float]:
     sums = np.bincount(reason, wasted, len(OUTCOMES) + 1)
     return {(*OUTCOMES, REPEATED)[place]: float(sums[place]) for place in np.unique(reason[wasted > 0])}
 
@@ -163,8 +161,8 @@ def _by_reason(reason: Counts, wasted: Numbers) -> dict[str, float]:
 class _Link(NamedTuple):
     """Number of the key and run id of each attempt of a task, and of a chunk; -1 where chunks have none."""
 
-    task: Counts
-    chunk: Counts
+    task: Integers
+    chunk: Integers
     number: int
     without_task: int
     """Attempts of chunks that ran in a task of which nothing is known."""
@@ -201,7 +199,7 @@ def _inside(link: _Link, chunks: pa.Table, counted: pa.Table) -> _Inside:
         found = np.bincount(number, amounts[some], link.number + 1)
         return np.asarray(found[link.task])
 
-    gave = np.asarray(pc.is_in(chunks["outcome"], value_set=pa.array(GAVE_A_RESULT, pa.string())).to_numpy())
+    gave = one_of(chunks["outcome"], pa.array(GAVE_A_RESULT))
     columns_of = phases.COLUMNS_OF.items()
     seconds = {name: sums(np.where(used, sum_of(chunks, columns), 0.0)) for name, columns in columns_of}
     seconds[phases.FAILED] = sums(np.where(gave, 0.0, sum_of(chunks, ("wall_seconds",))))

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.attempts import assigned_chunks, having, identities, lost_rows
-from roastcoffea.metrics.baskets import integers
+from roastcoffea.metrics.arrays import having, integers
+from roastcoffea.metrics.attempts import assigned_chunks, identities, lost_rows
 from roastcoffea.metrics.facts import counted_chunks, known_sum, rows_where, with_outcome
 from roastcoffea.metrics.ledger import Attempts, Certificate
 from roastcoffea.metrics.phases import RESIDUAL

@@ -11,10 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.attempts import among, having
-from roastcoffea.metrics.baskets import Flags, Integers, Reads, integers, split_reads
+from roastcoffea.metrics.arrays import having, integers, one_of
+from roastcoffea.metrics.attempts import among
+from roastcoffea.metrics.baskets import Reads, split_reads
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import FAILED, counted_chunks, known_sum, rows_where
+from roastcoffea.metrics.statistics import Flags, Integers
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run, RunnerCall
 
@@ -184,7 +186,7 @@ def transferred(openings: list[pa.Table]) -> Transferred:
             absent=f"{len(unknown)} of {len(asked)} attempts read through {sources}, which does not tell"
         )
     beyond = integers(table["bytes_transferred"]) - integers(table["bytes_requested"])
-    failed = np.asarray(pc.is_in(table["outcome"], value_set=pa.array(FAILED, pa.string())).to_numpy(), dtype=np.bool_)
+    failed = one_of(table["outcome"], pa.array(FAILED))
     of_good = int(beyond[~failed].sum())
     return Transferred(
         total=int(known_sum(table["bytes_transferred"])),

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from roastcoffea.metrics.bins import MICROSECONDS, Axes, Counts, level_before
+from roastcoffea.metrics.bins import MICROSECONDS, Axes, level_before
 from roastcoffea.metrics.phases import CLIENT, IDLE, ON_THE_WAY, PAUSED, PLACEMENT, QUEUED, TAIL, TRANSFER, WORKER
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 SHARED: Final = (QUEUED, PLACEMENT, TAIL, CLIENT)
@@ -50,7 +50,7 @@ class Moments(NamedTuple):
     one that precedes it here.
     """
 
-    worker: Counts
+    worker: Integers
     runnable: Numbers
     assigned: Numbers
     arrived: Numbers
@@ -58,7 +58,7 @@ class Moments(NamedTuple):
     start: Numbers
     stop: Numbers
     seen: Numbers
-    kind: Counts
+    kind: Integers
 
 
 class Presence(NamedTuple):
@@ -67,10 +67,10 @@ class Presence(NamedTuple):
     For pauses it is the times in which workers begin nothing; there `threads` is 1.
     """
 
-    worker: Counts
+    worker: Integers
     start: Numbers
     stop: Numbers
-    threads: Counts
+    threads: Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,28 +124,28 @@ class _Block(NamedTuple):
 
     first: int
     last: int
-    attempts: Counts
+    attempts: Integers
 
 
 class _Steps(NamedTuple):
     """Levels of workers, worker by worker, from each moment of a change to the next; at their end all are 0."""
 
-    worker: Counts
-    time: Counts
-    busy: Counts
-    ready: Counts
-    arriving: Counts
-    way: Counts
-    threads: Counts
-    paused: npt.NDArray[np.bool_]
+    worker: Integers
+    time: Integers
+    busy: Integers
+    ready: Integers
+    arriving: Integers
+    way: Integers
+    threads: Integers
+    paused: Flags
 
 
 class _Changes(NamedTuple):
     """By how much an amount of a worker changes, and when."""
 
-    worker: Counts
-    time: Counts
-    change: Counts
+    worker: Integers
+    time: Integers
+    change: Integers
 
 
 def _blocks(attempts: Moments, presence: Presence) -> Iterator[_Block]:
@@ -184,11 +184,11 @@ def _of_block(spans: Presence, block: _Block) -> Presence:
     return Presence(spans.worker[inside] - block.first, spans.start[inside], spans.stop[inside], spans.threads[inside])
 
 
-def _places(worker: Counts, moments: Numbers, axes: Axes) -> Counts:
+def _places(worker: Integers, moments: Numbers, axes: Axes) -> Integers:
     return worker << TIME_BITS | axes.microseconds(moments)
 
 
-def _level(spans: Presence, places: Counts, axes: Axes) -> Counts:
+def _level(spans: Presence, places: Integers, axes: Axes) -> Integers:
     """Sum of the spans that cover each place."""
     changes = np.zeros(len(places), np.int64)
     for sign, moments in ((1, spans.start), (-1, spans.stop)):
@@ -197,7 +197,7 @@ def _level(spans: Presence, places: Counts, axes: Axes) -> Counts:
     return np.cumsum(changes)
 
 
-def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[Counts, Counts]:
+def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[Integers, Integers]:
     """Count the causes that lie in the worker itself; give free slots that are left, and ready tasks beyond its own."""
     free = np.maximum(steps.threads - steps.busy, 0)
     able = np.where(steps.paused, 0, free)
@@ -210,7 +210,7 @@ def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[Co
     return able, surplus
 
 
-def _changes(steps: _Steps, amounts: Counts) -> _Changes:
+def _changes(steps: _Steps, amounts: Integers) -> _Changes:
     """Where an amount changes; as it is 0 at the end of each worker, the next one begins anew."""
     changes = np.diff(amounts, prepend=0)
     at = np.flatnonzero(changes)
@@ -221,7 +221,7 @@ def _joined(parts: list[_Changes]) -> _Changes:
     return _Changes(*map(np.concatenate, zip(*parts, strict=True))) if parts else _Changes(*[np.zeros(0, np.int64)] * 3)
 
 
-def _count(steps: _Steps, amounts: Counts, axes: Axes, seconds: Numbers) -> None:
+def _count(steps: _Steps, amounts: Integers, axes: Axes, seconds: Numbers) -> None:
     """Add thread time of an amount (microseconds) to its rows and bins."""
     worker, time, change = _changes(steps, amounts)
     bins = axes.bin(time)
@@ -273,15 +273,15 @@ class _Part(NamedTuple):
     `left` are the places, among the changes of free slots, of those events that are one; `edge` likewise.
     """
 
-    time: Counts
-    lasting: Counts
-    free: Counts
-    ready: Counts
-    queued: Counts
-    is_left: npt.NDArray[np.bool_]
-    left: Counts
-    is_edge: npt.NDArray[np.bool_]
-    edge: Counts
+    time: Integers
+    lasting: Integers
+    free: Integers
+    ready: Integers
+    queued: Integers
+    is_left: Flags
+    left: Integers
+    is_edge: Flags
+    edge: Integers
 
 
 class _Events(NamedTuple):
@@ -290,10 +290,10 @@ class _Events(NamedTuple):
     `ends` is where each of these five ends, `order` that of time.
     """
 
-    times: Counts
+    times: Integers
     changes: npt.NDArray[np.int32]
-    ends: Counts
-    order: Counts
+    ends: Integers
+    order: Integers
 
     def parts(self) -> Iterator[_Part]:
         """Events in the order of time, about as many as are looked at in one go."""
@@ -311,7 +311,7 @@ class _Events(NamedTuple):
             yield _Part(time, np.diff(time, append=after), free, ready, queued, is_left, index[is_left], is_edge, edge)
 
 
-def _events(attempts: Moments, left: _Changes, surplus: _Changes, marks: Counts, axes: Axes) -> _Events:
+def _events(attempts: Moments, left: _Changes, surplus: _Changes, marks: Integers, axes: Axes) -> _Events:
     runnable, assigned = axes.microseconds(attempts.runnable), axes.microseconds(attempts.assigned)
     waiting = runnable < assigned
     times = np.concatenate([runnable[waiting], assigned[waiting]])
@@ -323,7 +323,7 @@ def _events(attempts: Moments, left: _Changes, surplus: _Changes, marks: Counts,
     return _Events(moments, changes, np.cumsum([len(part) for part in parts]), np.argsort(moments, kind="stable"))
 
 
-def _split(part: _Part, active: npt.NDArray[np.bool_]) -> dict[str, Counts]:
+def _split(part: _Part, active: Flags) -> dict[str, Integers]:
     """Free slots by the cause that they share."""
     waiting = np.minimum(part.free, part.queued)
     placement = np.minimum(part.free - waiting, part.ready)
@@ -331,7 +331,7 @@ def _split(part: _Part, active: npt.NDArray[np.bool_]) -> dict[str, Counts]:
     return {QUEUED: waiting, PLACEMENT: placement, TAIL: np.where(active, rest, 0), CLIENT: np.where(active, 0, rest)}
 
 
-def _waits(attempts: Moments, axes: Axes) -> tuple[Counts, Counts]:
+def _waits(attempts: Moments, axes: Axes) -> tuple[Integers, Integers]:
     """What all wait for from each time on: the place in TAIL_OF, or beyond it that in CLIENT_OF."""
     assigned, seen = axes.microseconds(attempts.assigned), axes.microseconds(attempts.seen)
     kinds = [attempts.kind == KINDS.index(kind) for kind in TAIL_OF]
@@ -345,7 +345,7 @@ def _waits(attempts: Moments, axes: Axes) -> tuple[Counts, Counts]:
     return marks, waits
 
 
-def _union(begins: Counts, ends: Counts) -> tuple[Counts, Counts]:
+def _union(begins: Integers, ends: Integers) -> tuple[Integers, Integers]:
     """Times that at least one interval covers, without overlaps."""
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], np.maximum.accumulate(ends[order])

@@ -8,28 +8,17 @@ from typing import Any, Final
 from dask.utils import key_split
 from distributed.utils import key_split_group
 
+from roastcoffea.monitor.history import NO_TIMES
+from roastcoffea.monitor.views import READERS
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.columns import Column
 from roastcoffea.records.tasks import ERROR, TASK_COLUMNS
 
-OF_ATTEMPTS: Final = (
-    "prefix",
-    "worker",
-    "thread",
-    "runnable",
-    "assigned",
-    "arrived",
-    "ready",
-    "start",
-    "stop",
-    "seen",
-    "nbytes",
-    "type",
-    "outcome",
-    "run_id",
-    "span",
-    "error",
-)
+WAY: Final = ("worker", "thread", "runnable", "assigned", "arrived", "ready", "start", "stop")
+END: Final = ("seen", "nbytes", "type", "outcome", "run_id", "span", "error")
+OF_ATTEMPTS: Final = ("prefix", *WAY, *END)
+"""What an attempt says of its task: on its way to a thread and there, and at its end."""
+
 ENDS: Final = {OK: "memory", ERROR: "erred"}
 """The state that tells most of a task, by the outcome of its attempt."""
 
@@ -50,10 +39,10 @@ MONITOR_COLUMNS: Final[tuple[Column, ...]] = (
         None,
         'the last state at the scheduler before it was forgotten: "memory", "erred", "processing", ...',
     ),
-    *(OF_ATTEMPT[name] for name in OF_ATTEMPTS[1:9]),
+    *(OF_ATTEMPT[name] for name in WAY),
     Column("duration", "number", "s", "from the beginning to the end of computing"),
     Column("created", "number", "s", "when it was first seen at the scheduler (Unix time, the client's clock)"),
-    *(OF_ATTEMPT[name] for name in OF_ATTEMPTS[9:]),
+    *(OF_ATTEMPT[name] for name in END),
     Column("attempts", "integer", "attempts", "attempts that ended, of any outcome"),
     Column("suspicious", "integer", None, "times that a worker died while it had the task"),
 )
@@ -67,52 +56,14 @@ WORKER_COLUMNS: Final[tuple[Column, ...]] = (
     Column("seconds", "number", "s", "time in which it computed them, summed over its threads"),
 )
 
-VIEW_NAMES: Final = (
-    "key",
-    "worker",
-    "state",
-    "run_id",
-    "start",
-    "stop",
-    "duration",
-    "transfer",
-    "disk",
-    "deserialize",
-    "compute",
-    "nbytes",
-    "type",
-    "thread",
-    "priority",
-    "suspicious",
-    "exception",
-    "traceback",
-    "num_dependencies",
-    "dependencies",
-    "num_dependents",
-    "dependents",
-    "waiting_for_data",
-    "who_has",
-    "coming_from",
-    "resource_restrictions",
-    "transitions",
-    "startstops",
-    "annotations",
-    "metadata",
-    "span",
-)
-"""What a worker tells of a task."""
-
+OF_VIEWS: Final = ("thread", "suspicious", "transitions", "startstops", "metadata")
+VIEW_NAMES: Final = ("key", "worker", "state", *NO_TIMES, "duration", *OF_VIEWS, *READERS)
+"""What is known of a task on a worker."""
 
 EMPTY: Final[Mapping[str, type]] = {
-    "num_dependencies": int,
-    "num_dependents": int,
-    "dependencies": list,
-    "dependents": list,
-    "waiting_for_data": list,
-    "who_has": list,
-    "resource_restrictions": dict,
-    "annotations": dict,
-    "metadata": dict,
+    **dict.fromkeys(("num_dependencies", "num_dependents"), int),
+    **dict.fromkeys(("dependencies", "dependents", "waiting_for_data", "who_has"), list),
+    **dict.fromkeys(("resource_restrictions", "annotations", "metadata"), dict),
 }
 """What a worker knew to be empty: it does not send that."""
 

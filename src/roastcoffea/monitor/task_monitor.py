@@ -75,8 +75,7 @@ class TaskMonitor:
 
     def __init__(self, client_or_scheduler: Any, interval: float = 0.1, worker_view: bool = False) -> None:
         if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval < math.inf:
-            text = f"interval must be a positive number of seconds, not {interval}"
-            raise ValueError(text)
+            raise ValueError(f"interval must be a positive number of seconds, not {interval}")
         if not isinstance(client_or_scheduler, Scheduler):
             Connection(client_or_scheduler)  # refuses what it cannot use
         self.interval = interval

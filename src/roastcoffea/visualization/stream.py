@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.metrics.arrays import one_of
 from roastcoffea.metrics.attempts import identities
 from roastcoffea.metrics.busy_tasks import OF_TASK_KIND
 from roastcoffea.metrics.catalogue import NotMeasuredError
@@ -144,7 +145,7 @@ def _main_classes(chunks: pa.Table) -> Integers:
 
 
 def _failed(table: pa.Table, good: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    return ~np.asarray(pc.is_in(table["outcome"], value_set=pa.array(good, pa.string())).to_numpy(), dtype=np.bool_)
+    return ~one_of(table["outcome"], pa.array(good))
 
 
 def _codes(table: pa.Table, column: str, numbers: dict[str, int], otherwise: int) -> Integers:

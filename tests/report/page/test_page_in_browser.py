@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from browser import Browser, installed_browser
+from browser import Browser
 from conftest import wait_until
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
@@ -22,15 +22,6 @@ from roastcoffea.visualization.colours import OF_TIME
 
 DRAWN = "document.documentElement.dataset.charts === 'drawn'"
 HOSTILE = NAMES[:3]
-
-
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = installed_browser()
-    if program is None:
-        pytest.skip("there is no Chromium to look at pages with")
-    with Browser(tmp_path_factory.mktemp("browser"), program) as started:
-        yield started
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import uproot
 from analyses import Planted, runner_for
-from browser import Browser, installed_browser
+from browser import Browser
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, Runner
 from distributed import Client, LocalCluster
@@ -270,25 +270,19 @@ def test_names_are_text_wherever_they_stand() -> None:
 
 
 @pytest.mark.slow
-def test_a_page_is_shown_without_complaint(runs: Path, tmp_path: Path) -> None:
-    program = installed_browser()
-    if program is None:
-        pytest.skip("there is no Chromium")
+def test_a_page_is_shown_without_complaint(runs: Path, tmp_path: Path, browser: Browser) -> None:
     found = compare(runs / "base", runs / "slow", labels=["<script>alert(1)</script>", "$$x$$ a&b"])
     found.write(tmp_path / "page.html", "html", everything=True)
-    with Browser(tmp_path, program) as browser:
-        browser.open(tmp_path / "page.html")
-        assert (
-            browser.evaluate("document.querySelector('h1').textContent")
-            == "$$x$$ a&b against <script>alert(1)</script>"
-        )
-        (row,) = [row for row in found.rows if row.metric.name == "elapsed_time_seconds"]
-        cells = browser.evaluate(
-            "[...document.querySelectorAll('tr')].filter(row => row.cells[0].textContent === 'elapsed')"
-            ".map(row => row.cells[3].dataset.v)"
-        )
-        assert [float(value) for value in cells] == [row.change(1)]
-        assert browser.messages == []
+    browser.open(tmp_path / "page.html")
+    title = browser.evaluate("document.querySelector('h1').textContent")
+    assert title == "$$x$$ a&b against <script>alert(1)</script>"
+    (row,) = [row for row in found.rows if row.metric.name == "elapsed_time_seconds"]
+    cells = browser.evaluate(
+        "[...document.querySelectorAll('tr')].filter(row => row.cells[0].textContent === 'elapsed')"
+        ".map(row => row.cells[3].dataset.v)"
+    )
+    assert [float(value) for value in cells] == [row.change(1)]
+    assert browser.messages == []
 
 
 def test_what_hosts_and_branches_cost_is_in_the_ledger(runs: Path) -> None:
