@@ -33,7 +33,7 @@ TALL: Final = (5.25, 4.5)
 DOTS_PER_INCH: Final = 200
 
 STYLE_FILE: Final = Path(__file__).with_name("roastcoffea.mplstyle")
-STYLE: Final[dict[str, Any]] = dict(mpl.rc_params_from_file(STYLE_FILE, use_default_template=False))
+STYLE: Final[Any] = mpl.rc_params_from_file(STYLE_FILE, use_default_template=False)
 """How figures of our own look, whatever style the user has; axes that are handed over keep theirs."""
 
 Size = tuple[float, float]
