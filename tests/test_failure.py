@@ -124,7 +124,7 @@ def test_a_cluster_that_dies_does_not_hide_the_exception(sample: Any, command_li
         assert wait_until(lambda: client.status != "running")
         began = time.monotonic()
         raise KeyError("mine")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert collector.measurement.outcome == "failed"
     assert len(collector.measurement.chunks) == 4
     client.close()

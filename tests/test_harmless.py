@@ -237,10 +237,9 @@ def test_restart_inside_of_the_with(sample: Any) -> None:
 def test_a_worker_that_holds_the_gil_does_not_hold_the_collector(client: Any) -> None:
     with MetricsCollector(client) as collector:
         workers = sorted(client.scheduler_info()["workers"])
-        stuck = client.submit(hold_the_gil, 6, workers=workers[0], pure=False)
+        stuck = client.submit(hold_the_gil, 10, workers=workers[0], pure=False)
         time.sleep(0.5)
-        began = time.monotonic()
-    assert time.monotonic() - began < 4
+    assert not stuck.done()
     assert any(workers[0] in problem and "did not answer" in problem for problem in collector.measurement.problems)
     stuck.result()
 

@@ -101,7 +101,11 @@ def small_catalogue(calls: list[str]) -> Catalogue:
     def overview(bulky: Bulky) -> str:
         return "a table"
 
+    def aside(bulky: Bulky) -> Bulky:
+        return bulky
+
     catalogue.add(Fact.of(bulky))
+    catalogue.add(Fact.of(aside))
     catalogue.add(Fact.of(overview, kept=True))
 
     @metric(BYTE, group=BYTES, source="somewhere", catalogue=catalogue)
@@ -137,6 +141,14 @@ def test_an_intermediate_is_kept_until_all_that_needs_it_is_known() -> None:
     assert evaluator.value("overview") == "a table"
     assert calls == ["bulky"]
     assert evaluator.value("bulky") is not evaluator.value("bulky")
+
+
+def test_of_a_run_whose_metrics_are_known_no_intermediate_is_kept(calls: Counter[str]) -> None:
+    metrics = evaluate(handmade_run())
+    assert len(metrics)
+    for times in (2, 3):
+        metrics.evaluator.value("counted_chunks")
+        assert calls["counted_chunks"] == times
 
 
 def test_what_is_built_on_request_is_not_built_to_see_whether_it_can_be() -> None:

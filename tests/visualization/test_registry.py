@@ -284,12 +284,13 @@ def test_where_pyplot_is_in_use_the_figure_is_its_own(run: Run, pyplot: Any) -> 
     assert pyplot.gcf() is figure
 
 
-def test_where_ipython_runs_the_figure_is_pyplots(run: Run, no_pyplot: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not registry._pyplot_shows()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
-    assert not registry._pyplot_shows()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: "a shell"))
-    assert registry._pyplot_shows()
+@pytest.mark.parametrize(("shell", "shows"), [(None, False), ("a shell", True)])
+def test_where_ipython_runs_the_figure_is_pyplots(
+    shell: str | None, shows: bool, run: Run, no_pyplot: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    figure, _ = plots.plot_byte_ledger(run)
+    assert hasattr(figure, "number") == shows  # pyplot counts its figures
 
 
 IN_A_NOTEBOOK = """

@@ -24,6 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.compat.chunk_dicts import MIB
+from roastcoffea.compat.tracking import SAMPLED
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
@@ -42,18 +43,6 @@ WRITER: Final = "roastcoffea 0.1.2"
 Row = Mapping[str, Any]
 
 QUARTER_HOUR: Final = 900
-
-SERIES: Final = {
-    "last_seen": "worker_last_seen",
-    "cpu_percent": "worker_cpu",
-    "memory": "worker_memory",
-    "memory_limit": "worker_memory_limit",
-    "processing": "worker_active_tasks",
-    "executing": "worker_executing",
-    "nbytes": "worker_nbytes",
-    "occupancy": "worker_occupancy",
-}
-"""Columns of a worker sample, and the series of 0.1.2 that they come from."""
 
 NEVER_ZERO: Final = ("last_seen", "memory", "memory_limit")
 """Columns of a worker sample in which 0 can only mean that nothing was known."""
@@ -164,7 +153,7 @@ def _bytes(mebibytes: float | None) -> int | None:
 def _samples(series: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Row per worker and time, the time still as if local time were UTC."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for column, name in SERIES.items():
+    for name, column in SAMPLED:
         for worker, points in series.get(name, {}).items():
             for time, value in points:
                 row = rows.setdefault((worker, time), {"worker": worker, "time": _as_if_utc(time)})

@@ -158,11 +158,12 @@ class Catalogue:
         return [name for name, entry in self.entries.items() if entry.kept and not isinstance(entry, Metric)]
 
     def users(self) -> dict[str, set[str]]:
-        """Names of the entries that are computed from each, those that are built on request left out."""
+        """Names of the entries that are computed from each when all that is kept is computed."""
         found: dict[str, set[str]] = {}
-        for entry in self.entries.values():
-            for name in () if entry.on_request else entry.inputs:
-                found.setdefault(name, set()).add(entry.name)
+        for entry in reversed(self.entries.values()):  # users stand after what they need
+            if (entry.kept and not entry.on_request) or entry.name in found:
+                for name in entry.inputs:
+                    found.setdefault(name, set()).add(entry.name)
         return found
 
 

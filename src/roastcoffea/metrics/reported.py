@@ -16,30 +16,24 @@ BOOKKEEPING: Final = frozenset({"t0", "t1"})
 """Names among reported metrics that are none: the clock readings of an older measurement."""
 
 
+UNKNOWN: Final = Metric(name="", function=float, inputs=(), unit=STRUCTURE, group=RAW, source="", meaning="", label="")
+"""Stands for what the catalogue does not know: it comes last, and may be anything."""
+
+
 def with_reported(catalogue: Catalogue, run: Run) -> Catalogue:
     """Catalogue whose metrics are what was reported; ours are the raw structures alone, as they are records.
 
     What was reported under other names comes after the metrics.
     """
     reported, reporter = by_present_name(run.reported or {}, catalogue), f"reported by {run.reported_by}"
-    ours = {metric.name: metric for metric in catalogue.metrics() if metric.name in reported or metric.group != RAW}
-    theirs = {metric.name: metric for metric in ours.values()} | {
-        name: _without_meaning(name) for name in reported if name not in catalogue.entries
-    }
-    return Catalogue(
-        entries=catalogue.entries
-        | {
-            name: dataclasses.replace(
-                metric,
-                function=partial(_reported, metric, reported.get(name)),
-                inputs=(RUN,),
-                optional=frozenset(),
-                source=reporter,
-            )
-            for name, metric in theirs.items()
-        },
-        aliases=catalogue.aliases,
-    )
+    theirs = {metric.name: metric for metric in catalogue.metrics() if metric.name in reported or metric.group != RAW}
+    theirs |= {name: UNKNOWN for name in reported if name not in catalogue.entries}
+    entries = dict(catalogue.entries)
+    for name, metric in theirs.items():
+        function = partial(_reported, metric, reported.get(name))
+        changes: dict[str, Any] = {"name": name, "inputs": (RUN,), "optional": frozenset(), "source": reporter}
+        entries[name] = dataclasses.replace(metric, function=function, **changes)
+    return Catalogue(entries=entries, aliases=catalogue.aliases)
 
 
 def by_present_name(reported: Mapping[str, Any], catalogue: Catalogue) -> dict[str, Any]:
@@ -47,13 +41,6 @@ def by_present_name(reported: Mapping[str, Any], catalogue: Catalogue) -> dict[s
     known = {name: value for name, value in reported.items() if value is not None and name not in BOOKKEEPING}
     older = {catalogue.aliases[name]: value for name, value in known.items() if name in catalogue.aliases}
     return older | {name: value for name, value in known.items() if name not in catalogue.aliases}
-
-
-def _without_meaning(name: str) -> Metric:
-    """Entry of a number that the catalogue does not know: it comes last, and may be anything."""
-    return Metric(
-        name=name, function=_reported, inputs=(), unit=STRUCTURE, group=RAW, source="", meaning="", label=name
-    )
 
 
 def _reported(metric: Metric, value: Any, run: Run) -> Any:

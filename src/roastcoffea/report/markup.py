@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
 from roastcoffea.units import number
+
+OF_FORMULAS: Final = str.maketrans({sign: f"<span>{sign}</span>" for sign in "$\\"})
 
 
 def text(content: object) -> Markup:
@@ -18,10 +20,8 @@ def text(content: object) -> Markup:
     """
     if isinstance(content, Markup):
         return content
-    escaped = escape(str(content).replace("\0", "\N{REPLACEMENT CHARACTER}"))
-    for sign in ("$", "\\"):
-        escaped = escaped.replace(sign, Markup("<span>{}</span>").format(sign))
-    return escaped
+    escaped = str(escape(str(content).replace("\0", "\N{REPLACEMENT CHARACTER}")))
+    return Markup(escaped.translate(OF_FORMULAS))
 
 
 def rendered(template: str, /, **values: Any) -> Markup:
