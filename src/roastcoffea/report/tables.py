@@ -28,12 +28,7 @@ IDENTITIES: Final = frozenset({"id", "run_id", "thread"})
 
 
 def sheet_of_table(
-    frame: pd.DataFrame,
-    things: str,
-    *,
-    title: str = "",
-    units: Mapping[str, Unit] | None = None,
-    most: int = MOST_ROWS,
+    frame: pd.DataFrame, things: str, *, title: str = "", units: Mapping[str, Unit] | None = None, most: int = MOST_ROWS
 ) -> Sheet:
     """Sheet of a DataFrame, with the meaning of its columns; the reason where it is absent.
 

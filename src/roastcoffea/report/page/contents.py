@@ -15,14 +15,7 @@ from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.page.charts import CONTROLS, charts
 from roastcoffea.report.page.frame import page
 from roastcoffea.report.sheets import Cell, Column, Picture, Sheet
-from roastcoffea.report.summary import (
-    amount_of,
-    datasets,
-    heading,
-    main_numbers,
-    own_sheets,
-    problems,
-)
+from roastcoffea.report.summary import amount_of, datasets, heading, main_numbers, own_sheets, problems
 from roastcoffea.report.tables import not_measured, sheet_of_table
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND
