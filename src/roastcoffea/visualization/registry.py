@@ -32,28 +32,8 @@ TALL: Final = (5.25, 4.5)
 
 DOTS_PER_INCH: Final = 200
 
-STYLE: Final[Any] = {
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.labelsize": 10,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.facecolor": "white",
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "text.color": "#222222",
-    "axes.labelcolor": "#222222",
-    "axes.edgecolor": "#555555",
-    "xtick.color": "#333333",
-    "ytick.color": "#333333",
-    "figure.constrained_layout.h_pad": 0.08,
-    "figure.constrained_layout.w_pad": 0.08,
-    "text.usetex": False,
-}
+STYLE_FILE: Final = Path(__file__).with_name("roastcoffea.mplstyle")
+STYLE: Final[Any] = mpl.rc_params_from_file(STYLE_FILE, use_default_template=False)
 """How figures of our own look, whatever style the user has; axes that are handed over keep theirs."""
 
 Size = tuple[float, float]
