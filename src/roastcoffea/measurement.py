@@ -246,7 +246,7 @@ class Measurement:
         """
         from roastcoffea.report.exports.formats import export
 
-        return export(self.run, lambda: self.metrics, lambda: self.tables, Path(path), file_format, overwrite=overwrite)
+        return export(self.run, self.metrics, lambda: self.tables, Path(path), file_format, overwrite)
 
     def report(self, path: str | PathLike[str], *, every_task: bool = False, overwrite: bool = False) -> Path:
         """Write all that there is to see of the run to one HTML file, which needs nothing but a browser; give its path.

@@ -208,10 +208,9 @@ class Trace:
         left = {row["worker"]: row["stop"] for row in rows if row["stop"] is not None}
         moments, changes = [np.empty(0)], [np.empty(0, np.int64)]
         for worker, (times, sizes) in self._memory.items():
-            if len(sizes) and left.get(worker, end) < end:
-                times, sizes = np.append(times, max(left[worker], times[-1])), np.append(sizes, 0)
-            moments.append(times)
-            changes.append(np.diff(sizes, prepend=0))
+            last = slice(-1, None) if left.get(worker, end) < end else slice(0)
+            moments += [times, np.maximum(times[last], left.get(worker, end))]
+            changes += [np.diff(sizes, prepend=0), -sizes[last]]
         time, change = np.concatenate(moments), np.concatenate(changes)
         order = np.lexsort((change, time))
         return time[order], np.cumsum(change[order])
