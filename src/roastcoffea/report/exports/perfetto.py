@@ -206,7 +206,8 @@ class Trace:
         lifetimes, end = self._run.lifetimes, self._run.stop
         rows = [] if lifetimes is None else lifetimes.select(["worker", "stop"]).to_pylist()
         left = {row["worker"]: row["stop"] for row in rows if row["stop"] is not None}
-        moments, changes = [np.empty(0)], [np.empty(0, np.int64)]
+        moments: list[Numbers] = [np.empty(0)]
+        changes: list[Any] = [np.empty(0, np.int64)]
         for worker, (times, sizes) in self._memory.items():
             last = slice(-1, None) if left.get(worker, end) < end else slice(0)
             moments += [times, np.maximum(times[last], left.get(worker, end))]

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -151,7 +151,11 @@ def _write_json(table: pa.Table, file: BinaryIO) -> None:
 
 _encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
 
-WRITERS: Final = {"csv": _write_csv, "parquet": partial(pq.write_table, compression="zstd"), "json": _write_json}
+WRITERS: Final[Mapping[str, Callable[[pa.Table, BinaryIO], None]]] = {
+    "csv": _write_csv,
+    "json": _write_json,
+    "parquet": partial(pq.write_table, compression="zstd"),
+}
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
