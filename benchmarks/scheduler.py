@@ -27,6 +27,7 @@ from distributed import Client, LocalCluster, wait
 from roastcoffea.backends import attempts, workers
 from roastcoffea.backends.deployment import DRAIN_BYTES
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
 from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
 from roastcoffea.log.packing import packed_records
 from roastcoffea.log.reader import ClusterLog
@@ -384,12 +385,10 @@ def run_of(log: ClusterLog, load: Load) -> Run:
 
 
 def compared(run: Run) -> list[str]:
-    """What a collector says of chunks and attempts that left no record: it does this as it is left."""
-    collector = MetricsCollector()
-    collector._calls = list(run.calls)
-    collector._note_chunks_without_record(run.chunks, table_of_rows(ASKED_COLUMNS, []))
-    collector._note_attempts_without_record(run.tasks, run.chunks)
-    return collector.problems
+    """What leaving says of chunks and attempts without a record."""
+    asked = table_of_rows(ASKED_COLUMNS, [])
+    of_chunks = chunks_without_record(run.calls, run.chunks, asked, Losses(equal_run_once=True))
+    return [*of_chunks, *attempts_without_record(run.tasks, run.chunks)]
 
 
 def size_of(folder: Path) -> int:

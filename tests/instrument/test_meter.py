@@ -38,6 +38,7 @@ from roastcoffea.instrument.meter import meter as meter_module
 from roastcoffea.instrument.meter import sources, tally
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.meter.tally import READ, BranchRead, Tally
+from roastcoffea.log.packing import BASKETS_LISTED
 from roastcoffea.measurement import Measurement
 
 FLAT = 12
@@ -598,7 +599,7 @@ def test_of_baskets_far_apart_the_first_and_the_last_tell_their_sizes() -> None:
     for basket in (10**9, 0):
         read.add(basket, 5)
     columns = meter.branch_columns()
-    assert [*map(columns.get, ("baskets", "baskets_told", "basket"))] == [[2], [2], [10**9, 0]]
+    assert [*map(columns.get, ("baskets", BASKETS_LISTED, "basket"))] == [[2], [2], [10**9, 0]]
     assert columns["basket_bytes"] == [5, 5]
 
 
@@ -609,7 +610,7 @@ def test_of_very_many_baskets_the_first_and_the_last_tell_their_sizes() -> None:
         for basket in reversed(range(baskets)):
             read.add(basket, 5 + basket)
     columns = meter.branch_columns()
-    assert [*map(columns.get, ("baskets", "baskets_told", "basket"))] == [[1, 1000], [1, 2], [0, 0, 999]]
+    assert [*map(columns.get, ("baskets", BASKETS_LISTED, "basket"))] == [[1, 1000], [1, 2], [0, 0, 999]]
     assert (columns["bytes_payload"], columns["basket_bytes"]) == ([5, 504_500], [5, 5, 1004])
 
 

@@ -123,9 +123,35 @@ class _Watch:
         names = {"dataset": work.dataset, "file": work.filename, "tree": work.treename}
         return {column: None if name is None else redacted(str(name), self.added) for column, name in names.items()}
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call coffea's closure, and record it."""
+    def begun(self) -> Any:
+        """An attempt that begins."""
         raise NotImplementedError
+
+    def run(self, attempt: Any, *args: Any, **kwargs: Any) -> Any:
+        """What coffea's closure gives, with the attempt's probes in it."""
+        raise NotImplementedError
+
+    def record(self, attempt: Any, output: Any, error: BaseException | None = None) -> dict[str, Any]:
+        """Record of an attempt that has ended."""
+        raise NotImplementedError
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        attempt = None
+        with reported(self.complain, LOST, Exception):
+            attempt = self.begun()
+        if attempt is None:
+            return self.closure(*args, **kwargs)
+        try:
+            output = self.run(attempt, *args, **kwargs)
+        except BaseException as error:
+            self._end(attempt, None, error)
+            raise
+        self._end(attempt, output)
+        return output
+
+    def _end(self, attempt: Any, output: Any, error: BaseException | None = None) -> None:
+        with reported(self.complain, LOST, Exception):
+            self.records.append(self.record(attempt, output, error))
 
     def gave(self, output: Any) -> None:
         """Learn what the whole call gave."""
@@ -150,32 +176,19 @@ class _ChunkWatch(_Watch):
             "entry_stop": work.entrystop,
         }
 
-    def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
-        closure = self.closure
-        attempt: Attempt | None = None
-        with reported(self.complain, LOST, Exception):
-            attempt = Attempt(self.task, self.added)
-        if attempt is None:
-            return closure(item, *args, **kwargs)
-        try:
-            item, replaced = _replaced(closure, item, attempt)
-            with attempt.current():
-                output = closure(item, *args, **(kwargs | replaced))
-        except BaseException as error:
-            self._record(attempt, None, error)
-            raise
-        self._record(attempt, output)
-        return output
+    def begun(self) -> Attempt:
+        return Attempt(self.task, self.added)
 
-    def _record(self, attempt: Attempt, output: Any, error: BaseException | None = None) -> None:
-        with reported(self.complain, LOST, Exception):
-            record = attempt.end(error)
-            record.update(self.identity)
-            if record["outcome"] != ERROR:
-                record["events"] = self.events
-            if record["outcome"] == OK:
-                record.update(_coffea_metrics(output))
-            self.records.append(record)
+    def run(self, attempt: Attempt, item: Any, *args: Any, **kwargs: Any) -> Any:
+        item, replaced = _replaced(self.closure, item, attempt)
+        with attempt.current():
+            return self.closure(item, *args, **(kwargs | replaced))
+
+    def record(self, attempt: Attempt, output: Any, error: BaseException | None = None) -> dict[str, Any]:
+        record = attempt.end(error) | self.identity
+        if record["outcome"] != ERROR:
+            record["events"] = self.events
+        return record | _coffea_metrics(output) if record["outcome"] == OK else record
 
     def gave(self, output: Any) -> None:
         """An attempt that failed, and after which the call gives nothing, was skipped."""
@@ -189,22 +202,14 @@ class _FileWatch(_Watch):
     def identified(self, work: Any) -> dict[str, Any]:
         return self.place(work)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        closure = self.closure
-        opening: _Opening | None = None
-        with reported(self.complain, LOST, Exception):
-            opening = _Opening(self.task, closure, self.added)
-        if opening is None:
-            return closure(*args, **kwargs)
-        error = None
-        try:
-            return opening.watched(*args, **kwargs)
-        except BaseException as raised:
-            error = error_text(raised, self.added)
-            raise
-        finally:
-            with reported(self.complain, LOST, Exception):
-                self.records.append(self.identity | opening.end(error))
+    def begun(self) -> _Opening:
+        return _Opening(self.task, self.closure, self.added)
+
+    def run(self, attempt: _Opening, *args: Any, **kwargs: Any) -> Any:
+        return attempt.watched(*args, **kwargs)
+
+    def record(self, attempt: _Opening, output: Any, error: BaseException | None = None) -> dict[str, Any]:
+        return self.identity | attempt.end(None if error is None else error_text(error, self.added))
 
 
 class _Opening:

@@ -30,10 +30,15 @@ MOST_IN_DASK: Final = 1000
 Amounts = dict[str, int | None]
 
 
+TOTALS: Final = ("name", "count", "wall_seconds", "self_seconds", "cpu_seconds", "max_seconds")
+GAUGED: Final = ("bytes", "memory_peak", "memory_delta")
+"""Columns of the table of sections: what every pass adds to, and what is only known where it was gauged."""
+
+
 class Section:
     """Totals over the passes through one section."""
 
-    __slots__ = ("amounts", "count", "cpu_seconds", "errors", "max_seconds", "name", "self_seconds", "wall_seconds")
+    __slots__ = ("amounts", "errors", *TOTALS)
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -56,18 +61,8 @@ class Section:
 
     def row(self) -> dict[str, Any]:
         """Row of the table of sections, without the chunk."""
-        return {
-            "name": self.name,
-            "count": self.count,
-            "wall_seconds": self.wall_seconds,
-            "self_seconds": self.self_seconds,
-            "cpu_seconds": self.cpu_seconds,
-            "max_seconds": self.max_seconds,
-            "bytes": None,
-            "memory_peak": None,
-            "memory_delta": None,
-            "errors": self.errors,
-        } | self.amounts
+        totals = {name: getattr(self, name) for name in TOTALS}
+        return totals | dict.fromkeys(GAUGED) | {"errors": self.errors} | self.amounts
 
 
 class Pass:

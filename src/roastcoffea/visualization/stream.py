@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.arrays import one_of
+from roastcoffea.metrics.arrays import amounts, having, one_of
 from roastcoffea.metrics.attempts import identities
-from roastcoffea.metrics.busy_tasks import OF_TASK_KIND
+from roastcoffea.metrics.busy import sum_of
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.phases import BUSY, COLUMNS_OF, FAILED, OVERHEAD, RESIDUAL
+from roastcoffea.metrics.phases import BUSY, COLUMNS_OF, FAILED, OF_TASK_KIND, OVERHEAD, RESIDUAL
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import tasks as task_records
@@ -116,9 +116,9 @@ def _tasks_with_class(tasks: pa.Table, chunks: pa.Table | None) -> _Rows:
     chunk = np.full(len(tasks), -1)
     if chunks is not None and len(chunks):
         chunk = _chunks_of(tasks, chunks)
-        processed = np.asarray(pc.equal(tasks["kind"], task_records.PROCESSOR).to_numpy(), dtype=np.bool_)
+        processed = having(tasks["kind"], task_records.PROCESSOR)
         kinds = np.where(processed & (chunk >= 0), _main_classes(chunks)[chunk], kinds)
-    others = np.asarray(pc.equal(tasks["kind"], task_records.OTHER).to_numpy(), dtype=np.bool_)
+    others = having(tasks["kind"], task_records.OTHER)
     return _Rows(tasks, np.where(failed & ~others, SHOWN.index(FAILED), kinds), chunk)
 
 
@@ -132,14 +132,11 @@ def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
 
 def _main_classes(chunks: pa.Table) -> Integers:
     """For each attempt of a chunk the class that took the most of it, or that it failed."""
-    seconds = np.zeros((len(chunks), len(COLUMNS_OF) + 1))
-    for place, columns in enumerate(COLUMNS_OF.values()):
-        for column in columns:
-            seconds[:, place] += pc.fill_null(chunks[column], 0.0).to_numpy()
-    wall = np.asarray(pc.fill_null(chunks["wall_seconds"], 0.0).to_numpy())
-    seconds[:, -1] = wall - seconds[:, :-1].sum(axis=1)
+    phases = np.column_stack([sum_of(chunks, columns) for columns in COLUMNS_OF.values()])
+    rest = amounts(chunks, "wall_seconds") - phases.sum(axis=1)
     names = np.array([SHOWN.index(name) for name in (*COLUMNS_OF, OVERHEAD)])
-    kinds = np.where(seconds[:, :-1].any(axis=1), names[seconds.argmax(axis=1)], SHOWN.index(RESIDUAL))
+    most = names[np.column_stack([phases, rest]).argmax(axis=1)]
+    kinds = np.where(phases.any(axis=1), most, SHOWN.index(RESIDUAL))
     failed = _failed(chunks, (chunk_records.OK, chunk_records.CHECKPOINT))
     return np.where(failed, SHOWN.index(FAILED), kinds)
 
