@@ -113,7 +113,7 @@ class Trace:
         begun = [pc.min(table[name]).as_py() for table, name in moments if table is not None]
         self._offsets = clock_offsets(run)
         ahead = max(self._offsets.values(), default=0.0)
-        self.origin = min([run.start, *(moment - ahead for moment in begun if moment is not None)])
+        self.origin: float = min([run.start, *(moment - ahead for moment in begun if moment is not None)])
         """When the first thing in the trace began."""
         chunks, openings = (
             None if table is None else on_clients_clock(run, table, "start", "stop")
