@@ -15,15 +15,11 @@ import pyarrow.parquet as pq
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
-from roastcoffea.records.asked import ASKED_COLUMNS
-from roastcoffea.records.branches import BRANCH_READ_COLUMNS
-from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.columns import Column
-from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.run import Run, SpanMetrics
-from roastcoffea.records.sections import SECTION_COLUMNS
-from roastcoffea.records.spans import SPAN_COLUMNS, WORKER_SPAN_COLUMNS
-from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.tasks import SPAN_COLUMNS, TASK_COLUMNS, WORKER_SPAN_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.reading import opened, reading
