@@ -12,7 +12,6 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import TIME_NAMES
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.sections import SECTION_COLUMNS
 
 
 def test_every_class_has_a_word_and_every_threshold_a_cause():
@@ -71,21 +70,3 @@ def test_threads_that_share_a_busy_interpreter_do_not_wait_for_storage():
     assert finding.cause == "wait"
     assert "processes of one thread" in finding.text
     assert one_kind_of_time("read_seconds", process_cpu_seconds=9.5, overlaps=0).bound == "storage"
-
-
-def test_the_innermost_section_that_waits_is_named():
-    run = one_kind_of_time("wait_seconds").run
-    assert "sections (track_time) find them" in Measurement(dataclasses.replace(run, sections=None)).verdict[0].text
-    amounts = {"outer": (9.0, 1.0), "outer/inner": (8.0, 0.5), "other": (3.0, 0.0)}
-    rows = [{"name": name, "wall_seconds": wall, "cpu_seconds": cpu} for name, (wall, cpu) in amounts.items()]
-    sections = table_of_rows(SECTION_COLUMNS, rows)
-    text = Measurement(dataclasses.replace(run, sections=sections)).verdict[0].text
-    assert "section 'outer/inner' was without CPU for 7.5 s" in text
-
-
-def test_files_that_are_smaller_than_the_chunk_size_are_to_be_merged():
-    measurement = one_kind_of_time("open_seconds")
-    assert "chunksize=" in measurement.verdict[0].text
-    calls = tuple(dataclasses.replace(call, options={"chunksize": 100_000}) for call in measurement.run.calls)
-    told = Measurement(dataclasses.replace(measurement.run, calls=calls)).verdict[0].text
-    assert "Merge files" in told

@@ -25,9 +25,6 @@ COLUMNS: Final = ("key", "run_id", "kind", "outcome", "worker", *MOMENTS)
 
 REPEATED: Final = "repeated"
 
-OF_TASK_KIND: Final = {one.task_kind: one.name for one in phases.TIME_CLASSES if one.task_kind is not None}
-"""Classes that have the whole time of tasks, by the kind of these."""
-
 
 def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
     """Attempts of tasks as what kept the threads, split by what the records of their chunks tell of them."""
@@ -138,7 +135,9 @@ def _split(tasks: pa.Table, duration: Numbers, link: _Link, records: Records) ->
     seconds = {name: np.where(counts, amounts, 0.0) for name, amounts in inside.seconds.items()}
     erred = seconds[phases.FAILED]
     rest = duration - sum(seconds.values())
-    seconds |= {name: np.where((kind == KINDS.index(of)) & ~lost, duration, 0.0) for of, name in OF_TASK_KIND.items()}
+    seconds |= {
+        name: np.where((kind == KINDS.index(of)) & ~lost, duration, 0.0) for of, name in phases.OF_TASK_KIND.items()
+    }
     # another user's task is his own affair, however it ended
     seconds[phases.OTHER_TASKS] = np.where(other, duration, 0.0)
     wasted = np.where(lost & ~other, duration, 0.0)

@@ -169,6 +169,9 @@ BUSY: Final = tuple(one.name for one in TIME_CLASSES if one.work not in {"idle",
 IDLE: Final = tuple(one.name for one in TIME_CLASSES if one.work == "idle")
 """Why the slot of a thread is free."""
 
+OF_TASK_KIND: Final = {one.task_kind: one.name for one in TIME_CLASSES if one.task_kind is not None}
+"""Classes that have the whole time of tasks, by the kind of these."""
+
 Part = Literal["opening", "CPU", "waiting", "saving"]
 """What an attempt does in a phase. It opens its file and builds events, then it computes or waits in process(), and
 then it saves what came of that."""

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.busy import sum_of
-from roastcoffea.metrics.busy_tasks import OF_TASK_KIND
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import GAVE_A_RESULT, identities
-from roastcoffea.metrics.phases import BUSY, COLUMNS_OF, FAILED, OVERHEAD, RESIDUAL
+from roastcoffea.metrics.phases import BUSY, COLUMNS_OF, FAILED, OF_TASK_KIND, OVERHEAD, RESIDUAL
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, one_of, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.visualization.series import busy_in_pixels
