@@ -7,8 +7,8 @@ from handmade import A, empty_run, handmade_run, run_without_tables
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.sections import SECTION_TOTALS
+from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.report.frames import NAMES, TABLES

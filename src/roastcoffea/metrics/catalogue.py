@@ -34,6 +34,12 @@ class NotMeasuredError(RoastcoffeaError):
     """A quantity cannot be had from this run; the text is the reason that the user reads."""
 
 
+def refuse_if(lacking: object, reason: str) -> None:
+    """Raise NotMeasuredError with this reason where something is lacking."""
+    if lacking:
+        raise NotMeasuredError(reason)
+
+
 class Sourced(NamedTuple):
     """Value of a metric with the source that it came from in this run, where there are several."""
 

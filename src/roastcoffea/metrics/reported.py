@@ -8,7 +8,7 @@ from functools import partial
 from numbers import Real
 from typing import Any, Final, get_args, get_origin, get_type_hints, is_typeddict
 
-from roastcoffea.metrics.catalogue import RAW, RUN, Catalogue, Fact, Metric, NotMeasuredError
+from roastcoffea.metrics.catalogue import RAW, RUN, Catalogue, Fact, Metric, refuse_if
 from roastcoffea.records.run import Run
 from roastcoffea.units import STRUCTURE, WORD
 
@@ -45,10 +45,8 @@ def by_present_name(reported: Mapping[str, Any], catalogue: Catalogue) -> dict[s
 
 
 def _reported(metric: Metric, value: Any, run: Run) -> Any:
-    if value is None:
-        raise NotMeasuredError(f"not reported by {run.reported_by}")
-    if not _is_usable(metric, value):
-        raise NotMeasuredError(f"what {run.reported_by} reported is no such value")
+    refuse_if(value is None, f"not reported by {run.reported_by}")
+    refuse_if(not _is_usable(metric, value), f"what {run.reported_by} reported is no such value")
     return value
 
 

@@ -19,7 +19,7 @@ from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import RUN, NotMeasuredError
 from roastcoffea.metrics.evaluator import Evaluator
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.frame import asset, data_block, packed_block
 from roastcoffea.report.page.packing import MOST_GROUPS, groups_of, packed_pixels, packed_tasks
@@ -29,8 +29,7 @@ from roastcoffea.report.tables import not_measured
 from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
 from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
 from roastcoffea.visualization.draw import bytes_scale
-from roastcoffea.visualization.plots.throughput import data_rates, note_of_unknown
-from roastcoffea.visualization.series import Integers
+from roastcoffea.visualization.plots.workers import data_rates, note_of_unknown
 from roastcoffea.visualization.stream import SHOWN, Stream, stream_of
 
 MOST_TASKS: Final = 100_000
