@@ -78,6 +78,8 @@ class Evaluator:
 
     def source(self, name: str) -> str | None:
         """Where the value of a metric came from in this run, where that is not what the catalogue says."""
+        if self._below is not None and name not in self.catalogue.entries:
+            return self._below.source(name)
         return self._sources.get(name)
 
     def arguments(self, needs: Needs | Fact) -> list[Any]:
@@ -274,5 +276,7 @@ def _amount(value: float | str, unit: Unit) -> Amount:
 
 def evaluate(run: Run) -> Metrics:
     """Metrics of a run: computed from its records, or those that another program reported with it."""
-    catalogue = CATALOGUE if run.reported is None else with_reported(CATALOGUE, run)
-    return Metrics(Evaluator(catalogue, {RUN: run}))
+    computed = Evaluator(CATALOGUE, {RUN: run})
+    if run.reported is None:
+        return Metrics(computed)
+    return Metrics(Evaluator(with_reported(CATALOGUE, run), {RUN: run}, computed))

@@ -76,7 +76,7 @@ def start(run: Run) -> float:
 @plot_input
 def chunk_attempts(run: Run) -> pa.Table:
     """Attempts of chunks."""
-    return _on_clients_clock(run, some(recorded(run, "chunks"), "no attempt of a chunk was seen"), "start", "stop")
+    return on_clients_clock(run, some(recorded(run, "chunks"), "no attempt of a chunk was seen"), "start", "stop")
 
 
 @plot_input
@@ -102,7 +102,7 @@ def requests(run: Run, chunk_attempts: pa.Table) -> pa.Table:
     found = [_timed(chunk_attempts, pc.if_else(loaded, pc.fill_null(asked, 0), asked))]
     some(found[0].drop_null(), "of no attempt of a chunk it is known when it ran and what it requested")
     if run.preprocessing is not None:
-        openings = _on_clients_clock(run, run.preprocessing, "start", "stop")
+        openings = on_clients_clock(run, run.preprocessing, "start", "stop")
         found.append(_timed(openings, openings["bytes_requested"]))
     return pa.concat_tables(found)
 
@@ -119,7 +119,7 @@ def attempts(run: Run) -> tuple[pa.Table | None, pa.Table | None]:
 @plot_input
 def worker_samples(run: Run) -> pa.Table:
     """Samples of workers."""
-    return _on_clients_clock(run, some(recorded(run, "samples"), "no sample of a worker was taken"), "time")
+    return on_clients_clock(run, some(recorded(run, "samples"), "no sample of a worker was taken"), "time")
 
 
 @plot_input
@@ -159,7 +159,7 @@ def _timed(attempts: pa.Table, requested: pa.ChunkedArray) -> pa.Table:
     return attempts.select(["start", "stop"]).append_column("bytes", requested)
 
 
-def _on_clients_clock(run: Run, table: pa.Table, *columns: str) -> pa.Table:
+def on_clients_clock(run: Run, table: pa.Table, *columns: str) -> pa.Table:
     """Table whose moments (these columns) were on the clocks of workers."""
     offsets = {worker: offset for worker, offset in clock_offsets(run).items() if offset}
     place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))
