@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import RESOURCES, metric, refuse_if, table
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.columns import Column
+from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.units import RATIO
 
 CPU_BOUND: Final = "CPU"
@@ -20,8 +21,7 @@ MOSTLY: Final = 0.8
 """A worker is bound by CPU, or by waiting, where that is so much of the time of its chunks."""
 
 BALANCE_COLUMNS: Final = (
-    Column("worker", "text", None, "address of the worker"),
-    Column("host", "text", None, "address of the host it ran on"),
+    *picked(LIFETIME_COLUMNS, "worker", "host"),
     Column("threads", "integer", "threads", "threads for tasks"),
     Column("present_seconds", "number", "s", "time that it was there"),
     Column("chunks", "integer", None, "chunks that it computed, and that counted"),

@@ -72,7 +72,7 @@ WORDS: Final = {one.name: one.word for one in phases.TIME_CLASSES if one.word is
 """Word for each class of the time ledger."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Evidence:
     """What a run is judged by. Tables that were not recorded are None."""
 

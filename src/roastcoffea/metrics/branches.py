@@ -11,19 +11,18 @@ import pyarrow.compute as pc
 from roastcoffea.metrics.baskets import Reads, came_with_tree, split_reads
 from roastcoffea.metrics.facts import among, counted_chunks
 from roastcoffea.records.arrow import arrow_schema
-from roastcoffea.records.columns import Column
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
 
 OF_ALL: Final = pc.ScalarAggregateOptions(skip_nulls=False)
 """A sum of which a part is not known is not known."""
 
 BRANCH_COLUMNS: Final = (
-    Column("dataset", "text", None, "dataset in the fileset"),
-    Column("file", "text", None, "path or URL of the file"),
-    Column("branch", "text", None, "branch, RNTuple field or Parquet column"),
+    *picked((*CHUNK_COLUMNS, *BRANCH_READ_COLUMNS), "dataset", "file", "branch"),
     Column("bytes_payload", "integer", "B", "of baskets that nobody had read before in this run"),
     Column("bytes_reread", "integer", "B", "of baskets that had been read before in this run"),
-    Column("bytes_uncompressed", "integer", "B", "size after decompression, of all that was read"),
+    *picked(BRANCH_READ_COLUMNS, "bytes_uncompressed"),
     Column("baskets", "integer", "baskets", "baskets that nobody had read before in this run"),
     Column("chunks", "integer", "chunks", "chunks that read the branch"),
     Column("read_seconds", "number", "s", "waiting for storage"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -18,39 +19,32 @@ from roastcoffea.metrics.totals import disagreements
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS
-from roastcoffea.records.chunks import ERROR, SKIPPED
-from roastcoffea.records.columns import Column
+from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import FINISHED, Run
 from roastcoffea.units import COUNT
 
 REPEATED: Final = "repeated"
 """Reason of an attempt whose result came, and was not used."""
 
+REASONS: Final = (
+    '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"'
+)
 FAILED_COLUMNS: Final = (
     Column("kind", "text", None, '"processor", "merge" or "preprocessing"'),
-    Column("dataset", "text", None, "dataset in the fileset"),
-    Column("file", "text", None, "path or URL of the file"),
-    Column("entry_start", "integer", "events", "first entry of the chunk"),
-    Column("entry_stop", "integer", "events", "entry after the last one of the chunk"),
+    *picked(CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop"),
     Column("worker", "text", None, "address of the worker"),
     Column("start", "number", "s", "when the attempt began (Unix time)"),
     Column("seconds", "number", "s", "how long it kept its thread; none where that was not seen"),
     Column("bytes", "integer", "B", "requested from storage by it; none where it left no record"),
-    Column(
-        "reason",
-        "text",
-        None,
-        '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"',
-    ),
-    Column("error", "text", None, "text of the error, where there was one"),
-    Column("key", "text", None, "key of the Dask task"),
+    Column("reason", "text", None, REASONS),
+    *picked(CHUNK_COLUMNS, "error", "key"),
     Column("attempt", "integer", None, "which attempt of its task it was, from 1"),
 )
 """One row for each attempt that gave nothing, in order of time."""
 
 FAILED_FILE_COLUMNS: Final = (
-    Column("dataset", "text", None, "dataset in the fileset"),
-    Column("file", "text", None, "path or URL of the file"),
+    *picked(CHUNK_COLUMNS, "dataset", "file"),
     Column("attempts", "integer", None, "attempts that failed"),
     Column("error", "text", None, "text of the last error"),
     Column(
@@ -104,15 +98,12 @@ def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
         return
     ours = run.tasks.filter(pc.not_equal(run.tasks["kind"], task_records.OTHER))
     lost = ours.filter(pc.not_equal(ours["outcome"], task_records.OK)).to_pylist()
-    if not lost:
-        return
     names = ("dataset", "file", *RANGE)
     theirs = chunks.select(["key", *names])
     theirs = theirs.filter(pc.is_in(theirs["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
     known = {row["key"]: row for row in theirs.to_pylist()}
     for row in lost:
-        start, stop = row["start"], row["stop"]
-        seconds = None if start is None or stop is None else stop - start
+        seconds = None if None in (row["start"], row["stop"]) else row["stop"] - row["start"]
         place = {name: known[row["key"]][name] for name in names if row["key"] in known}
         yield _failed(row, seconds, row["outcome"]) | place
 
@@ -137,16 +128,13 @@ def failed_files(run: Run, failed_work: pa.Table, missing_work: pa.Table | None 
     lacking: dict[tuple[str, str], int | None] = {}
     for row in [] if missing_work is None else missing_work.to_pylist():
         place = row["dataset"], row["file"]
-        whole = row["entry_start"] is None
-        lacking[place] = None if whole else (lacking.get(place) or 0) + 1
+        lacking[place] = None if row["entry_start"] is None else (lacking.get(place) or 0) + 1
     files: dict[tuple[str, str], dict[str, Any]] = {}
     for row in failed_work.to_pylist():
-        place = row["dataset"], row["file"]
-        if row["error"] is None or row["file"] is None:
-            continue
-        file = files.setdefault(place, {"dataset": place[0], "file": place[1], "attempts": 0})
-        file["attempts"] += 1
-        file |= {"error": row["error"], "missing": lacking.get(place, 0)}
+        if row["error"] is not None and row["file"] is not None:
+            place = row["dataset"], row["file"]
+            file = files.setdefault(place, {"dataset": place[0], "file": place[1], "attempts": 0})
+            file |= {"attempts": file["attempts"] + 1, "error": row["error"], "missing": lacking.get(place, 0)}
     return table_of_rows(FAILED_FILE_COLUMNS, list(files.values()))
 
 
@@ -185,8 +173,7 @@ def skipped_data(run: Run) -> Iterator[str]:
     """What coffea skipped because of errors (`skipbadfiles`), and the output of the run lacks, in words."""
     if run.chunks is None or "chunks" in run.absent:
         return
-    skipped = of_finished_calls(run, with_outcome(run.chunks, (SKIPPED,)))
-    unread = _unread_files(run)
+    skipped, unread = of_finished_calls(run, with_outcome(run.chunks, (SKIPPED,))), _unread_files(run)
     if not len(skipped) and not len(unread):
         return
     came = _with_processor(run, of_finished_calls(run, last_attempts(run.chunks)))
@@ -228,13 +215,11 @@ def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) 
     return found
 
 
-@metric(
-    COUNT,
-    group=CHUNKS,
-    source="chunks that coffea asked for, chunk records",
-    label="missing",
-    formula="chunks asked for of which no attempt gave a result",
-)
+of_chunks = partial(metric, COUNT, group=CHUNKS, source="chunks that coffea asked for, chunk records")
+of_files = partial(metric, COUNT, group=CHUNKS, source="files that coffea asked for, records of preprocessing")
+
+
+@of_chunks(label="missing", formula="chunks asked for of which no attempt gave a result")
 def num_missing_chunks(missing_work: pa.Table) -> int:
     """Chunks that were asked for and gave nothing: all of a Runner call that raised, as it gives no output.
 
@@ -243,13 +228,7 @@ def num_missing_chunks(missing_work: pa.Table) -> int:
     return len(missing_work) - int(missing_work["entry_start"].null_count)
 
 
-@metric(
-    COUNT,
-    group=CHUNKS,
-    source="files that coffea asked for, records of preprocessing",
-    label="files not opened",
-    formula="files asked for that preprocessing could not open",
-)
+@of_files(label="files not opened", formula="files asked for that preprocessing could not open")
 def num_missing_files(missing_work: pa.Table) -> int:
     """Files that preprocessing could not open, so that not even their chunks are known."""
     return int(missing_work["entry_start"].null_count)

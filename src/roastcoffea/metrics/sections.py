@@ -12,19 +12,17 @@ from roastcoffea.metrics.baskets import rows_of
 from roastcoffea.metrics.catalogue import CHUNKS, NotMeasuredError, fact, metric
 from roastcoffea.metrics.facts import reason_of_absence, recorded
 from roastcoffea.metrics.statistics import integers
-from roastcoffea.records.columns import Column
+from roastcoffea.records.chunks import SECTION_COLUMNS
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
 from roastcoffea.units import STRUCTURE
 
 SECTION_TOTALS: Final = (
-    Column("name", "text", None, "name of the section, after those that it stands in: outer/inner"),
+    *picked(SECTION_COLUMNS, "name"),
     Column("dataset", "text", None, "dataset in the fileset"),
-    Column("count", "integer", None, "how often it was passed"),
-    Column("wall_seconds", "number", "s", "wall time in it"),
-    Column("self_seconds", "number", "s", "wall time in it and in no section inside of it"),
+    *picked(SECTION_COLUMNS, "count", "wall_seconds", "self_seconds"),
     Column("cpu_seconds", "number", "s", "CPU time of the threads in it"),
-    Column("max_seconds", "number", "s", "longest pass"),
-    Column("bytes", "integer", "B", "requested from storage in it (track_bytes)"),
+    *picked(SECTION_COLUMNS, "max_seconds", "bytes"),
     Column("memory_peak", "integer", "B", "highest resident memory of a process in it (track_memory)"),
     Column("errors", "integer", None, "passes that an exception ended"),
 )

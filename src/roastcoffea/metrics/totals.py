@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from numbers import Integral, Real
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from roastcoffea.metrics.catalogue import NotMeasuredError, Sourced
+from roastcoffea.metrics.catalogue import NotMeasuredError, Sourced, refuse_if
 from roastcoffea.metrics.facts import (
     complete_sum,
     counted_chunks,
@@ -28,8 +28,7 @@ REPORT_SET: Final = "coffea report (set_coffea_report)"
 REPORTS_SEEN: Final = "coffea report (seen in the Runner call)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
+class Quantity(NamedTuple):
     """What coffea's report and the records of chunks both count.
 
     `columns` are those of chunks, of which the first one that is known for all chunks is taken.
@@ -42,16 +41,9 @@ class Quantity:
     columns: tuple[str, ...]
 
 
-EVENTS: Final = Quantity(
-    metric="total_events", noun="events", in_report="entries", in_custom=("entries",), columns=("events",)
-)
-BYTES: Final = Quantity(
-    metric="total_bytes_read",
-    noun="bytes",
-    in_report="bytesread",
-    in_custom=("performance_counters", "num_requested_bytes"),
-    columns=("bytes_requested", "coffea_bytes_read"),
-)
+REQUESTED: Final = ("performance_counters", "num_requested_bytes")
+EVENTS: Final = Quantity("total_events", "events", "entries", ("entries",), ("events",))
+BYTES: Final = Quantity("total_bytes_read", "bytes", "bytesread", REQUESTED, ("bytes_requested", "coffea_bytes_read"))
 
 
 def total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
@@ -79,10 +71,9 @@ def total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
 
 def disagreements(run: Run) -> Iterator[str]:
     """What the sources of totals do not agree on, in words."""
-    try:
+    chunks = None
+    with suppress(NotMeasuredError):
         chunks = counted_chunks(recorded(run, "chunks"))
-    except NotMeasuredError:
-        chunks = None
     for quantity in (EVENTS, BYTES):
         expected = _expected(quantity, run, chunks)
         given = _custom_total(quantity, run)
@@ -141,11 +132,8 @@ def _lacks_calls(given: Sourced, calls: list[RunnerCall], expected: Sourced | No
 
 def _expected(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced | None:
     """Total over the Runner calls that gave an output; None where it is not known."""
-    calls = _finished(run)
-    if not calls:
-        return None
-    reported = _reported_total(quantity, calls)
-    if reported is not None or chunks is None:
+    reported = _reported_total(quantity, _finished(run))
+    if reported is not None or chunks is None or not _finished(run):
         return reported
     return _chunk_total_or_none(quantity, run, of_finished_calls(run, chunks))
 
@@ -177,19 +165,17 @@ def _sum(amounts: Iterable[float | None], source: str) -> Sourced | None:
 def _chunk_total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
     if chunks is None:
         raise NotMeasuredError(f"no report of coffea, and no chunks: {reason_of_absence(run, 'chunks')}")
-    column = next((name for name in quantity.columns if not chunks[name].null_count), None)
-    if column is None:
-        raise NotMeasuredError(
-            "neither coffea's report nor the record of every chunk has it: turn on savemetrics in the Runner"
-        )
+    column = next((name for name in quantity.columns if not chunks[name].null_count), "")
+    refuse_if(
+        not column, "neither coffea's report nor the record of every chunk has it: turn on savemetrics in the Runner"
+    )
     return Sourced(complete_sum(chunks, column, "chunks"), CHUNK_RECORDS)
 
 
 def _chunk_total_or_none(quantity: Quantity, run: Run, chunks: pa.Table) -> Sourced | None:
-    try:
+    with suppress(NotMeasuredError):
         return _chunk_total(quantity, run, chunks)
-    except NotMeasuredError:
-        return None
+    return None
 
 
 def _amount(report: Any, *path: str) -> float | None:
