@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from roastcoffea.diagnosis import culprits
-from roastcoffea.diagnosis.evidence import FEW, LEAST_OF_CLIENT, Evidence, Rows
-from roastcoffea.diagnosis.findings import Finding
+from roastcoffea.diagnosis.evidence import FEW, LEAST_OF_CLIENT, Evidence, Finding, Rows
 from roastcoffea.metrics import phases
 from roastcoffea.records import tasks as task_records
 from roastcoffea.units import SECOND, number

@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from roastcoffea.diagnosis.causes import CAUSES, findings
-from roastcoffea.diagnosis.evidence import Evidence, shares_interpreter, words
-from roastcoffea.diagnosis.findings import Verdict
+from roastcoffea.diagnosis.evidence import Evidence, Verdict, shares_interpreter, words
 from roastcoffea.diagnosis.stragglers import SlowWorker
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, fact, metric, refuse_if
 from roastcoffea.metrics.time_ledger import TimeLedger

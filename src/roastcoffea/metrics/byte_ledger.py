@@ -15,7 +15,7 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import NO_TREE_BRANCHES, OF_ALL, over_trees, tree_branches_of
 from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.facts import complete_sum, known_sum, reason_of_absence
-from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger, add_metrics
+from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
 from roastcoffea.metrics.requests import (
     ChunkRequests,
     Repeated,
@@ -144,8 +144,7 @@ class ByteLedger(Ledger["int | None"]):
             raise ValueError(f"there is no breakdown by {what!r}; choose dataset, file, branch or endpoint")
         table = self._by_branch() if what == "branch" else self._by_request(what)
         frame: pd.DataFrame = table.to_pandas().set_index(what)
-        for name in self.unmeasured:
-            frame[name] = None
+        frame[[*self.unmeasured]] = None
         if self.absent:
             frame.attrs["absent"] = self.absent
         return frame
@@ -240,7 +239,13 @@ def bytes_requested(byte_ledger: ByteLedger) -> Sourced:
     return byte_ledger.sourced(byte_ledger.total or 0)
 
 
-add_metrics(ByteLedger, "byte_ledger", phases.BYTE_CLASSES, BYTES)
+def _bytes_of(name: str, byte_ledger: ByteLedger) -> Sourced:
+    return byte_ledger.sourced(byte_ledger.measured(name))
+
+
+for one in phases.BYTE_CLASSES:
+    of_class = partial(of_ledger, name=one.metric_name, label=one.name, meaning=one.meaning)
+    of_class(BYTE, formula=f'byte_ledger["{one.name}"]')(partial(_bytes_of, one.name))
 
 
 @of_ledger(BYTE, label=TRANSFERRED, formula="sum of bytes_transferred")

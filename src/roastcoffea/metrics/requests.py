@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import facts, phases
-from roastcoffea.metrics.baskets import Reads, split_reads
+from roastcoffea.metrics.branches import Reads, split_reads
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import among, known_sum, rows_where, with_outcome
 from roastcoffea.metrics.ledger import Attempts, Certificate

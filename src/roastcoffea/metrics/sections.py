@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.baskets import rows_of
+from roastcoffea.metrics.branches import rows_of
 from roastcoffea.metrics.catalogue import CHUNKS, NotMeasuredError, fact, metric
 from roastcoffea.metrics.facts import reason_of_absence, recorded
 from roastcoffea.metrics.statistics import integers
