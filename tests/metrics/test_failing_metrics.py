@@ -13,7 +13,7 @@ from handmade import handmade_run
 from roastcoffea import load
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import CATALOGUE, Metric
-from roastcoffea.metrics.evaluator import RUNS_TESTS
+from roastcoffea.metrics.evaluation import RUNS_TESTS
 from roastcoffea.report import frames
 
 REASON = "RuntimeError: planted"
