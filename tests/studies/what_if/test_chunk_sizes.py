@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.replay.chunk_parts import Chunks, Parts
+from roastcoffea.replay.stages import Chunks, Parts
 from roastcoffea.studies.what_if.chunk_sizes import NoLaw, bracket, by_law, cut, law_of
 
 

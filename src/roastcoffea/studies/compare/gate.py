@@ -12,17 +12,7 @@ from roastcoffea.errors import ComparisonError
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.studies.compare.observations import Observation
 from roastcoffea.studies.compare.repeats import ABOVE, CONFIDENCE, EXACT, RUNS, Judgement, judged
-from roastcoffea.units import (
-    BYTE,
-    FRACTION,
-    GIGABIT_PER_SECOND,
-    KILOHERTZ,
-    MEBIBYTE,
-    PERCENT,
-    SECOND,
-    Unit,
-    suffixed,
-)
+from roastcoffea.units import BYTE, FRACTION, GIGABIT_PER_SECOND, KILOHERTZ, MEBIBYTE, PERCENT, SECOND, Unit, suffixed
 
 FAILED: Final = "failed"
 PASSED: Final = "passed"

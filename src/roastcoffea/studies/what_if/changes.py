@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.chunk_parts import Chunks
 from roastcoffea.replay.cluster import Load, Merging
 from roastcoffea.replay.inputs import Costs
+from roastcoffea.replay.stages import Chunks
 
 AS_RECORDED: Final = "as recorded"
 STORAGE_FACTOR: Final = 2.0

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.chunk_parts import Chunks, Parts
-from roastcoffea.replay.inputs import Counts
+from roastcoffea.metrics.statistics import Integers, Numbers
+from roastcoffea.replay.stages import Chunks, Parts
 from roastcoffea.units import number
 
 FEWEST: Final = 4
@@ -34,9 +33,9 @@ ChunkLaw = Mapping[str, Numbers]
 class Pieces(NamedTuple):
     """Files cut into chunks: the place of each chunk's file among the recorded chunks, and its entries."""
 
-    row: Counts
-    start: Counts
-    stop: Counts
+    row: Integers
+    start: Integers
+    stop: Integers
 
 
 class Bracket(NamedTuple):

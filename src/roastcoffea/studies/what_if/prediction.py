@@ -8,10 +8,9 @@ from functools import cached_property
 from statistics import median
 from typing import Final
 
-from roastcoffea.replay.chunk_parts import Chunks
 from roastcoffea.replay.cluster import CROWDED, Cluster, Replayed, replayed
 from roastcoffea.replay.recorded import Recorded
-from roastcoffea.replay.stages import Stage
+from roastcoffea.replay.stages import Chunks, Stage
 from roastcoffea.studies.what_if.changes import AS_RECORDED, UNCHANGED, Scenario
 from roastcoffea.studies.what_if.chunk_sizes import ChunkLaw, NoLaw, bracket, by_law, law_of
 from roastcoffea.units import FRACTION, number
