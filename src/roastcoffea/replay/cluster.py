@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, log2
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -76,8 +76,7 @@ class Cluster:
         return sum(workers for workers, _ in self.hosts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class Replayed(NamedTuple):
     """What came of a simulated run.
 
     `seconds` is its wall time. `stretch` is how much longer computing took than its CPU time, for want of cores;
