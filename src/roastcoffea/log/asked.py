@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from roastcoffea.records.arrow import arrow_schema
-from roastcoffea.records.asked import ASKED_COLUMNS
+from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.redaction import redacted_each
 
 

@@ -10,13 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.arrays import amounts, having
-from roastcoffea.metrics.attempts import among, assigned_chunks, places
 from roastcoffea.metrics.bins import Axes, axes
-from roastcoffea.metrics.facts import measured_values, rows_where, with_outcome
+from roastcoffea.metrics.facts import among, assigned_chunks, rows_where, with_outcome
 from roastcoffea.metrics.ledger import Attempts
 from roastcoffea.metrics.slots import Moments, Presence
-from roastcoffea.metrics.statistics import Integers, Numbers, clipped
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, clipped, having, measured_values, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run

@@ -10,13 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.arrays import having, moments, one_of
-from roastcoffea.metrics.attempts import among, identities, lost_rows, places
 from roastcoffea.metrics.busy import Busy, Records, incomplete_phases, sum_of
-from roastcoffea.metrics.facts import GAVE_A_RESULT
+from roastcoffea.metrics.facts import GAVE_A_RESULT, among, identities, lost_rows
 from roastcoffea.metrics.ledger import Attempts
 from roastcoffea.metrics.slots import Moments
-from roastcoffea.metrics.statistics import Flags, Integers, Numbers
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers, having, moments, one_of, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import KINDS, OUTCOMES

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import NO_TREE_BRANCHES, OF_ALL, over_trees, tree_branches_of
-from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric
+from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.completeness import certificate
 from roastcoffea.metrics.facts import complete_sum, known_sum, reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger, add_metrics
@@ -211,8 +211,7 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
     counted), "preprocessing", "failed" (attempts that did not count) and "residual".
     """
     for name in ("chunks", "branch_reads"):
-        if getattr(run, name) is None or name in run.absent:
-            raise NotMeasuredError(reason_of_absence(run, name))
+        refuse_if(getattr(run, name) is None or name in run.absent, reason_of_absence(run, name))
     chunks, preprocessing = ChunkRequests.of(run, counted_chunks), run.preprocessing
     parts, openings = [chunks.requests()], [chunks.table]
     if preprocessing is not None:
@@ -258,8 +257,7 @@ def bytes_transferred(byte_ledger: ByteLedger) -> Sourced:
 
     What came of a request that failed is not known, and not in it. Only this compares with what a server counted.
     """
-    if byte_ledger.transferred is None:
-        raise NotMeasuredError(str(byte_ledger.transferred_absent))
+    refuse_if(byte_ledger.transferred is None, str(byte_ledger.transferred_absent))
     return byte_ledger.sourced(byte_ledger.transferred)
 
 
@@ -310,6 +308,5 @@ def compression_ratio(byte_ledger: ByteLedger) -> float:
     branches = byte_ledger.tree_branches
     read = branches.filter(pc.invert(branches["embedded"]))
     stored = _sum(read["bytes_payload"]) + _sum(read["bytes_reread"])
-    if stored == 0:
-        raise NotMeasuredError("no branch was read of which all baskets are payload")
+    refuse_if(stored == 0, "no branch was read of which all baskets are payload")
     return float(complete_sum(read, "bytes_uncompressed", "branches")) / stored

@@ -8,12 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.arrays import having, integers
-from roastcoffea.metrics.attempts import assigned_chunks, identities, lost_rows
-from roastcoffea.metrics.facts import counted_chunks, known_sum, rows_where, with_outcome
+from roastcoffea.metrics.facts import (
+    assigned_chunks,
+    counted_chunks,
+    identities,
+    known_sum,
+    lost_rows,
+    rows_where,
+    with_outcome,
+)
 from roastcoffea.metrics.ledger import Attempts, Certificate
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.requests import ChunkRequests, Transferred
+from roastcoffea.metrics.statistics import having, integers
 from roastcoffea.records.chunks import OK, SKIPPED
 from roastcoffea.records.run import FINISHED, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR

@@ -136,5 +136,7 @@ def _amount(value: float | str, unit: Unit) -> Amount:
 
 def evaluate(run: Run) -> Metrics:
     """Metrics of a run: computed from its records, or those that another program reported with it."""
-    catalogue = CATALOGUE if run.reported is None else with_reported(CATALOGUE, run)
-    return Metrics(Evaluator(catalogue, {RUN: run}))
+    computed = Evaluator(CATALOGUE, {RUN: run})
+    if run.reported is None:
+        return Metrics(computed)
+    return Metrics(Evaluator(with_reported(CATALOGUE, run), {RUN: run}, computed))

@@ -70,6 +70,8 @@ class Evaluator:
 
     def source(self, name: str) -> str | None:
         """Where the value of a metric came from in this run, where that is not what the catalogue says."""
+        if self._below is not None and name not in self.catalogue.entries:
+            return self._below.source(name)
         return self._sources.get(name)
 
     def arguments(self, needs: Needs | Fact) -> list[Any]:

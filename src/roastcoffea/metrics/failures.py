@@ -14,7 +14,7 @@ from roastcoffea.metrics.facts import FAILED, of_finished_calls, recorded, rows_
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.asked import ASKED_COLUMNS
+from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import ERROR, SKIPPED
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import FINISHED, Run

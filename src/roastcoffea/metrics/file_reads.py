@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from roastcoffea.metrics.branches import OF_ALL
 from roastcoffea.metrics.byte_ledger import LEDGER_RECORDS, ByteLedger
-from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, metric
+from roastcoffea.metrics.catalogue import BYTES, metric, refuse_if
 from roastcoffea.units import COUNT, PERCENT, STRUCTURE
 
 Share = Literal["branches_read_percent", "bytes_read_percent"]
@@ -71,10 +71,8 @@ def _shares(branches: int, payload: int, total_branches: int | None, file_bytes:
 
 def _mean_share(files: Mapping[str, FileRead], name: Share) -> float:
     shares = [share for file in files.values() if (share := file[name]) is not None]
-    if not files:
-        raise NotMeasuredError("no file was read")
-    if len(shares) < len(files):
-        raise NotMeasuredError(f"not known for {len(files) - len(shares)} of {len(files)} files")
+    refuse_if(not files, "no file was read")
+    refuse_if(len(shares) < len(files), f"not known for {len(files) - len(shares)} of {len(files)} files")
     return float(np.mean(shares))
 
 

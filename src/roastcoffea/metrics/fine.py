@@ -146,10 +146,7 @@ def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dic
     return {worker: _of_worker(metrics, processor_prefixes) for worker, metrics in counted.items()}
 
 
-OUTSIDE_TASKS: Final = {
-    "transfer_seconds": ("gather-dep", "seconds"),
-    "transfer_bytes": ("gather-dep", "bytes"),
-}
+OUTSIDE_TASKS: Final = {"transfer_seconds": ("gather-dep", "seconds"), "transfer_bytes": ("gather-dep", "bytes")}
 """Context and unit of what workers do outside of tasks."""
 
 SPILLING: Final = ("disk-read", "disk-write")

@@ -11,12 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.arrays import having, integers, one_of
-from roastcoffea.metrics.attempts import among
 from roastcoffea.metrics.baskets import Reads, split_reads
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.facts import FAILED, counted_chunks, known_sum, rows_where
-from roastcoffea.metrics.statistics import Flags, Integers
+from roastcoffea.metrics.facts import FAILED, among, counted_chunks, known_sum, rows_where
+from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run, RunnerCall
 

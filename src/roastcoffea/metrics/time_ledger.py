@@ -14,7 +14,7 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.bins import MICROSECONDS, Axes, spread
 from roastcoffea.metrics.busy import Busy, Records, busy_chunks
 from roastcoffea.metrics.busy_tasks import busy_tasks
-from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric
+from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger, add_metrics
 from roastcoffea.metrics.slots import Slots, idle_slots
@@ -181,8 +181,7 @@ def time_ledger(
 ) -> TimeLedger:
     """What the threads of the workers did, and why they did nothing: see `TimeLedger`."""
     if chunks is None or counted_chunks is None:
-        if run.tasks is None:
-            raise NotMeasuredError(reason_of_absence(run, "chunks"))
+        refuse_if(run.tasks is None, reason_of_absence(run, "chunks"))
         chunks = counted_chunks = table_of_rows(CHUNK_COLUMNS, [])
     records = Records.of(run, lifetimes, chunks, counted_chunks)
     busy, presence, workers = _busy(records), records.presence, records.workers
@@ -286,6 +285,6 @@ MEANINGS: Final[Mapping[str, str]] = {
 @metric(PERCENT, group=TIME, source=TimeLedger.name, label="busy", formula="100 x busy classes / total")
 def busy_percent(time_ledger: TimeLedger) -> float:
     """Share of the threads' time in which a task ran."""
-    if not time_ledger.total:
-        raise NotMeasuredError("no worker was there")
-    return 100 * sum(time_ledger.get(name, 0.0) for name in phases.BUSY) / time_ledger.total
+    total = time_ledger.total or 0.0
+    refuse_if(not total, "no worker was there")
+    return 100 * sum(time_ledger.get(name, 0.0) for name in phases.BUSY) / total

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.catalogue import EVENTS, RESOURCES, TIMING, NotMeasuredError, metric
-from roastcoffea.metrics.facts import complete_sum, measured_values
-from roastcoffea.metrics.statistics import Numbers, highest_concurrency, integral, time_weighted_mean
+from roastcoffea.metrics.catalogue import EVENTS, RESOURCES, TIMING, metric, refuse_if
+from roastcoffea.metrics.facts import complete_sum
+from roastcoffea.metrics.statistics import Numbers, highest_concurrency, integral, measured_values, time_weighted_mean
 from roastcoffea.units import BYTE, COUNT, FRACTION, KILOHERTZ, RATIO, SECOND
 
 ARRIVALS = "arrivals and departures at the scheduler"
@@ -75,8 +75,7 @@ def peak_memory_bytes(samples: pa.Table | None = None, chunks: pa.Table | None =
         if table is not None
     ]
     seen = np.concatenate([np.empty(0), *columns])
-    if len(seen) == 0:
-        raise NotMeasuredError("no sample of a worker's memory and no peak of a chunk")
+    refuse_if(len(seen) == 0, "no sample of a worker's memory and no peak of a chunk")
     return int(seen.max())
 
 
@@ -90,8 +89,7 @@ def peak_memory_bytes(samples: pa.Table | None = None, chunks: pa.Table | None =
 def avg_memory_per_worker_bytes(samples: pa.Table) -> float:
     """Resident memory of a worker process over the time of its samples, averaged over workers."""
     known = samples.select(["worker", "time", "memory"]).drop_null()
-    if len(known) == 0:
-        raise NotMeasuredError("no sample of a worker's memory")
+    refuse_if(len(known) == 0, "no sample of a worker's memory")
     number = pc.dictionary_encode(known["worker"].combine_chunks()).indices.to_numpy()
     order = np.argsort(number, kind="stable")
     ends = np.flatnonzero(np.diff(number[order])) + 1

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import totals
-from roastcoffea.metrics.catalogue import EVENTS, THROUGHPUT, TIMING, NotMeasuredError, Sourced, metric
+from roastcoffea.metrics.catalogue import EVENTS, THROUGHPUT, TIMING, Sourced, metric, refuse_if
 from roastcoffea.metrics.facts import complete_sum, known_sum
 from roastcoffea.metrics.statistics import union_length
 from roastcoffea.metrics.totals import CHUNK_RECORDS
@@ -34,8 +34,7 @@ def elapsed_time_seconds(run: Run) -> float:
 @metric(SECOND, group=TIMING, source="wall clock", label="in Runner calls", formula="union of the calls' intervals")
 def runner_time_seconds(run: Run) -> float:
     """Wall time in which at least one Runner call was active."""
-    if not run.calls:
-        raise NotMeasuredError("no Runner call was seen")
+    refuse_if(not run.calls, "no Runner call was seen")
     return union_length(np.array([call.start for call in run.calls]), np.array([call.stop for call in run.calls]))
 
 

@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.arrays import amounts, codes, moments
-from roastcoffea.metrics.attempts import identities, places
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.facts import identities
 from roastcoffea.metrics.phases import PHASES
-from roastcoffea.metrics.statistics import Integers, Numbers
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, moments, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.replay.cluster import CROWDED, Load, Merging
