@@ -92,10 +92,8 @@ def _sum_of_some(activity: Activity, task_metrics: SpanMetrics, processor_prefix
 of_span: Final = partial(metric, group=FINE, source=SPAN)
 for row in ACTIVITIES:
     formula = f"sum of {row.activity} [{row.spelled_unit}] over {row.of}"
-    of_activity = partial(
-        of_span, name=row.name, label=row.label, alias=row.alias, meaning=row.meaning, formula=formula
-    )
-    of_activity(row.unit)(partial(_sum_of_all if row.of == ALL else _sum_of_some, row))
+    of_activity = partial(of_span, row.unit, name=row.name, label=row.label, alias=row.alias, meaning=row.meaning)
+    of_activity(formula=formula)(partial(_sum_of_all if row.of == ALL else _sum_of_some, row))
 
 
 @of_span(PERCENT, label="processor: CPU share", alias="processor_cpu_percent")
