@@ -79,11 +79,8 @@ def expected_seconds(counted_chunks: pa.Table, lifetimes: pa.Table | None = None
         typical = _typical(chunks, wall / slowness, usual)
         slowness = _slowness(wall / typical, workers, hosts)
         usual = wall <= SLOW_CHUNK * typical * slowness
-    for name, values in (
-        ("typical_seconds", typical),
-        ("slowness", slowness),
-        ("expected_seconds", typical * slowness),
-    ):
+    columns = {"typical_seconds": typical, "slowness": slowness, "expected_seconds": typical * slowness}
+    for name, values in columns.items():
         chunks = chunks.append_column(name, pa.array(values))
     return chunks
 

@@ -33,7 +33,7 @@ from roastcoffea.units import BYTE, FRACTION, GIGABIT_PER_SECOND, RATIO, STRUCTU
 if TYPE_CHECKING:
     import pandas as pd
 
-CLASSES: Final = phases.BYTE_NAMES
+AMOUNTS: Final = (*phases.BYTE_NAMES, phases.TOTAL)
 MEANINGS: Final[Mapping[str, str]] = {one.name: one.meaning for one in phases.BYTE_CLASSES}
 
 LEDGER_RECORDS: Final = "chunk, branch and preprocessing records"
@@ -91,7 +91,7 @@ class ByteLedger(Ledger["int | None"]):
         """Bytes that were transferred and not requested."""
         self.transferred_absent = came.absent
         self.total = None if self.absent else _sum(self.requests[phases.TOTAL])
-        names = CLASSES if self.absent is None else ()
+        names = phases.BYTE_NAMES if self.absent is None else ()
         self._classes = {name: None if name in self.unmeasured else _sum(self.requests[name]) for name in names}
 
     @classmethod
@@ -155,7 +155,7 @@ class ByteLedger(Ledger["int | None"]):
             files = table["file"].combine_chunks().dictionary_encode()
             endpoints = pa.array([endpoint(file) for file in files.dictionary.to_pylist()], pa.string())
             table = table.append_column(what, endpoints.take(files.indices))
-        return _sums(table, what, {name: name for name in (*CLASSES, phases.TOTAL)}).sort_by(what)
+        return _sums(table, what, {name: name for name in AMOUNTS}).sort_by(what)
 
     def _by_branch(self) -> pa.Table:
         columns = {one.name: one.metric_name for one in phases.BYTE_CLASSES if one.of_branches}
@@ -163,8 +163,8 @@ class ByteLedger(Ledger["int | None"]):
         rows = [row | {phases.TOTAL: sum(row[name] for name in columns)} for row in sums.sort_by("branch").to_pylist()]
         others = [(name, _sum(self.requests[name])) for name in self if name not in columns]
         rows += [{"branch": f"({name})", name: amount, phases.TOTAL: amount} for name, amount in others]
-        amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in (*CLASSES, phases.TOTAL))])
-        filled = [dict.fromkeys((*CLASSES, phases.TOTAL), 0) | row for row in rows]
+        amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in AMOUNTS)])
+        filled = [dict.fromkeys(AMOUNTS, 0) | row for row in rows]
         return pa.Table.from_pylist(filled, schema=amounts.append(pa.field("uncompressed", pa.float64())))
 
 

@@ -276,10 +276,8 @@ for one in phases.TIME_CLASSES:
     of_class = partial(of_ledger, name=one.metric_name, label=one.name, meaning=one.meaning)
     of_class(SECOND, formula=f'time_ledger["{one.name}"]')(partial(_seconds_of, one.name))
 
-MEANINGS: Final[Mapping[str, str]] = {
-    phases.TOTAL: str(time_total_seconds.__doc__),
-    **{one.name: one.meaning for one in phases.TIME_CLASSES},
-}
+MEANINGS: Final = {phases.TOTAL: str(time_total_seconds.__doc__)}
+MEANINGS.update({one.name: one.meaning for one in phases.TIME_CLASSES})
 
 
 @of_ledger(PERCENT, label="busy", formula="100 x busy classes / total")

@@ -48,6 +48,9 @@ class Scale(NamedTuple):
     unit: str
 
 
+ScaleOf = Callable[[float], Scale]
+
+
 # Units
 
 
@@ -238,12 +241,7 @@ def largest_first(totals: Numbers, most: int = MOST_BARS) -> tuple[list[int], li
 
 
 def pooled_bars(
-    ax: Axes,
-    names: Sequence[str | None],
-    parts: Mapping[str, tuple[Numbers, str]],
-    *,
-    scale_of: Callable[[float], Scale],
-    label: str,
+    ax: Axes, names: Sequence[str | None], parts: Mapping[str, tuple[Numbers, str]], scale_of: ScaleOf, label: str
 ) -> None:
     """Draw bars of parts (amounts and colour), the largest on top, and the smallest together."""
     amounts = np.array([values for values, _ in parts.values()])

@@ -145,19 +145,11 @@ def plot(title: str, *, size: Size = SIZE) -> Callable[[Callable[..., None]], Pl
 
 
 def _callable(entry: Plot) -> PlotFunction:
-    def plotted(
-        source: Any = None,
-        /,
-        *,
-        ax: Axes | None = None,
-        title: str | None = None,
-        figsize: Size | None = None,
-        output_path: str | PathLike[str] | None = None,
-        **older: Any,
-    ) -> tuple[Figure, Axes]:
-        if unknown := older.keys() - ARGUMENTS:
+    def plotted(source: Any = None, /, *, output_path: Any = None, **given: Any) -> tuple[Figure, Axes]:
+        ax, title, figsize = (given.pop(name, None) for name in ("ax", "title", "figsize"))
+        if unknown := given.keys() - ARGUMENTS:
             raise TypeError(f"{entry.function_name} takes no argument {', '.join(sorted(unknown))}")
-        axes = entry.drawn(inputs_of(source, **older), ax, title, figsize)
+        axes = entry.drawn(inputs_of(source, **given), ax, title, figsize)
         figure = figure_of(axes)
         if output_path is not None:
             save(figure, output_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -96,9 +96,7 @@ def plot_bytes_accessed_per_chunk(ax: Axes, computed_chunks: pa.Table) -> None:
     _draw_distribution(ax, known, "bytes_requested", draw.bytes_scale, "requested by a chunk")
 
 
-def _draw_distribution(
-    ax: Axes, known: pa.Table, column: str, scale_of: Callable[[float], draw.Scale], label: str
-) -> None:
+def _draw_distribution(ax: Axes, known: pa.Table, column: str, scale_of: draw.ScaleOf, label: str) -> None:
     """Draw how a column is distributed over chunks, by dataset where there are few."""
     values = measured_values(known[column])
     scale = scale_of(float(values.max()))

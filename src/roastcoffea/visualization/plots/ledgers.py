@@ -168,15 +168,11 @@ FIRST_UNITS: Final = {BYTES: 0, SECONDS: 1, "count": 2}
 
 IN_THREADS: Final = {"thread-cpu": "CPU", "thread-noncpu": "not CPU (storage, locks, sleep)"}
 READING: Final = {"memory-read": "memory", "disk-read": "disk"}
-OVERHEAD: Final = {
-    "deserialize": "deserialize",
-    "serialize": "serialize",
-    "decompress": "decompress",
-    "compress": "compress",
+OVERHEAD: Final = {name: name for name in ("deserialize", "serialize", "decompress", "compress")} | {
     "disk-read": "read from disk",
     "disk-write": "write to disk",
 }
-AXES: Final[Mapping[str, tuple[str, Callable[[float], draw.Scale]]]] = {
+AXES: Final[Mapping[str, tuple[str, draw.ScaleOf]]] = {
     SECONDS: ("time of threads", draw.seconds_scale),
     BYTES: ("results of other tasks", draw.bytes_scale),
 }
