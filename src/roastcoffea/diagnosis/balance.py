@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import RESOURCES, metric, refuse_if, table
+from roastcoffea.metrics.facts import Steps, aggregated
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.workers import LIFETIME_COLUMNS
@@ -41,9 +42,6 @@ BALANCE_COLUMNS: Final = (
 )
 """One row for each worker."""
 
-
-Steps = Mapping[str, tuple[str, str]]
-"""Columns of a worker, each by a column of its rows and what is made of that."""
 
 OF_LIVES: Final[Steps] = {
     "host": ("host", "first"),
@@ -85,8 +83,7 @@ def _by_worker(table: pa.Table | None, steps: Steps) -> dict[str, dict[str, Any]
     """What rows of each worker make; of one that came back in all."""
     if table is None:
         return {}
-    made = table.group_by("worker", use_threads=False).aggregate([*steps.values()])
-    made = made.select(["worker", *map("_".join, steps.values())]).rename_columns(["worker", *steps])
+    made = aggregated(table, ["worker"], steps, None, use_threads=False)  # the first and the last are of their order
     return {row.pop("worker"): row for row in made.to_pylist()}
 
 

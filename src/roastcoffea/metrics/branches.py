@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.facts import among, counted_chunks, rows_where
+from roastcoffea.metrics.facts import aggregated, among, counted_chunks, rows_where
 from roastcoffea.metrics.statistics import Flags, Integers, integers
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
@@ -260,9 +260,6 @@ def _follows(parts: _Parts, order: Integers, group: Integers) -> Flags:
     return result
 
 
-OF_ALL: Final = pc.ScalarAggregateOptions(skip_nulls=False)
-"""A sum of which a part is not known is not known."""
-
 BRANCH_COLUMNS: Final = (
     *picked((*CHUNK_COLUMNS, *BRANCH_READ_COLUMNS), "dataset", "file", "branch"),
     Column("bytes_payload", "integer", "B", "of baskets that nobody had read before in this run"),
@@ -304,10 +301,8 @@ def over_trees(tree_branches: pa.Table) -> pa.Table:
 
 def _summed(table: pa.Table, keys: tuple[str, ...], others: dict[str, str]) -> pa.Table:
     """Sums of the amounts by these keys, and other columns in other ways."""
-    ways = dict.fromkeys(AMOUNTS, "sum") | others
-    found = table.group_by(list(keys)).aggregate([(name, way, OF_ALL) for name, way in ways.items()])
-    columns = [*keys, *(f"{name}_{way}" for name, way in ways.items())]
-    return found.select(columns).rename_columns([*keys, *ways]).sort_by([(key, "ascending") for key in keys])
+    steps = {name: (name, way) for name, way in (dict.fromkeys(AMOUNTS, "sum") | others).items()}
+    return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
 
 
 NO_TREE_BRANCHES: Final = pa.schema(

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.branches import NO_TREE_BRANCHES, OF_ALL, over_trees, tree_branches_of
+from roastcoffea.metrics.branches import NO_TREE_BRANCHES, over_trees, tree_branches_of
 from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric, refuse_if
-from roastcoffea.metrics.facts import complete_sum, known_sum, reason_of_absence
+from roastcoffea.metrics.facts import aggregated, complete_sum, known_sum, reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
 from roastcoffea.metrics.requests import (
     ChunkRequests,
@@ -155,23 +155,17 @@ class ByteLedger(Ledger["int | None"]):
             files = table["file"].combine_chunks().dictionary_encode()
             endpoints = pa.array([endpoint(file) for file in files.dictionary.to_pylist()], pa.string())
             table = table.append_column(what, endpoints.take(files.indices))
-        return _sums(table, what, {name: name for name in AMOUNTS}).sort_by(what)
+        return aggregated(table, [what], {name: (name, "sum") for name in AMOUNTS}).sort_by(what)
 
     def _by_branch(self) -> pa.Table:
-        columns = {one.name: one.metric_name for one in phases.BYTE_CLASSES if one.of_branches}
-        sums = _sums(self.branches, "branch", {**columns, "uncompressed": "bytes_uncompressed"})
+        columns = {one.name: (one.metric_name, "sum") for one in phases.BYTE_CLASSES if one.of_branches}
+        sums = aggregated(self.branches, ["branch"], columns | {"uncompressed": ("bytes_uncompressed", "sum")})
         rows = [row | {phases.TOTAL: sum(row[name] for name in columns)} for row in sums.sort_by("branch").to_pylist()]
         others = [(name, _sum(self.requests[name])) for name in self if name not in columns]
         rows += [{"branch": f"({name})", name: amount, phases.TOTAL: amount} for name, amount in others]
         amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in AMOUNTS)])
         filled = [dict.fromkeys(AMOUNTS, 0) | row for row in rows]
         return pa.Table.from_pylist(filled, schema=amounts.append(pa.field("uncompressed", pa.float64())))
-
-
-def _sums(table: pa.Table, key: str, columns: Mapping[str, str]) -> pa.Table:
-    """Sums of columns by a key, under other names."""
-    sums = table.group_by(key).aggregate([(column, "sum", OF_ALL) for column in columns.values()])
-    return sums.select([key, *(f"{column}_sum" for column in columns.values())]).rename_columns([key, *columns])
 
 
 def endpoint(file: str | None) -> str | None:

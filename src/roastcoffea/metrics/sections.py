@@ -6,11 +6,10 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from roastcoffea.metrics.branches import rows_of
 from roastcoffea.metrics.catalogue import CHUNKS, NotMeasuredError, fact, metric
-from roastcoffea.metrics.facts import reason_of_absence, recorded
+from roastcoffea.metrics.facts import aggregated, reason_of_absence, recorded
 from roastcoffea.metrics.statistics import integers
 from roastcoffea.records.chunks import SECTION_COLUMNS
 from roastcoffea.records.columns import Column, picked
@@ -29,8 +28,6 @@ SECTION_TOTALS: Final = (
 """One row for each section and dataset, over all attempts: those that failed passed through sections as well."""
 
 LARGEST: Final = ("max_seconds", "memory_peak")
-OF_ALL: Final = pc.ScalarAggregateOptions(skip_nulls=False)
-"""What a pass did not measure is not known of all passes together."""
 
 
 def totals_of(chunks: pa.Table, sections: pa.Table) -> pa.Table:
@@ -41,10 +38,9 @@ def totals_of(chunks: pa.Table, sections: pa.Table) -> pa.Table:
     table = sections.append_column("dataset", datasets)
     keys = ["name", "dataset"]
     amounts = [column.name for column in SECTION_TOTALS if column.name not in keys]
-    steps = [(name, "max" if name in LARGEST else "sum", OF_ALL) for name in amounts]
-    totals = table.group_by(keys).aggregate(steps)
-    named = totals.select([*keys, *(f"{name}_{step}" for name, step, _ in steps)]).rename_columns([*keys, *amounts])
-    return named.sort_by([(key, "ascending") for key in keys])
+    # what a pass did not measure is not known of all passes together
+    steps = {name: (name, "max" if name in LARGEST else "sum") for name in amounts}
+    return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
 
 
 @fact

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import fill, shorten
 from typing import Any, Final, NamedTuple
 
@@ -267,11 +267,9 @@ def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things
     if len(kinds) == 1 or len(kinds) > MOST_LINES:
         ax.stairs(np.histogram(values, edges)[0], edges, fill=True, color=BLUE)
     else:
-        below = np.zeros(len(edges) - 1)
-        for kind, colour in zip(kinds[np.argsort(-sizes, kind="stable")], CYCLE, strict=False):
-            reached = below + np.histogram(values[named == kind], edges)[0]
-            ax.stairs(reached, edges, baseline=below, fill=True, color=colour, alpha=0.85, label=entry(kind))
-            below = reached
+        ordered = kinds[np.argsort(-sizes, kind="stable")]
+        counts = [np.histogram(values[named == kind], edges)[0] for kind in ordered]
+        stacked(ax, edges, zip(map(entry, ordered), counts, CYCLE, strict=False), alpha=0.85)
     if whole:
         ax.set_xlim(edges[0] - 1, edges[-1] + 1)
         whole_numbers(ax.xaxis)
@@ -279,6 +277,14 @@ def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things
     whole_numbers(ax.yaxis)
     ax.set_ylim(bottom=0)
     legend(ax)
+
+
+def stacked(ax: Axes, edges: Numbers, layers: Iterable[tuple[str | None, Numbers, str]], **look: Any) -> None:
+    """Draw steps on top of each other: label, heights and colour of each layer."""
+    below = np.zeros(len(edges) - 1)
+    for label, heights, colour in layers:
+        ax.stairs(below + heights, edges, baseline=below, fill=True, color=colour, label=label, **look)
+        below = below + heights
 
 
 def _edges(values: Numbers, whole: bool) -> Numbers:

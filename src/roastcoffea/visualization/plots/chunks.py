@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
 from roastcoffea.compat.chunk_dicts import branches_of_columns
-from roastcoffea.metrics.branches import OF_ALL
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
-from roastcoffea.metrics.facts import some
+from roastcoffea.metrics.facts import OF_ALL, some
 from roastcoffea.metrics.phases import PAYLOAD, PHASES, REREAD
 from roastcoffea.metrics.statistics import Numbers, amounts, measured_values, moments
 from roastcoffea.visualization import draw
@@ -165,12 +164,8 @@ def _seconds_per_thread(workers: pa.Table) -> dict[str, Numbers]:
 
 
 def _draw_ranked(ax: Axes, parts: dict[str, Numbers], label: str) -> None:
-    edges = np.arange(len(parts["CPU"]) + 1) + 0.5
-    below = np.zeros(len(parts["CPU"]))
-    for part, seconds in parts.items():
-        if seconds.any():
-            ax.stairs(below + seconds, edges, baseline=below, fill=True, color=PARTS[part], label=part)
-            below = below + seconds
+    edges: Numbers = np.arange(len(parts["CPU"]) + 1) + 0.5
+    draw.stacked(ax, edges, [(part, seconds, PARTS[part]) for part, seconds in parts.items() if seconds.any()])
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(bottom=0)
     ax.set_xlabel("workers, the busiest first")
