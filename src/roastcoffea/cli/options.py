@@ -26,9 +26,9 @@ def choice(*names: str, among: Sequence[str], **settings: Any) -> Option:
     return click.option(*names, type=click.Choice(among), show_default=True, **settings)
 
 
-def whole_number(name: str, least: int, most: int, default: int, text: str) -> Option:
-    """Option that is a whole number within limits."""
-    return click.option(name, type=click.IntRange(least, most), default=default, show_default=True, help=text)
+def bounded(name: str, kind: click.IntRange | click.FloatRange, default: float, text: str) -> Option:
+    """Option that is a number within limits; its default is shown."""
+    return click.option(name, type=kind, default=default, show_default=True, help=text)
 
 
 def measurements_folder(text: str, **settings: Any) -> Option:

@@ -36,6 +36,7 @@ TRACKED: Final = (("timing", "wall_seconds", 1.0), ("memory", "memory_delta", MI
 """Keys of a chunk's dictionary that hold {section: amount}; the column that it comes from, and its unit there."""
 
 ChunkDict = dict[str, Any]
+Row = Mapping[str, Any]
 
 
 def chunk_dicts(chunks: pa.Table, branch_reads: pa.Table | None, sections: pa.Table | None) -> list[ChunkDict]:
@@ -45,17 +46,9 @@ def chunk_dicts(chunks: pa.Table, branch_reads: pa.Table | None, sections: pa.Ta
     was on. A chunk that was loaded from a checkpoint read no bytes: its `bytes_read` is 0. In `timing` [s], `memory`
     (growth [MiB]) and `bytes` [B] are the sections for which it was measured.
     """
-    branches = _of_each_chunk(branch_reads, ["branch"])
-    passes = _of_each_chunk(sections, ["name", *(column for _, column, _ in TRACKED)])
-    metered = branch_reads is not None
-    return [
-        _chunk_dict(
-            row,
-            [read["branch"] for read in branches.get(row["id"], ())] if metered else None,
-            passes.get(row["id"], []),
-        )
-        for row in chunks.to_pylist()
-    ]
+    metered = None if branch_reads is None else _of_each_chunk(branch_reads, ["branch"])
+    passes = {} if sections is None else _of_each_chunk(sections, ["name", *(column for _, column, _ in TRACKED)])
+    return [_chunk_dict(row, metered, passes.get(row["id"], [])) for row in chunks.to_pylist()]
 
 
 def chunks_of(chunk_metrics: Sequence[Mapping[str, Any]]) -> pa.Table:
@@ -68,15 +61,15 @@ def branches_of_columns(columns: Iterable[str]) -> set[str]:
     return {name.rpartition("-")[0] or name for name in columns}
 
 
-def _chunk_dict(row: Mapping[str, Any], branches: list[str] | None, passes: Sequence[Mapping[str, Any]]) -> ChunkDict:
+def _chunk_dict(row: Row, metered: Mapping[int, Sequence[Row]] | None, passes: Sequence[Row]) -> ChunkDict:
     chunk = {name: row[column] for name, column in CHUNK_KEYS.items()}
-    before, after = row["memory_before"], row["memory_after"]
-    chunk["mem_before_mb"] = None if before is None else before / MIB
-    chunk["mem_after_mb"] = None if after is None else after / MIB
-    chunk["mem_delta_mb"] = None if before is None or after is None else (after - before) / MIB
+    before, after = (None if row[name] is None else row[name] / MIB for name in ("memory_before", "memory_after"))
+    growth = None if before is None or after is None else after - before
+    chunk |= {"mem_before_mb": before, "mem_after_mb": after, "mem_delta_mb": growth}
     chunk["bytes_read"] = row["coffea_bytes_read"] if row["bytes_requested"] is None else row["bytes_requested"]
     if row["outcome"] == CHECKPOINT:
         chunk["bytes_read"] = 0
+    branches = None if metered is None else [read["branch"] for read in metered.get(row["id"], ())]
     if branches is None and row["coffea_columns"] is not None:
         branches = list(branches_of_columns(row["coffea_columns"]))
     if branches is not None:
@@ -86,10 +79,10 @@ def _chunk_dict(row: Mapping[str, Any], branches: list[str] | None, passes: Sequ
     return chunk
 
 
-def _of_each_chunk(table: pa.Table | None, columns: list[str]) -> dict[int, list[dict[str, Any]]]:
+def _of_each_chunk(table: pa.Table, columns: list[str]) -> dict[int, list[dict[str, Any]]]:
     """Rows of a table that is joined to the chunks, by the chunk's identity."""
     rows: dict[int, list[dict[str, Any]]] = {}
-    for row in [] if table is None else table.select(["chunk", *columns]).to_pylist():
+    for row in table.select(["chunk", *columns]).to_pylist():
         rows.setdefault(row["chunk"], []).append(row)
     return rows
 
@@ -100,12 +93,13 @@ def _row(chunk: Mapping[str, Any], number: int) -> dict[str, Any]:
     return row | {
         "id": number,
         "outcome": outcome,
-        "memory_before": _bytes(chunk.get("mem_before_mb")),
-        "memory_after": _bytes(chunk.get("mem_after_mb")),
+        "memory_before": in_bytes(chunk.get("mem_before_mb")),
+        "memory_after": in_bytes(chunk.get("mem_after_mb")),
         "bytes_requested": chunk.get("bytes_read"),
         "branches": chunk.get("num_branches_accessed"),
     }
 
 
-def _bytes(mebibytes: float | None) -> int | None:
+def in_bytes(mebibytes: float | None) -> int | None:
+    """Amount in bytes."""
     return None if mebibytes is None else round(mebibytes * MIB)

@@ -10,7 +10,7 @@ import numpy as np
 
 from roastcoffea.compat.chunk_dicts import chunks_of
 from roastcoffea.compat.tracking import COUNTS, SERIES, counts_of, samples_of
-from roastcoffea.records.run import FINISHED, Environment, Run
+from roastcoffea.records.run import Run, unwatched_run
 
 ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "tracking_data": ("samples", samples_of),
@@ -42,10 +42,7 @@ def argument_of(data: object) -> str | None:
 
 def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
     """Run in which data that were given stand in place of its own, and what it reported in the shapes of 0.1.2."""
-    fields: dict[str, Any] = {}
-    for argument, data in given.items():
-        field, make = ARGUMENTS[argument]
-        fields[field] = make(data)
+    fields: dict[str, Any] = {ARGUMENTS[name][0]: ARGUMENTS[name][1](data) for name, data in given.items()}
     if "reported" in fields:
         fields["reported_by"] = "the metrics that were given"
     reported = fields.get("reported") or (run.reported if run is not None else None) or {}
@@ -64,17 +61,8 @@ def run_without_records(*moments: float) -> Run:
     """A run of which nothing is known, but moments in it."""
     absent = dict.fromkeys(NOT_GIVEN, "they were not given")
     absent |= {field: f"give {argument}=, or a measurement" for argument, (field, _) in ARGUMENTS.items()}
-    return Run(
-        id="",
-        name=None,
-        start=min(moments, default=0.0),
-        stop=max(moments, default=0.0),
-        outcome=FINISHED,
-        error=None,
-        backend="",
-        environment=Environment(versions={}, client_host=None),
-        absent=absent,
-    )
+    start, stop = min(moments, default=0.0), max(moments, default=0.0)
+    return unwatched_run(id="", start=start, stop=stop, backend="", absent=absent)
 
 
 def _moments(fields: Mapping[str, Any], counted: Any) -> Iterator[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -50,21 +50,26 @@ def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
         values = row | {"threads": threads.get(row["worker"])}
         for name, column in SERIES:
             if values[column] is not None:
-                moment = row["noted"] if column in OF_SCHEDULER else None
-                time = datetime.fromtimestamp(row["time"] if moment is None else moment)
+                noted = row["noted"] if column in OF_SCHEDULER else None
+                time = datetime.fromtimestamp(row["time"] if noted is None else noted)
                 data[name][row["worker"]].append((time, values[column]))
     return data
 
 
 def samples_of(tracking: Mapping[str, Mapping[Any, Any]]) -> pa.Table:
     """Samples of workers, of the series of each."""
+    return table_of_rows(SAMPLE_COLUMNS, sample_rows(tracking, seconds))
+
+
+def sample_rows(tracking: Mapping[str, Any], moment_of: Callable[[Any], float]) -> list[dict[str, Any]]:
+    """Row for each worker and moment."""
     rows: dict[tuple[str, float], dict[str, Any]] = {}
     for name, column in SAMPLED:
         for worker, points in tracking.get(name, {}).items():
             for time, value in points:
-                moment = seconds(time)
+                moment = moment_of(time)
                 rows.setdefault((worker, moment), {"worker": worker, "time": moment})[column] = value
-    return table_of_rows(SAMPLE_COLUMNS, rows.values())
+    return list(rows.values())
 
 
 def counts_of(tracking: Mapping[str, Mapping[Any, Any]]) -> tuple[Numbers, Numbers]:
@@ -80,8 +85,7 @@ def seconds(time: datetime | float) -> float:
 
 def _worker_counts(lifetimes: pa.Table, sampled: list[float]) -> dict[datetime, int]:
     """Workers at each moment that matters; at the last one those who stayed until then count."""
-    starts = np.sort(lifetimes["start"].drop_null().to_numpy())
-    stops = np.sort(lifetimes["stop"].drop_null().to_numpy())
+    starts, stops = (np.sort(lifetimes[name].drop_null().to_numpy()) for name in ("start", "stop"))
     if len(starts) == 0 or len(stops) == 0:
         return {}
     inside = [time for time in sampled if starts[0] <= time <= stops[-1]]

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from roastcoffea.cli.options import FOLDER, measurements_folder, whole_number
+from roastcoffea.cli.options import FOLDER, bounded, measurements_folder
+
+CHUNKSIZE: Final = "About how many events make one task; coffea divides each file equally."
 
 
 @click.command
-@whole_number("--files", 1, 1000, 4, "Files in each of two datasets.")
-@whole_number("--events", 100, 10_000_000, 50_000, "Events in each file; 10,000 take 1.5 MB of disk.")
-@whole_number(
-    "--chunksize", 10, 10_000_000, 10_000, "About how many events make one task; coffea divides each file equally."
-)
-@whole_number("--workers", 1, 64, 2, "Worker processes.")
-@whole_number("--threads", 1, 64, 1, "Threads of a worker.")
+@bounded("--files", click.IntRange(1, 1000), 4, "Files in each of two datasets.")
+@bounded("--events", click.IntRange(100, 10_000_000), 50_000, "Events in each file; 10,000 take 1.5 MB of disk.")
+@bounded("--chunksize", click.IntRange(10, 10_000_000), 10_000, CHUNKSIZE)
+@bounded("--workers", click.IntRange(1, 64), 2, "Worker processes.")
+@bounded("--threads", click.IntRange(1, 64), 1, "Threads of a worker.")
 @click.option(
     "--folder", type=FOLDER, help="Keep the sample here, and take it from here the next time; else it is temporary."
 )

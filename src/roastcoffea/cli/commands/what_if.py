@@ -54,13 +54,7 @@ def _names_run(word: str) -> bool:
 @click.option("--threads", multiple=True, type=click.IntRange(1), help="Threads of each worker.")
 @click.option("--same-host", is_flag=True, help="Workers share the cores of one host; else each brings as many as now.")
 @click.option("--chunksize", multiple=True, type=click.IntRange(1), help="Events in a chunk: 25000 100000.")
-@click.option(
-    "--storage",
-    type=click.FloatRange(1),
-    default=2.0,
-    show_default=True,
-    help="How many times faster the storage is in that scenario.",
-)
+@options.bounded("--storage", click.FloatRange(1), 2.0, "How many times faster the storage is in that scenario.")
 @options.as_json
 def command(*, runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Predict the wall time of RUN on other clusters, and in other chunks, with the error of such predictions.
