@@ -122,7 +122,7 @@ class Recorder:
 
         @functools.wraps(original)
         def run(runner_itself: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._takes_call():
+            if not self.recording or _in_dask_task() or is_watched():
                 return original(runner_itself, *args, **kwargs)
             with _Recording(self, runner_itself.executor) as is_measured:
                 # where it is measured, the collector's hook stands around this function now
@@ -134,9 +134,6 @@ class Recorder:
 
         runner.run = run
         self._undo.append(undo)
-
-    def _takes_call(self) -> bool:
-        return self.recording and not _in_dask_task() and not is_watched()
 
     def _collector_for(self, executor: Any) -> MetricsCollector:
         """A collector for one Runner call of this context alone."""

@@ -30,14 +30,11 @@ class SeveralNumbers(click.Command):
             if not number:
                 option = word.partition("=")[0] if word.partition("=")[0] in several else None
             before = word
-        if further and not self._runs_in(ctx, given):
-            given[-2:] = given[-1:]
+        if further:
+            values, _, _ = self.make_parser(ctx).parse_args(list(given))
+            if not (isinstance(values.get("runs"), Sequence) and values["runs"]):  # click has an object for "not given"
+                given[-2:] = given[-1:]
         return super().parse_args(ctx, given)
-
-    def _runs_in(self, ctx: click.Context, given: Sequence[str]) -> bool:
-        values, _, _ = self.make_parser(ctx).parse_args(list(given))
-        runs = values.get("runs")
-        return isinstance(runs, Sequence) and len(runs) > 0  # click has an object of its own for what was not given
 
 
 def _names_run(word: str) -> bool:
