@@ -27,12 +27,7 @@ RESONANCE_WIDTH: Final = 40.0
 GENERATION: Final = 1
 """To be counted up when equal parameters give other files than before."""
 
-COMPRESSIONS: Final[Mapping[str, Any]] = {
-    "zlib": uproot.ZLIB(1),
-    "lz4": uproot.LZ4(1),
-    "zstd": uproot.ZSTD(1),
-    "none": None,
-}
+COMPRESSIONS: Final = {"zlib": uproot.ZLIB(1), "lz4": uproot.LZ4(1), "zstd": uproot.ZSTD(1), "none": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +109,7 @@ def write_sample(
             except OSError:
                 if not sample.is_dir():  # else another process was quicker
                     raise
-    return {
-        dataset: {"files": {str(sample / file_name(dataset, number)): TREE for number in numbers}}
-        for dataset in datasets
-    }
+    return {name: {"files": {str(sample / file_name(name, number)): TREE for number in numbers}} for name in datasets}
 
 
 def check_sample(datasets: Sequence[str], files: int, events: int, baskets: int, compression: str) -> None:

@@ -23,8 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from roastcoffea.compat.chunk_dicts import in_bytes
-from roastcoffea.compat.tracking import sample_rows
+from roastcoffea.compat.shapes import in_bytes, sample_rows
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK

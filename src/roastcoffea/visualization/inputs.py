@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
-from roastcoffea.compat.older import ARGUMENTS, argument_of, with_older
+from roastcoffea.compat.shapes import ARGUMENTS, argument_of, with_older
 from roastcoffea.metrics import Metrics, evaluate
 from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, refuse_if
 from roastcoffea.metrics.evaluator import Evaluator

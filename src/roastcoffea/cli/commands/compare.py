@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from roastcoffea.cli import options
-from roastcoffea.cli.output import UNUSABLE, fail, leave_stdout
+from roastcoffea.cli import shell
 from roastcoffea.errors import RoastcoffeaError
 
 
@@ -22,12 +21,10 @@ from roastcoffea.errors import RoastcoffeaError
     metavar="CONDITION",
     help="A change that is not wanted, such as 'event_rate_core_khz < -10%'; may be given several times.",
 )
-@options.bounded(
-    "--confidence", click.FloatRange(0.5, 1, max_open=True), 0.95, "Of intervals, verdicts and conditions."
-)
-@options.choice("--format", "form", among=("text", "markdown", "json", "html"), default="text", help="How to write it.")
-@options.output("File to write instead of the terminal.")
-@options.overwrite()
+@shell.bounded("--confidence", click.FloatRange(0.5, 1, max_open=True), 0.95, "Of intervals, verdicts and conditions.")
+@shell.choice("--format", "form", among=("text", "markdown", "json", "html"), default="text", help="How to write it.")
+@shell.output("File to write instead of the terminal.")
+@shell.overwrite()
 def command(
     *, runs: tuple[str, ...], form: str, output: Path | None, everything: bool, overwrite: bool, **evidence: Any
 ) -> int:
@@ -41,14 +38,14 @@ def command(
     try:
         from roastcoffea.studies.compare.compare import compare
 
-        comparison = compare(*runs, folder=options.RUNS_FOLDER, **evidence)
+        comparison = compare(*runs, folder=shell.RUNS_FOLDER, **evidence)
         try:
             comparison.write(output, form, everything=everything, overwrite=overwrite)
         except BrokenPipeError:
-            leave_stdout()
+            shell.leave_stdout()
     except (RoastcoffeaError, OSError) as error:
-        return fail(str(error), UNUSABLE)
+        return shell.fail(str(error), shell.UNUSABLE)
     except Exception:  # noqa: BLE001  (Python's own status for it is that of a run that got worse)
         traceback.print_exc()
-        return UNUSABLE
+        return shell.UNUSABLE
     return comparison.status

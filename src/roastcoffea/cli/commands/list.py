@@ -6,12 +6,11 @@ from pathlib import Path
 
 import click
 
-from roastcoffea.cli.options import RUNS_FOLDER
-from roastcoffea.cli.output import say
+from roastcoffea.cli import shell
 
 
 @click.command
-@click.argument("folder", type=click.Path(path_type=Path), default=RUNS_FOLDER)
+@click.argument("folder", type=click.Path(path_type=Path), default=shell.RUNS_FOLDER)
 def command(folder: Path) -> None:
     """List the measurements in FOLDER (default: roastcoffea-runs)."""
     from roastcoffea.report.sheets import Column, Sheet
@@ -21,7 +20,7 @@ def command(folder: Path) -> None:
 
     stored = list_runs(folder)
     if not stored:
-        say(f"There are no measurements in {folder}.")
+        shell.say(f"There are no measurements in {folder}.")
         return
     columns = [Column("started"), Column("elapsed", SECOND), Column("outcome"), Column("name")]
     rows = [

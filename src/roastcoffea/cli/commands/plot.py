@@ -6,20 +6,19 @@ from pathlib import Path
 
 import click
 
-from roastcoffea.cli import options
-from roastcoffea.cli.output import FAILED, fail, say
+from roastcoffea.cli import shell
 
 
 @click.command
-@options.measurement
+@shell.measurement
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
     "-o",
     "--out",
-    type=options.FOLDER,
+    type=shell.FOLDER,
     help="Folder that gets the files  [default: roastcoffea-plots/NAME OF THE MEASUREMENT]",
 )
-@options.choice("--format", "suffix", among=options.PICTURE_FORMATS, default="png", help="Kind of files.")
+@shell.choice("--format", "suffix", among=shell.PICTURE_FORMATS, default="png", help="Kind of files.")
 def command(path: Path, names: tuple[str, ...], out: Path | None, suffix: str) -> int:
     """Draw the plots NAME of the measurement in PATH, or all that can be drawn of it.
 
@@ -43,8 +42,8 @@ def command(path: Path, names: tuple[str, ...], out: Path | None, suffix: str) -
         try:
             figure = figure_alone(entry, measurement)
         except ValueError as reason:
-            fail(str(reason), FAILED)
+            shell.fail(str(reason), shell.FAILED)
         else:
-            say(save(figure, folder / f"{entry.name}.{suffix}"))
+            shell.say(save(figure, folder / f"{entry.name}.{suffix}"))
             drawn += 1
-    return 0 if drawn == len(wanted) or (drawn and not names) else FAILED
+    return 0 if drawn == len(wanted) or (drawn and not names) else shell.FAILED

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from roastcoffea.cli import options
-from roastcoffea.cli.output import print_study
+from roastcoffea.cli import shell
 from roastcoffea.errors import RoastcoffeaError
 
 
@@ -40,19 +39,19 @@ class SeveralNumbers(click.Command):
 def _names_run(word: str) -> bool:
     """Whether a word stands for measurements, here or in the usual folder."""
     try:
-        return bool(options.paths_of([word]))
+        return bool(shell.paths_of([word]))
     except RoastcoffeaError:
         return False
 
 
 @click.command(cls=SeveralNumbers)
-@options.runs
+@shell.runs
 @click.option("--workers", multiple=True, type=click.IntRange(1), help="Numbers of worker processes: 1 2 4.")
 @click.option("--threads", multiple=True, type=click.IntRange(1), help="Threads of each worker.")
 @click.option("--same-host", is_flag=True, help="Workers share the cores of one host; else each brings as many as now.")
 @click.option("--chunksize", multiple=True, type=click.IntRange(1), help="Events in a chunk: 25000 100000.")
-@options.bounded("--storage", click.FloatRange(1), 2.0, "How many times faster the storage is in that scenario.")
-@options.as_json
+@shell.bounded("--storage", click.FloatRange(1), 2.0, "How many times faster the storage is in that scenario.")
+@shell.as_json
 def command(*, runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Predict the wall time of RUN on other clusters, and in other chunks, with the error of such predictions.
 
@@ -65,4 +64,4 @@ def command(*, runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """
     from roastcoffea.studies.what_if.what_if import what_if
 
-    print_study(what_if(*options.paths_of(runs), **settings), as_json)
+    shell.print_study(what_if(*shell.paths_of(runs), **settings), as_json)

@@ -191,7 +191,8 @@ class Trace:
                     yield from one.events(process, thread)
 
     def _counter(self, process: int, name: str, unit: str, series: tuple[Any, Any]) -> Iterator[Event]:
-        for moment, value in zip(*map(np.ndarray.tolist, map(np.asarray, series)), strict=True):
+        times, values = (np.asarray(each).tolist() for each in series)
+        for moment, value in zip(times, values, strict=True):
             ts = max(self.at(moment), 0) / 1000
             yield {"ph": "C", "name": name, "pid": process, "ts": ts, "args": {unit: value}}
 
