@@ -67,6 +67,11 @@ class Column:
         return float(value) if math.isfinite(value) else None
 
 
+def columns(unit: Unit | None, *names: str) -> list[Column]:
+    """Columns of one unit."""
+    return [Column(name, unit) for name in names]
+
+
 LABELS: Final = Column("", width=26)
 """Labels in tables below each other, which line up."""
 

@@ -13,7 +13,7 @@ import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
 from roastcoffea.compat.shapes import ARGUMENTS, argument_of, with_older
 from roastcoffea.metrics import Metrics, evaluate
 from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, refuse_if
-from roastcoffea.metrics.evaluator import Evaluator
+from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import clock_offsets, recorded, some, with_outcome
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.statistics import Numbers, measured_values

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import RUN, NotMeasuredError
-from roastcoffea.metrics.evaluator import Evaluator
+from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.report.markup import rendered
