@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
-from roastcoffea.compat.chunk_dicts import branches_of_columns
+from roastcoffea.compat.shapes import branches_of_columns
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import OF_ALL, some
 from roastcoffea.metrics.phases import PAYLOAD, PHASES, REREAD
@@ -164,7 +164,8 @@ def _seconds_per_thread(workers: pa.Table) -> dict[str, Numbers]:
 
 
 def _draw_ranked(ax: Axes, parts: dict[str, Numbers], label: str) -> None:
-    edges: Numbers = np.arange(len(parts["CPU"]) + 1) + 0.5
+    number = len(parts["CPU"])
+    edges = np.linspace(0.5, number + 0.5, number + 1)
     draw.stacked(ax, edges, [(part, seconds, PARTS[part]) for part, seconds in parts.items() if seconds.any()])
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(bottom=0)
