@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.facts import aggregated, among, counted_chunks, rows_where
-from roastcoffea.metrics.statistics import Flags, Integers, integers
+from roastcoffea.metrics.statistics import Flags, Integers, integers, places
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 from roastcoffea.records.columns import Column, picked
@@ -62,16 +62,6 @@ def codes(table: pa.Table, columns: Sequence[str]) -> Integers:
     return found
 
 
-def rows_of(identities: Integers, wanted: Integers) -> Integers:
-    """Position of each wanted identity among the identities, which are unique; -1 where it is not there."""
-    if len(identities) == 0:
-        return np.full(len(wanted), -1)
-    order = np.argsort(identities)
-    places = np.minimum(np.searchsorted(identities, wanted, sorter=order), len(order) - 1)
-    found = order[places]
-    return np.where(identities[found] == wanted, found, -1)
-
-
 def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Reads:
     """Reads of the attempts that counted, with first reads told from repeated ones.
 
@@ -83,7 +73,7 @@ def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Rea
     counted
         For each row of `chunks`, whether the attempt counted.
     """
-    attempt = rows_of(integers(chunks["id"]), integers(branch_reads["chunk"]))
+    attempt = places(branch_reads["chunk"], chunks["id"].combine_chunks())
     ours = (attempt >= 0) & counted[attempt] if len(chunks) else attempt >= 0
     table, attempt = rows_where(branch_reads, ours), attempt[ours]
     began = pc.fill_null(chunks["start"], np.inf).to_numpy()

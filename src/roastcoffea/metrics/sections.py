@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
-from roastcoffea.metrics.branches import rows_of
 from roastcoffea.metrics.catalogue import CHUNKS, NotMeasuredError, fact, metric
 from roastcoffea.metrics.facts import aggregated, reason_of_absence, recorded
-from roastcoffea.metrics.statistics import integers
+from roastcoffea.metrics.statistics import places
 from roastcoffea.records.chunks import SECTION_COLUMNS
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import Run
@@ -32,9 +30,8 @@ LARGEST: Final = ("max_seconds", "memory_peak")
 
 def totals_of(chunks: pa.Table, sections: pa.Table) -> pa.Table:
     """Sections by name and dataset, with SECTION_TOTALS."""
-    places = rows_of(integers(chunks["id"]), integers(sections["chunk"]))
-    known = places >= 0
-    datasets = chunks["dataset"].take(pa.array(np.where(known, places, 0), mask=~known))
+    rows = places(sections["chunk"], chunks["id"].combine_chunks())
+    datasets = chunks["dataset"].take(pa.array(rows, mask=rows < 0))
     table = sections.append_column("dataset", datasets)
     keys = ["name", "dataset"]
     amounts = [column.name for column in SECTION_TOTALS if column.name not in keys]
