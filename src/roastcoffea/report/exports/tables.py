@@ -30,7 +30,6 @@ Frames = Mapping[str, "pd.DataFrame"]
 
 EXPORT_FORMAT: Final = "roastcoffea export 1"
 COLUMNS_FILE: Final = "columns.json"
-METRICS_TABLE: Final = "metrics"
 BATCH: Final = 10_000
 """Rows that are turned into text at a time."""
 
@@ -57,7 +56,7 @@ def write_tables(  # noqa: PLR0917
     run: Run, metrics: Metrics, tables: Frames, folder: Path, file_format: str, overwrite: bool
 ) -> Path:
     """Write each table to a file of a new folder, the metrics among them, and `columns.json`; give the folder."""
-    frames = {METRICS_TABLE: metrics_table(metrics), **tables}
+    frames = {"metrics": metrics_table(metrics), **tables}
     replaces = partial(is_export, tables=frames.keys())
     folder = folder.resolve() if folder.name in ("", "..") else folder
     if folder.exists() and not (overwrite and replaces(folder)):

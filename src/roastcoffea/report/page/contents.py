@@ -107,10 +107,7 @@ def _metrics(measured: Measured) -> Iterator[Sheet]:
     yield Sheet(title="missing", columns=columns, rows=missing, things="missing metrics")
 
 
-METRIC_COLUMNS: Final = (
-    *(Column("metric"), Column("value", COUNT)),
-    *map(Column, ("unit", "group", "source", "meaning")),
-)
+METRIC_COLUMNS: Final = (Column("metric"), Column("value", COUNT), *map(Column, ("unit", "group", "source", "meaning")))
 
 
 def _metric(metrics: Metrics, row: Mapping[Hashable, Any]) -> Sequence[Cell]:
