@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
@@ -23,7 +22,7 @@ from roastcoffea.compat.collector import CollectorOf012
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.probe import Probe
-from roastcoffea.interrupts import exit_in_any_case, uninterrupted
+from roastcoffea.interrupts import Enterable
 from roastcoffea.log.asked import AskedItems
 from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
 from roastcoffea.measurement import Measurement
@@ -33,7 +32,7 @@ from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.report.live import LiveLine, Progress
 
 
-class MetricsCollector(CollectorOf012):
+class MetricsCollector(CollectorOf012, Enterable):
     """Measures what runs inside of its `with`: on the cluster of a Dask client, or on this machine.
 
     The analysis needs no change: while the collector is open, Runner calls are noticed and their chunks are recorded.
@@ -95,8 +94,7 @@ class MetricsCollector(CollectorOf012):
         self._report: Any = None
         self._custom: Any = None
         self._id = uuid.uuid4().hex
-        self._entered = self._left = False
-        self._awaited_end: Any = None
+        self._entered = False
         self._start: float | None = None
         self._began = math.nan
         self._measurement: Measurement | None = None
@@ -108,29 +106,16 @@ class MetricsCollector(CollectorOf012):
     def __enter__(self) -> Self:
         if self._entered:
             raise RoastcoffeaError("this MetricsCollector has been used already; make a new one for each run")
-        self._entered = True
+        self._entered = self._is_open = True
         try:
             self._open()
         except BaseException as error:
-            uninterrupted(partial(self._leave, error))
+            self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
 
-    @exit_in_any_case
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        uninterrupted(partial(self._leave, error))
-
-    @property
-    def _is_open(self) -> bool:
-        return self._entered and not self._left
-
     def _leave(self, error: BaseException | None) -> None:
         """End all that `__enter__` began, whatever of it fails, and make the measurement."""
-        if self._left:
-            return
-        self._left, self._awaited_end = True, None
         elapsed = time.perf_counter() - self._began
         with reported(self.note, "Runner calls that went on were not recorded", Exception):
             if error is not None:
@@ -297,12 +282,7 @@ class MetricsCollector(CollectorOf012):
         return {}
 
     def _run(
-        self,
-        start: float,
-        stop: float,
-        error: BaseException | None,
-        tables: dict[str, Any],
-        absent: dict[str, str],
+        self, start: float, stop: float, error: BaseException | None, tables: dict[str, Any], absent: dict[str, str]
     ) -> Run:
         backend = self._backend
         environment, notes = Environment(versions={}, client_host=None), []

@@ -56,31 +56,11 @@ class Pattern(NamedTuple):
 
 
 PATTERNS: Final = (
-    Pattern(
-        "PEM block",
-        ("-----BEGIN ",),
-        r"(?s)-----BEGIN [^-]+-----(?P<secret>.+?)(?:-----END|\Z)",
-    ),
-    Pattern(
-        "user and password in a URL",
-        ("@",),
-        r"://(?P<secret>[^/?#\s\"<>]+)@",
-    ),
-    Pattern(
-        "user and password in an encoded URL",
-        ("%40",),
-        r"(?i)%3A%2F%2F(?P<secret>(?:(?!%2F)[^/?#\s\"<>])+?)%40",
-    ),
-    Pattern(
-        "password before a host",
-        ("@",),
-        r"(?a)(?<![\w/.+-])[\w.+-]+:(?P<secret>[^\s/@\"']{1,256})@(?=\w)",
-    ),
-    Pattern(
-        "parameter of a URL",
-        ("=", "%3"),
-        rf"(?ia)(?:[?&]|%3F|%26){_ANY_NAME}(?:=|%3D)(?P<secret>[^&\s\"'<>#]+)",
-    ),
+    Pattern("PEM block", ("-----BEGIN ",), r"(?s)-----BEGIN [^-]+-----(?P<secret>.+?)(?:-----END|\Z)"),
+    Pattern("user and password in a URL", ("@",), r"://(?P<secret>[^/?#\s\"<>]+)@"),
+    Pattern("user and password in an encoded URL", ("%40",), r"(?i)%3A%2F%2F(?P<secret>(?:(?!%2F)[^/?#\s\"<>])+?)%40"),
+    Pattern("password before a host", ("@",), r"(?a)(?<![\w/.+-])[\w.+-]+:(?P<secret>[^\s/@\"']{1,256})@(?=\w)"),
+    Pattern("parameter of a URL", ("=", "%3"), rf"(?ia)(?:[?&]|%3F|%26){_ANY_NAME}(?:=|%3D)(?P<secret>[^&\s\"'<>#]+)"),
     Pattern(
         "option in quotes",
         ("'", '"'),
@@ -93,26 +73,14 @@ PATTERNS: Final = (
         rf"(?ia)(?:{_QUOTED_NAME}|{_BEGINNING}(?:{_SECRET_NAME}[ \t]*(?:=|:|%3D)|(?:{_SIGNATURE}|auth)=))"
         rf"[ \t]*(?!{_OTHERWISE})(?=\S)(?P<secret>(?:{_BRACKETS}|{_SCHEME}){_WORD})",
     ),
-    Pattern(
-        "XML element",
-        ("</",),
-        rf"(?ia)<(?:{_SECRET_NAME}|{_SIGNATURE})\w*>(?P<secret>[^<]+)",
-    ),
+    Pattern("XML element", ("</",), rf"(?ia)<(?:{_SECRET_NAME}|{_SIGNATURE})\w*>(?P<secret>[^<]+)"),
     Pattern(
         "bearer token",
         ("earer ", "earer%20", "EARER "),
         r"(?ia)\bbearer(?:\s|%20)+(?!(?:auth\w*|realm|scheme|token)\b)(?P<secret>[\w.~+/=%-]{8,})",
     ),
-    Pattern(
-        "JSON Web Token",
-        ("eyJ",),
-        r"(?a)(?<![\w-])eyJ[\w-]{8,}(?:\.[\w-]*)*",
-    ),
-    Pattern(
-        "macaroon",
-        ("xvY2F0aW9u",),
-        r"(?a)MDA\w{3}xvY2F0aW9u[\w+/=-]*",
-    ),
+    Pattern("JSON Web Token", ("eyJ",), r"(?a)(?<![\w-])eyJ[\w-]{8,}(?:\.[\w-]*)*"),
+    Pattern("macaroon", ("xvY2F0aW9u",), r"(?a)MDA\w{3}xvY2F0aW9u[\w+/=-]*"),
 )
 """Kinds of secrets, in the order in which they are replaced."""
 

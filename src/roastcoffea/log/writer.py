@@ -108,12 +108,7 @@ class LogWriter:
         """
         if received == self.given:
             self._given_from, self._given = received, self._take(limit)
-        return {
-            "data": self._given,
-            "at": self._given_from,
-            "more": self.size > 0,
-            "dropped": dict(self.dropped),
-        }
+        return {"data": self._given, "at": self._given_from, "more": self.size > 0, "dropped": dict(self.dropped)}
 
     @property
     def given(self) -> int:
