@@ -23,8 +23,7 @@ from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.probe import Probe
 from roastcoffea.interrupts import Enterable
-from roastcoffea.log.asked import AskedItems
-from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
+from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.checks import checked, with_report
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
