@@ -14,10 +14,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from roastcoffea.backends.base import FROM_CHUNKS, TABLES
 from roastcoffea.backends.hosts import environment_of
 from roastcoffea.backends.registry import backend_for
 from roastcoffea.backends.spans import RunSpan
-from roastcoffea.backends.tables import FROM_CHUNKS, TABLES, chunks_of, table_of
 from roastcoffea.compat.collector import CollectorOf012
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
@@ -243,7 +243,12 @@ class MetricsCollector(CollectorOf012, Enterable):
         absent = {}
         for name in TABLES:
             with reported(self.note, f"the records of {name} could not be read", Exception):
-                tables[name] = self._table(name, tables.get("chunks"), start, stop)
+                if name == "chunks":
+                    tables[name] = self._backend.chunks(self._began_calls)
+                elif name == "samples" and self._interval is None:
+                    tables[name] = None
+                else:
+                    tables[name] = self._backend.table(name, tables.get("chunks"), start, stop)
             if name not in tables:
                 absent[name] = self.problems[-1]
         absent = self._backend.absent | absent
@@ -257,13 +262,6 @@ class MetricsCollector(CollectorOf012, Enterable):
                 for lack in attempts_without_record(tables["tasks"], tables["chunks"]):
                     self.note(lack)
         return self._run(start, stop, error, tables, absent)
-
-    def _table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
-        if name == "chunks":
-            return chunks_of(self._backend, self._began_calls)
-        if name == "samples" and self._interval is None:
-            return None
-        return table_of(self._backend, name, chunks, start, stop)
 
     def _reasons_against_chunks(self, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
         """Why no number can be made of the records of chunks, where that is so; what they lack is noted."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 from distributed.protocol.pickle import dumps
 
 import roastcoffea
+from roastcoffea.backends.base import Period
 from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.backends.connection import Connection, NoAnswerError, lost, pickled
 from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register
@@ -46,7 +47,7 @@ THREAD_TIMEOUT: Final = 2.0
 Answer = Mapping[str, Any]
 
 
-class Deployment:
+class Deployment(Period):
     """The plugins of one client on scheduler and workers, and the log that comes from them.
 
     Parameters
@@ -62,12 +63,6 @@ class Deployment:
 
     Attributes
     ----------
-    clock_offset : float
-        The scheduler's clock less the client's, in seconds.
-    dropped : dict
-        Rows lost so far on the scheduler, by table.
-    refused : int
-        Messages of others to our topic.
     heard : float
         When entries came last.
     lost, unanswered : str or None
@@ -75,13 +70,10 @@ class Deployment:
     """
 
     def __init__(self, connection: Connection, name: str, log: ClusterLog, note: Callable[[str], None]) -> None:
+        super().__init__(log.received)
         self.name = name
         self.token = secrets.token_hex(16)
         self.log = log
-        self.is_open = self.was_open = False
-        self.clock_offset = 0.0
-        self.dropped: dict[str, int] = {}
-        self.refused = 0
         self.heard = time.time()
         self.lost: str | None = None
         self.unanswered: str | None = None

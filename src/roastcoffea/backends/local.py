@@ -83,7 +83,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         self._look(sample=interval is not None)
         self._began = time.time()
         with interrupts_held():
-            self._is_open = self._was_open = True
+            self._period.is_open = self._period.was_open = True
             self._thread = threading.Thread(target=self._keep_looking, name=self.name, daemon=True)
             self._thread.start()
 
@@ -99,7 +99,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         with reported(self.note, "the processes of the analysis were not seen at the end", UNREADABLE):
             self.drain()
         self._throttled = throttled_since(self.throttled_before)
-        self._is_open = False
+        self._period.is_open = False
 
     def reaches(self, executor: Any) -> bool:
         """Whether this is an executor without a Dask client."""
