@@ -61,14 +61,8 @@ class Workers:
     def arrived(self, address: str) -> Any:
         """Learn that a worker came; give Dask's state of it."""
         state = self.here[address] = self._scheduler.workers[address]
-        self._log.write_fields(
-            ARRIVAL,
-            *map(self._log.number, (address, str(state.name), state.host)),
-            time.time(),
-            state.nthreads,
-            state.memory_limit or 0,
-            state.pid,
-        )
+        texts = map(self._log.number, (address, str(state.name), state.host))
+        self._log.write_fields(ARRIVAL, *texts, time.time(), state.nthreads, state.memory_limit or 0, state.pid)
         self._note_pause(address, state.status.name)
         return state
 
@@ -100,12 +94,19 @@ class Workers:
 
     def reported(self, message: Mapping[str, Any]) -> None:
         """Take what our plugin on a worker says of its process."""
+        address = message.get("worker", "")
         if "cpu_seconds" in message:
-            self._log.write_fields(PROCESS_CPU, self._log.number(message["worker"]), message["cpu_seconds"])
+            self._log.write_fields(PROCESS_CPU, self._log.number(address), message["cpu_seconds"])
         if "digests" in message:
-            self._take_counts(message["worker"], {tuple(key): value for key, value in message["digests"]})
-        if "last" in message:
-            self._take_last_message(message["worker"])
+            counts = {tuple(key): value for key, value in message["digests"]}
+            if address in self.here:
+                self.counted[address] = counts
+            else:
+                self._write_counted(address, counts)
+        if "last" in message and address in self.here:
+            self._finished.add(address)
+        elif "last" in message:
+            self._settle(address)
 
     # those that have left
 
@@ -137,18 +138,6 @@ class Workers:
         if paused != (address in self._paused):
             (self._paused.add if paused else self._paused.discard)(address)
             self._log.write_fields(PAUSE, self._log.number(address), time.time(), paused)
-
-    def _take_counts(self, address: str, counts: dict[Any, float]) -> None:
-        if address in self.here:
-            self.counted[address] = counts
-        else:
-            self._write_counted(address, counts)
-
-    def _take_last_message(self, address: str) -> None:
-        if address in self.here:
-            self._finished.add(address)
-        else:
-            self._settle(address)
 
     def _write_counted(self, address: str, counts: Mapping[Any, float]) -> None:
         """Write what Dask counted on a worker that left; a later entry of the same worker takes its place."""
