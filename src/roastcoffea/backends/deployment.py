@@ -96,10 +96,8 @@ class Deployment(Period):
         """What scheduler and workers are, before the plugins go there."""
         answer: Answer = self._connection.answer(survey, {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT})
         self._scheduler_package = answer["package"]
-        here = (socket.gethostname(), os.getpid())
-        self._some_workers_here = any(
-            (worker["host"], worker["process"]) == here for worker in answer["workers"].values()
-        )
+        workers = {(worker["host"], worker["process"]) for worker in answer["workers"].values()}
+        self._some_workers_here = (socket.gethostname(), os.getpid()) in workers
         return answer
 
     def open(self, plugin: ClusterPlugin, half: WorkerHalf) -> None:
@@ -138,7 +136,14 @@ class Deployment(Period):
         """
         self._ended.set()
         if self.is_open:
-            self._finish(learn, complete)
+            try:
+                self._fetch_last(learn, complete)
+            except NoAnswerError as problem:
+                self.lost = str(problem)
+                self._note(f"{problem}: what happened after the last drain is not known")
+                self._leave_in_background()
+            else:
+                self._leave()
         elif self._registering is not None:
             self._leave_in_background()
         self.is_open = False
@@ -156,9 +161,8 @@ class Deployment(Period):
             notes.append(f"the scheduler plugin failed {self._failures} time(s): records are missing")
         if self.refused:
             notes.append(f"{self.refused} message(s) that others sent to the collector's topic were refused")
-        return notes + [
-            f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in self.dropped.items()
-        ]
+        dropped = self.dropped.items()
+        return notes + [f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in dropped]
 
     # how it does that
 
@@ -214,16 +218,6 @@ class Deployment(Period):
             with reported(self._note, "records of the cluster could not be read", Exception), suppress(NoAnswerError):
                 self.drain()
 
-    def _finish(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
-        try:
-            self._fetch_last(learn, complete)
-        except NoAnswerError as problem:
-            self.lost = str(problem)
-            self._note(f"{problem}: what happened after the last drain is not known")
-            self._leave_in_background()
-        else:
-            self._leave()
-
     def _fetch_last(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
         """Get what the plugins still have; what fails for a reason of ours is noted, and takes nothing else with it."""
         patience = self._connection.patience
@@ -233,14 +227,9 @@ class Deployment(Period):
             raise lost(f"no answer within {patience:g} s")
         try:
             with _faults_of_ours(self._note_unanswered, "the workers were asked for the last time"):
-                answer = self.ask(
-                    "finish",
-                    max(end - time.monotonic(), patience / 2),
-                    flush=pickled(flush),
-                    timeout=WORKERS_TIMEOUT,
-                    limit=DRAIN_BYTES,
-                    received=self._received,
-                )
+                arguments = {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT, "limit": DRAIN_BYTES}
+                left = max(end - time.monotonic(), patience / 2)
+                answer = self.ask("finish", left, **arguments, received=self._received)
                 learn(answer)
             with _faults_of_ours(self._note, "the last records were fetched"):
                 more = answer is None or self._take(answer)

@@ -170,33 +170,32 @@ class Samples:
         self._sampled.pop(address, None)
 
     def _take(self, address: str, state: Any, now: float) -> None:
-        metrics = state.metrics
-        measured = metrics.get("time")
+        get, nan = state.metrics.get, math.nan
+        measured = get("time")
         if measured is None or measured == self._sampled.get(address):
             return
         self._sampled[address] = measured
-        network, disk = metrics.get("host_net_io") or {}, metrics.get("host_disk_io") or {}
-        spilled = metrics.get("spilled_bytes") or {}
-        self._log.write(
-            SAMPLE,
-            self._pack(
-                self._log.number(address),
-                measured,
-                state.last_seen,
-                now - state.last_seen,
-                metrics.get("cpu", math.nan),
-                metrics.get("memory", NO_SIZE),
-                len(state.processing),
-                min(len(state.executing), MOST_EXECUTING),
-                state.nbytes,
-                state.occupancy,
-                spilled.get("memory", NO_SIZE),
-                metrics.get(self._name, math.nan),
-                metrics.get("event_loop_interval", math.nan),
-                metrics.get("num_fds", NO_SIZE),
-                network.get("read_bps", math.nan),
-                network.get("write_bps", math.nan),
-                disk.get("read_bps", math.nan),
-                disk.get("write_bps", math.nan),
-            ),
+        network, disk = get("host_net_io") or {}, get("host_disk_io") or {}
+        spilled = get("spilled_bytes") or {}
+        # unpacking of tuples into the call would take a fifth longer
+        fixed = self._pack(
+            self._log.number(address),
+            measured,
+            state.last_seen,
+            now - state.last_seen,
+            get("cpu", nan),
+            get("memory", NO_SIZE),
+            len(state.processing),
+            min(len(state.executing), MOST_EXECUTING),
+            state.nbytes,
+            state.occupancy,
+            spilled.get("memory", NO_SIZE),
+            get(self._name, nan),
+            get("event_loop_interval", nan),
+            get("num_fds", NO_SIZE),
+            network.get("read_bps", nan),
+            network.get("write_bps", nan),
+            disk.get("read_bps", nan),
+            disk.get("write_bps", nan),
         )
+        self._log.write(SAMPLE, fixed)
