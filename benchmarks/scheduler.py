@@ -33,7 +33,7 @@ from roastcoffea.log.packing import packed_records
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.asked import ASKED_COLUMNS
+from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.run import FINISHED, Environment, Run, RunnerCall
 from roastcoffea.storage.store import load_run, save_run
 

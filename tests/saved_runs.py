@@ -14,12 +14,9 @@ from killed_saves import START
 
 from roastcoffea.compat import legacy
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.asked import ASKED_COLUMNS
-from roastcoffea.records.branches import BRANCH_READ_COLUMNS
-from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
+from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.run import FAILED, Environment, Host, Run, RunnerCall
-from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.storage.tables import tables_of

@@ -25,7 +25,7 @@ from roastcoffea.instrument.probe import Probe
 from roastcoffea.interrupts import Enterable
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.checks import checked, with_report
+from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.report.live import LiveLine, Progress

@@ -21,8 +21,8 @@ from roastcoffea.diagnosis.culprits import (
 )
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import SECTION_COLUMNS
 from roastcoffea.records.run import Environment, Host
-from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 

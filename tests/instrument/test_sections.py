@@ -27,7 +27,7 @@ from roastcoffea.instrument.current import OpenChunk, current_chunk, open_chunk
 from roastcoffea.instrument.gauges import Interval, resident_memory
 from roastcoffea.instrument.sections import MOST_SECTIONS, SECTION_UNIT
 from roastcoffea.measurement import Measurement
-from roastcoffea.records.sections import SECTION_COLUMNS
+from roastcoffea.records.chunks import SECTION_COLUMNS
 
 MB = 1_000_000
 linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")

@@ -12,7 +12,7 @@ from roastcoffea.log import received
 from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
 from roastcoffea.log.received import numbered_attempts
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.asked import ASKED_COLUMNS
+from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import FINISHED, RunnerCall
 from roastcoffea.records.tasks import TASK_COLUMNS

@@ -9,8 +9,7 @@ import pytest
 from roastcoffea.metrics import baskets
 from roastcoffea.metrics.baskets import CAUSES, OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP, split_reads
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.branches import BRANCH_READ_COLUMNS
-from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 
 FILES = ("a.root", "b.root")
 BRANCHES = ("pt", "eta", "run")

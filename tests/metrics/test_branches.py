@@ -5,7 +5,7 @@ from handmade import BRANCH_READS, A, B, handmade_run
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.branches import branches_of
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.branches import BRANCH_READ_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS
 
 
 def test_what_is_not_known_of_one_read_is_not_known_of_the_branch():

@@ -5,8 +5,7 @@ from handmade import CHUNKS, SECTIONS
 
 from roastcoffea.metrics.sections import totals_of
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.sections import SECTION_COLUMNS
+from roastcoffea.records.chunks import CHUNK_COLUMNS, SECTION_COLUMNS
 
 
 def totals(sections):

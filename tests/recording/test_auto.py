@@ -137,6 +137,7 @@ def without_what_differs(stderr: str) -> str:
     return re.sub(r"fileuuid=.*?, usermeta", "", stderr)
 
 
+@pytest.mark.slow
 def test_a_folder_in_the_environment_is_where_run_saves(folder: Path) -> None:
     (folder / "script.py").write_text(f"import roastcoffea.auto\n{START}\ncall(analyses.count_events)\n")
     measured = run_in(folder, *MEASURED[:2], "script.py", ROASTCOFFEA="runs")
@@ -194,6 +195,7 @@ def test_processes_of_the_script_work_and_record_nothing(
     assert ("Throughput" in measured.stderr) == (not by_import)
 
 
+@pytest.mark.slow
 def test_a_call_in_a_collector_of_the_script_is_left_to_it(folder: Path) -> None:
     own = "\n".join(
         [
@@ -218,7 +220,9 @@ def test_a_call_in_a_collector_of_the_script_is_left_to_it(folder: Path) -> None
 def test_what_was_seen_is_saved_when_a_signal_ends_the_script(
     folder: Path, number: signal.Signals, status: int, words: str, by_import: bool
 ) -> None:
-    calls = "call(analyses.count_events)\ntry:\n    call(analyses.Noting(1, '.'))\nfinally:\n    print('finally')\n"
+    calls = (
+        "call(analyses.count_events)\ntry:\n    call(analyses.StuckInSecond(60, '.'))\nfinally:\n    print('finally')\n"
+    )
     (folder / "script.py").write_text(f"import roastcoffea.auto\n{START}\n{calls}")
     command = PYTHON if by_import else MEASURED
     environment = os.environ | {
@@ -236,7 +240,7 @@ def test_what_was_seen_is_saved_when_a_signal_ends_the_script(
         assert wait_until(lambda: len(list(folder.glob(f"{process.pid}-*"))) > 1, 60)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == status
+    assert process.returncode == status, err
     assert ("finally" in out) == (number == signal.SIGINT)
     finished, ended = saved_in(folder)
     assert finished.outcome == "finished"
@@ -244,7 +248,7 @@ def test_what_was_seen_is_saved_when_a_signal_ends_the_script(
     assert words in str(ended.error)
     assert ended.run.start < ended.run.stop
     (call,) = ended.run.calls
-    assert (call.processor, call.outcome, call.chunks) == ("Noting", "failed", len(finished.chunks))
+    assert (call.processor, call.outcome, call.chunks) == ("StuckInSecond", "failed", len(finished.chunks))
     assert ended.chunks["outcome"].iloc[0] == "ok"
     assert len(ended.chunks) < call.chunks
     assert ended.metrics["num_chunks"] > 0
@@ -408,6 +412,7 @@ def test_what_cannot_be_measured_runs_all_the_same(
     assert [line.startswith(f"roastcoffea: {reason}") for line in lines if line.startswith("roastcoffea")] == [True] * 2
 
 
+@pytest.mark.slow
 def test_calls_of_dask_tasks_are_not_recorded(client: Any, sample: Any, tmp_path: Path) -> None:
     done = run_in(
         tmp_path,

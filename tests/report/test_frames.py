@@ -7,8 +7,8 @@ from handmade import A, empty_run, handmade_run, run_without_tables
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.sections import SECTION_TOTALS
+from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.report.frames import NAMES, TABLES
@@ -50,6 +50,17 @@ def test_frames_keep_what_was_not_measured():
     assert chunks.key.isna().sum() == 1
     assert chunks.attrs["columns"]["wall_seconds"].endswith("[s]")
     assert list(chunks.coffea_columns[1]) == ["Jet_pt-data", "Jet_pt-offsets", "run-data"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_frames_are_made_of_records_also_where_metrics_were_reported(name):
+    reported = Measurement(handmade_run(reported={"num_chunks": 7}, reported_by="another program"))
+    assert reported.metrics["num_chunks"] == 7
+    expected = Measurement(handmade_run()).table(name)
+    pd.testing.assert_frame_equal(reported.table(name), expected)
+    if name == "worker_balance":
+        assert expected["spill_seconds"].notna().any()
+        assert expected["transfer_bytes"].notna().any()
 
 
 @pytest.mark.parametrize(("name", "columns"), [("branches", BRANCH_COLUMNS), ("sections", SECTION_TOTALS)])

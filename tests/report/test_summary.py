@@ -11,8 +11,7 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.branches import BRANCH_READ_COLUMNS
-from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 
 SHOWN = [m for m in CATALOGUE.metrics() if m.group != RAW and str(m.unit) != "structure"]
 HUGE = {"events": 10**15, "wall_seconds": 9.9e6, "cpu_seconds": 9.9e6, "coffea_bytes_read": 10**18}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from roastcoffea.storage.spans import span_table, spans_by_worker, spans_of, worker_span_table
+from roastcoffea.storage.tables import span_table, spans_by_worker, spans_of, worker_span_table
 
 METRICS = {
     ("execute", "Dijets", "thread-cpu", "seconds"): 1.5,

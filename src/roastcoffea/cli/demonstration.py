@@ -24,14 +24,7 @@ from roastcoffea.measurement import Measurement
 
 
 def run_demo(
-    *,
-    files: int,
-    events: int,
-    chunksize: int,
-    workers: int,
-    threads: int,
-    folder: str | Path | None,
-    out: str | Path,
+    *, files: int, events: int, chunksize: int, workers: int, threads: int, folder: str | Path | None, out: str | Path
 ) -> Path:
     """Measure an analysis of a sample on a cluster of this machine; path of the measurement that it saves.
 
@@ -73,10 +66,7 @@ def local_client(workers: int, threads: int, scratch: str) -> Iterator[Client]:
         stack.enter_context(dask.config.set({"temporary-directory": scratch}))
         with interrupts_ignored():
             cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=threads,
-                dashboard_address=":0",
-                silence_logs=logging.ERROR,
+                n_workers=workers, threads_per_worker=threads, dashboard_address=":0", silence_logs=logging.ERROR
             )
             stack.enter_context(cluster)
         yield stack.enter_context(Client(cluster))

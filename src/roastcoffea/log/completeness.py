@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.log.received import row_codes
 from roastcoffea.records.arrow import arrow_schema
-from roastcoffea.records.asked import ASKED_COLUMNS
+from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.run import FINISHED, RunnerCall
 from roastcoffea.records.tasks import PROCESSOR

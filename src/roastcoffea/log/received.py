@@ -29,10 +29,8 @@ from roastcoffea.log.packing import (
 )
 from roastcoffea.log.plausible import impossible_times, impossible_values
 from roastcoffea.records.arrow import arrow_schema, table_of_columns, table_of_rows
-from roastcoffea.records.branches import BRANCH_READ_COLUMNS
-from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
-from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
-from roastcoffea.records.sections import SECTION_COLUMNS
+from roastcoffea.records.calls import PREPROCESSING_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHECKPOINT, CHUNK_COLUMNS, OK, SECTION_COLUMNS
 
 BATCH: Final = 4096
 """Rows that wait to become columns."""

@@ -9,6 +9,7 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from itertools import pairwise
@@ -50,6 +51,8 @@ def _measured(execute: Callable[[], None], argv: list[str], place: Path, out: Pa
     recorder.at_end = partial(print_summaries, recorder)
     recorder.start()
     # What is registered first is called last: handlers of the script may call a Runner, too.
+    errors: list[BaseException] = []
+    atexit.register(_interrupt_again, errors)
     atexit.register(recorder.at_end)
     sys.argv[:] = argv
     if not sys.flags.safe_path:
@@ -61,9 +64,20 @@ def _measured(execute: Callable[[], None], argv: list[str], place: Path, out: Pa
         execute()
     except SystemExit:
         raise
-    except BaseException:
+    except BaseException as error:
+        errors.append(error)
         sys.excepthook = partial(_shown_without_us, sys.excepthook)
         raise
+
+
+def _interrupt_again(errors: Sequence[BaseException]) -> None:
+    """Let python end as it does after an interrupt, which it forgets where `exec` is called with a text meanwhile.
+
+    Modules that define dataclasses or named tuples do that as they are loaded.
+    """
+    if any(type(error) is KeyboardInterrupt for error in errors):
+        with suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
 
 
 def _run_source(source: bytes, file: str) -> None:

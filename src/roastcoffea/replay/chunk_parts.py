@@ -10,10 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.arrays import amounts, codes
-from roastcoffea.metrics.attempts import places
 from roastcoffea.metrics.phases import PHASES
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Numbers, amounts, codes, places
 from roastcoffea.replay.cluster import CROWDED, Load
 from roastcoffea.replay.inputs import Counts
 

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.arrays import amounts, codes, moments
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Numbers, amounts, codes, moments
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.records.tasks import MERGE_PREFIX
 from roastcoffea.replay.cluster import CROWDED, Merging, tree

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from roastcoffea.metrics.arrays import codes, moments
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Numbers, codes, moments
 from roastcoffea.replay.inputs import Counts
 
 FEWEST: Final = 3

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import Metrics
-from roastcoffea.metrics.arrays import amounts, moments
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks, recorded, with_outcome
 from roastcoffea.metrics.phases import OTHER_TASKS
-from roastcoffea.metrics.statistics import clipped, integral
+from roastcoffea.metrics.statistics import amounts, clipped, integral, moments
 from roastcoffea.records.run import FAILED, Run, RunnerCall
 from roastcoffea.records.tasks import OK
 from roastcoffea.replay.cluster import Cluster

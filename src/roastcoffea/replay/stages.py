@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.arrays import moments
-from roastcoffea.metrics.attempts import identities
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.facts import identities
+from roastcoffea.metrics.statistics import Numbers, moments
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import Run, RunnerCall
 from roastcoffea.replay.chunk_parts import Chunks, chunks_in_parts

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import IO, Final
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
+from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
-from roastcoffea.report.sheets import Column, Heading, Sheet, Shown, flat
+from roastcoffea.report.sheets import Heading, Sheet, flat
 from roastcoffea.units import number
 
 WIDEST: Final = 100
@@ -87,7 +88,10 @@ def _print_sheet(console: Console, sheet: Sheet) -> None:
         _print_rest_of_heading(console, sheet)
         return
     if sheet.items:
-        console.print(Padding(_listed(console, sheet.items), INDENT, expand=False))
+        items = Table.grid("", TableColumn(overflow="fold"), padding=(0, 1))
+        for item in sheet.items:
+            items.add_row("-", verbatim(console, item))
+        console.print(Padding(items, INDENT, expand=False))
     if sheet.rows:
         console.print(Padding(_table(console, sheet), INDENT, expand=False))
     if sheet.left_out:
@@ -108,20 +112,12 @@ def _print_line(console: Console, text: str, style: str) -> None:
     console.print(verbatim(console, text), style=style, overflow="fold")
 
 
-def _listed(console: Console, items: Sequence[str]) -> Table:
-    table = Table.grid(padding=(0, 1))
-    table.add_column()
-    table.add_column(overflow="fold")
-    for item in items:
-        table.add_row("-", verbatim(console, item))
-    return table
-
-
 def _table(console: Console, sheet: Sheet) -> Table:
     """Table without lines, as many of its columns as there is room for."""
     room = console.width - INDENT[3]
     while _least_width(sheet) > room and any(column.dispensable for column in sheet.columns):
-        sheet = sheet.without(_first_to_go(sheet.columns))
+        ranked = [(column.dispensable, -place) for place, column in enumerate(sheet.columns) if column.dispensable]
+        sheet = sheet.without(-min(ranked)[1])
     table = Table(box=None, show_header=sheet.headed, padding=(0, GAP, 0, 0), pad_edge=False, header_style=QUIET)
     whole = _least_width(sheet) <= room
     for column in sheet.columns:
@@ -132,30 +128,17 @@ def _table(console: Console, sheet: Sheet) -> Table:
         else:
             table.add_column(head, justify="right", overflow="fold", no_wrap=whole)
     for row in sheet.cells():
-        table.add_row(*(_text(console, cell) for cell in row))
+        texts = [verbatim(console, cell.text) for cell in row]
+        for text, cell in zip(texts, row, strict=True):
+            text.stylize(REASON if cell.missing else "")
+        table.add_row(*texts)
     return table
-
-
-def _text(console: Console, cell: Shown) -> Text:
-    text = verbatim(console, cell.text)
-    if cell.missing:
-        text.stylize(REASON)
-    return text
 
 
 def _least_width(sheet: Sheet) -> int:
     """Letters that a table takes at least: amounts whole, and names over several lines."""
-    columns = zip(*sheet.cells(), strict=True)
-    return sum(_least(column, cells) + GAP for column, cells in zip(sheet.columns, columns, strict=True))
-
-
-def _least(column: Column, cells: Iterable[Shown]) -> int:
-    if column.unit is None:
-        return column.width or NARROWEST_NAME
-    return max(map(cell_len, (column.name, *(cell.text for cell in cells))))
-
-
-def _first_to_go(columns: Sequence[Column]) -> int:
-    """Place of the column that is left out first."""
-    ranked = [(column.dispensable, -place) for place, column in enumerate(columns) if column.dispensable]
-    return -min(ranked)[1]
+    least = 0
+    for column, cells in zip(sheet.columns, zip(*sheet.cells(), strict=True), strict=True):
+        amounts = map(cell_len, (column.name, *(cell.text for cell in cells)))
+        least += GAP + (max(amounts) if column.unit else column.width or NARROWEST_NAME)
+    return least

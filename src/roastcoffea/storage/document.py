@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypedDict, get_type_hints
 import pyarrow as pa
 
 from roastcoffea.compat.legacy import with_python_types
+from roastcoffea.compat.tagged_json import untagged
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.run import Environment, Host, Run, RunnerCall
 from roastcoffea.storage import shapes
@@ -19,7 +20,7 @@ from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.plain import DEEPEST, plain, restored
 from roastcoffea.storage.reading import content_of, reading
 from roastcoffea.storage.tables import TABLES, Tables, fields_of
-from roastcoffea.storage.upgrades import SCHEMA, Body, parsed
+from roastcoffea.storage.upgrades import LAST_TAGGED, SCHEMA, Body
 
 FORMAT: Final = "roastcoffea_run"
 RUN_FILE: Final = "run.json"
@@ -51,26 +52,20 @@ class Document(NamedTuple):
 
 def write_document(folder: Path, run: Run, tables: Tables) -> None:
     """Write `run.json` into a folder."""
-    document = {
-        "format": FORMAT,
-        "schema": SCHEMA,
-        "tables": {name: _described(table) for name, table in tables.items()},
-        "run": _body(run),
+    described: dict[str, Described] = {
+        name: {"rows": table.num_rows, "columns": {field.name: str(field.type) for field in table.schema}}
+        for name, table in tables.items()
     }
+    document = {"format": FORMAT, "schema": SCHEMA, "tables": described, "run": _body(run)}
     with synced_file(folder / RUN_FILE) as file:
         file.write(json.dumps(document, allow_nan=False, indent=1).encode())
-
-
-def _described(table: pa.Table) -> Described:
-    return {"rows": table.num_rows, "columns": {field.name: str(field.type) for field in table.schema}}
 
 
 def _body(run: Run) -> Body:
     """JSON form of everything but the tables; its problems tell what could not be kept."""
     parts = {name: value for name, value in fields_by_name(run).items() if name not in TABLES}
-    hosts = [fields_by_name(host) for host in run.environment.hosts]
-    parts["environment"] = fields_by_name(run.environment) | {"hosts": hosts}
-    parts["calls"] = [fields_by_name(call) for call in run.calls]
+    parts["environment"] = fields_by_name(run.environment) | {"hosts": [*map(fields_by_name, run.environment.hosts)]}
+    parts["calls"] = [*map(fields_by_name, run.calls)]
     problems: list[str] = []
     body = {name: plain(value, name, problems) for name, value in parts.items()}
     return body | {"problems": plain([*run.problems, *problems], "problems", [])}
@@ -87,23 +82,21 @@ def read_document(path: Path) -> Document:
         found = json.loads(content_of(path))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise MeasurementError(f"{path} is not of roastcoffea; give the folder of a measurement")
-        schema = _readable_schema(found["schema"], path)
+        schema = found["schema"]
+        if schema > SCHEMA:
+            reads = f"this version reads up to {SCHEMA}: update roastcoffea"
+            raise MeasurementError(f"{path} has schema {schema}; {reads}")
+        if schema not in range(1, SCHEMA + 1):
+            raise ValueError(f"there is no schema {schema}")
         if shapes.deeper_than(found, DEEPEST_JSON):
             raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels")
-        document = Document(parsed(found["run"], schema), found["tables"], schema)
+        body = untagged(found["run"]) if schema <= LAST_TAGGED else found["run"]
+        document = Document(body, found["tables"], schema)
         _check_times(document.body)
         if schema == SCHEMA:
             check_body(document.body)
         _check_described(document.tables)
         return document
-
-
-def _readable_schema(schema: int, path: Path) -> int:
-    if schema > SCHEMA:
-        raise MeasurementError(f"{path} has schema {schema}; this version reads up to {SCHEMA}: update roastcoffea")
-    if schema not in range(1, SCHEMA + 1):
-        raise ValueError(f"there is no schema {schema}")
-    return schema
 
 
 @cache

@@ -1,28 +1,39 @@
 """Folders and files that appear whole or not at all.
 
-What is being written lies in a hidden folder or file beside its place, see `hidden`.
+What is being written lies in a hidden folder or file beside its place, see `left_overs`.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.storage.exchange import exchange
-from roastcoffea.storage.hidden import COMPLETE, REPLACED, UNFINISHED, hidden_path
-from roastcoffea.storage.left_overs import dissolve, tidy
+from roastcoffea.storage.left_overs import COMPLETE, REPLACED, UNFINISHED, dissolve, hidden_path, tidy
 
 OR_OVERWRITE: Final = "choose another name, or say to overwrite it"
 
 OWN_FOLDER: Final = 0o700
 OWN_FILE: Final = 0o600
 """Modes of what is written: records tell of paths, hosts and errors, which are nobody else's business."""
+
+
+_AT_FDCWD: Final = -100
+_EXCHANGE: Final = 2
+"""RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS."""
+
+_REFUSALS: Final = frozenset(
+    (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.ENOTTY)
+)
+"""What systems and file systems say that cannot exchange: NFS, FUSE, overlays, containers with a filter."""
 
 
 def file_name(name: str) -> str:
@@ -216,3 +227,29 @@ def _inode(path: Path) -> int | None:
     with suppress(FileNotFoundError):
         return path.lstat().st_ino
     return None
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders exchange their names in one step; False where the system or file system cannot."""
+    function = _exchange_function()
+    if function is None:
+        return False
+    if function(os.fsencode(one), os.fsencode(other)) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _REFUSALS:
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+@cache
+def _exchange_function() -> Callable[[bytes, bytes], int] | None:
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        if sys.platform == "darwin":
+            swap = library.renamex_np
+            return lambda one, other: int(swap(one, other, ctypes.c_uint(_EXCHANGE)))
+        rename: Any = library.renameat2
+    except (AttributeError, OSError, TypeError):
+        return None
+    return lambda one, other: int(rename(_AT_FDCWD, one, _AT_FDCWD, other, ctypes.c_uint(_EXCHANGE)))

@@ -118,38 +118,27 @@ class _Walk:
         if len(path) > DEEPEST:
             return self._text(value, path, f", nested deeper than {DEEPEST} levels")
         self._above.add(id(value))
-        form = self._dict(value, path) if base is dict else self._list(ITEMS[base](value), path)
+        items = enumerate(ITEMS[base](value))
+        form = self._dict(value, path) if base is dict else [self.form(item, (*path, place)) for place, item in items]
         self._above.discard(id(value))
         return sorted(form, key=repr) if base in (set, frozenset) else form
-
-    def _list(self, items: Iterable[Any], path: tuple[Any, ...]) -> list[Any]:
-        return [self.form(item, (*path, place)) for place, item in enumerate(items)]
 
     def _dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> dict[str, Any]:
         forms: dict[str, Any] = {}
         for key, item in ITEMS[dict](value):
-            name = self._key(key, path)
+            form = self.form(key, (*path, key))
+            name = form if isinstance(form, str) else str(tuple(form) if isinstance(form, list) else form)
             # 1 and "1" are two keys
             name = next(each for n in count(1) if (each := name if n == 1 else f"{name} ({n})") not in forms)
             forms[name] = self.form(item, (*path, key))
         return forms
 
-    def _key(self, key: Any, path: tuple[Any, ...]) -> str:
-        form = self.form(key, (*path, key))
-        return form if isinstance(form, str) else str(tuple(form) if isinstance(form, list) else form)
-
     def _text(self, value: Any, path: tuple[Any, ...], why: str = "") -> str:
-        name = _type_name(type(value))
-        self._as_text.setdefault(f"{name}{why}", []).append(_place(path))
+        kind = type(value)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        place = str(path[0]) + "".join(f"[{_printable(part, LONGEST_PLACE)}]" for part in path[1:])
+        self._as_text.setdefault(f"{name}{why}", []).append(place)
         return f"<kept as text: {name}> {redacted(_printable(value, LONGEST_TEXT))}"
-
-
-def _type_name(kind: type) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _place(path: tuple[Any, ...]) -> str:
-    return str(path[0]) + "".join(f"[{_printable(part, LONGEST_PLACE)}]" for part in path[1:])
 
 
 def _printable(value: Any, longest: int) -> str:

@@ -16,18 +16,9 @@ import pyarrow as pa
 
 from roastcoffea.errors import MeasurementError
 
-_SIGNS_OF_DAMAGE: Final = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    OSError,
-    RecursionError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    pa.ArrowException,
-)
+_OF_FILES: Final = (MemoryError, OSError, RecursionError, SyntaxError, pa.ArrowException)
+_OF_CONTENT: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Signs of damage: what reading of a file raises, and the making of records of what it holds."""
 
 LARGEST_FILE: Final = 2**30
 """Bytes of a file that is read as a whole; the largest `run.json` seen had some tens of MB."""
@@ -41,7 +32,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise MeasurementError(f"{path} is missing; {way_out}") from None
-    except _SIGNS_OF_DAMAGE as error:
+    except (*_OF_FILES, *_OF_CONTENT) as error:
         raise MeasurementError(f"{path} cannot be read ({type(error).__name__}: {error}); {way_out}") from error
 
 
@@ -68,12 +59,10 @@ def content_of(path: Path) -> bytes:
 
 def has_format(file: Path, mark: str) -> bool:
     """Whether a file is JSON of a format; of a damaged one the beginning tells, where our writers put it."""
+    content = b""
     try:
         content = content_of(file)
-    except (OSError, ValueError):
-        return False
-    try:
         found = json.loads(content)
-    except (ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return re.match(rb'\s*\{\s*"format":\s*"%s"' % re.escape(mark.encode()), content) is not None
     return isinstance(found, dict) and found.get("format") == mark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from itertools import chain
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin
@@ -25,27 +26,19 @@ def _is_any_of(value: Any, *hints: Any) -> bool:
     return any(fits(value, hint) for hint in hints)
 
 
-def _is_tuple_of(value: Any, hint: Any, *_: Any) -> bool:
-    return isinstance(value, list | tuple) and all(fits(item, hint) for item in value)
-
-
 def _is_mapping_of(value: Any, of_key: Any, of_value: Any) -> bool:
     return isinstance(value, Mapping) and all(fits(key, of_key) and fits(item, of_value) for key, item in value.items())
 
 
-def _is_number(value: Any) -> bool:
-    return is_whole(value) or (isinstance(value, Real) and not isinstance(value, Integral | bool))
-
-
-def is_whole(value: Any) -> bool:
+def _is_whole(value: Any) -> bool:
     """Whether it is a whole number that tables can hold."""
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value).bit_length() <= MOST_BITS
 
 
 CHECKS: Final[Mapping[Any, Callable[..., bool]]] = {
-    int: is_whole,
-    float: _is_number,
-    tuple: _is_tuple_of,
+    int: _is_whole,
+    float: lambda value: _is_whole(value) or (isinstance(value, Real) and not isinstance(value, Integral | bool)),
+    tuple: lambda value, hint, *_: isinstance(value, list | tuple) and all(fits(item, hint) for item in value),
     Mapping: _is_mapping_of,
     Union: _is_any_of,
     UnionType: _is_any_of,
@@ -66,12 +59,8 @@ def deeper_than(value: Any, levels: int) -> bool:
     """Whether lists and dictionaries of parsed JSON are nested deeper than so many levels."""
     level = [value]
     for _ in range(levels + 1):
-        level = [
-            item
-            for each in level
-            for item in (each.values() if isinstance(each, dict) else each)
-            if isinstance(item, dict | list)
-        ]
+        items = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
+        level = [item for item in items if isinstance(item, dict | list)]
         if not level:
             return False
     return True

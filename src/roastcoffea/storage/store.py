@@ -10,26 +10,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Final
 
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.run import Run
-from roastcoffea.storage.document import (
-    FORMAT,
-    RUN_FILE,
-    check_body,
-    fields_by_name,
-    read_document,
-    run_of,
-    write_document,
-)
+from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
 from roastcoffea.storage.folders import NewFolder, file_name, holds_only, new_folder
-from roastcoffea.storage.hidden import LONGEST_SAVE, older_left_overs
-from roastcoffea.storage.left_overs import left_overs, names_in, read_whole
+from roastcoffea.storage.left_overs import LONGEST_SAVE, left_overs, names_in, older_left_overs, read_whole
 from roastcoffea.storage.reading import has_format, reading
-from roastcoffea.storage.tables import TABLES, Tables, check_columns, read_table, table_file, tables_of, write_table
+from roastcoffea.storage.tables import TABLES, check_columns, read_table, table_file, tables_of, write_table
 from roastcoffea.storage.upgrades import upgraded
 
 METRICS_FILE: Final = "metrics.json"
@@ -81,14 +73,22 @@ def save_run(
     target = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _remove_unfinished(folder)
+        # what killed saves of older versions left, unless it is whole: then it is listed under its hidden name
+        for hidden in older_left_overs(folder):
+            with suppress(OSError):
+                if not (hidden / RUN_FILE).exists() and time.time() - hidden.stat().st_mtime > LONGEST_SAVE:
+                    shutil.rmtree(hidden)
         first = next(each for each in names if name is not None or not os.path.lexists(folder / each))
         with new_folder(folder, first) as new:
-            _write(new.path, run, tables)
+            for table_name, table in tables.items():
+                write_table(new.path, table_name, table)
+            write_document(new.path, run, tables)
             new.complete()
             try:
-                if metrics_json is not None:
-                    _write_metrics(new, metrics_json)
+                content = None if metrics_json is None else metrics_json()
+                if content is not None:
+                    with new.late_file(METRICS_FILE) as file:
+                        file.write(content)
             finally:
                 target = _put_in_place(new, (folder / each for each in itertools.chain([first], names)), replaces)
     except OSError as error:
@@ -103,20 +103,6 @@ def _put_in_place(new: NewFolder, targets: Iterable[Path], replaces: Callable[[P
         if new.put_in_place(target, replaces):
             return target
     raise MeasurementError(f"{target} exists; choose another name, or overwrite=True to replace it")
-
-
-def _write_metrics(new: NewFolder, metrics_json: Callable[[], bytes]) -> None:
-    content = metrics_json()
-    with new.late_file(METRICS_FILE) as file:
-        file.write(content)
-
-
-def _remove_unfinished(folder: Path) -> None:
-    """Remove what killed saves of older versions left, unless it is whole: then it is listed under its hidden name."""
-    for hidden in older_left_overs(folder):
-        with suppress(OSError):
-            if not (hidden / RUN_FILE).exists() and time.time() - hidden.stat().st_mtime > LONGEST_SAVE:
-                shutil.rmtree(hidden)
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -135,9 +121,9 @@ def list_runs(folder: str | os.PathLike[str]) -> list[StoredRun]:
         paths = [folder / name for name in names_in(folder)]
     except OSError as error:
         raise MeasurementError(f"{folder} cannot be listed: {error}; give a folder with measurements") from error
-    found = [_entry(path) for path in (*paths, *older_left_overs(folder))]
-    stored = [run for run in found if run is not None]
-    return sorted(stored, key=lambda run: (run.start is None, run.start or 0, run.name))
+    read = ((path, read_whole(path, _stored)) for path in (*paths, *older_left_overs(folder)))
+    found = [replace(run, path=path) for path, run in read if run is not None]
+    return sorted(found, key=lambda run: (run.start is None, run.start or 0, run.name))
 
 
 def is_measurement(path: Path) -> bool:
@@ -149,12 +135,6 @@ def is_measurement(path: Path) -> bool:
 def _automatic_names(run: Run) -> Iterator[str]:
     start = datetime.fromtimestamp(run.start, UTC)
     return (f"{start:%Y-%m-%dT%H%M%SZ}-{number:03d}" for number in itertools.count(1))
-
-
-def _write(folder: Path, run: Run, tables: Tables) -> None:
-    for name, table in tables.items():
-        write_table(folder, name, table)
-    write_document(folder, run, tables)
 
 
 def is_replaceable(path: Path) -> bool:
@@ -182,21 +162,15 @@ def _load(folder: Path) -> Run:
         return run_of(body, tables)
 
 
-def _entry(path: Path) -> StoredRun | None:
-    """Entry of a list, with the path under which it is found; None for what does not look like a measurement."""
-    stored = read_whole(path, _stored)
-    return None if stored is None else replace(stored, path=path)
-
-
 def _stored(path: Path) -> StoredRun | None:
+    """Entry of a list; None for what does not look like a measurement."""
     try:
         if (path / RUN_FILE).exists():
-            body = read_document(path / RUN_FILE).body
+            start, stop, outcome = itemgetter("start", "stop", "outcome")(read_document(path / RUN_FILE).body)
         elif (path / legacy.METADATA_FILE).exists():
-            body = fields_by_name(legacy.load_legacy(path))
+            start, stop, outcome = attrgetter("start", "stop", "outcome")(legacy.load_legacy(path))
         else:
             return None
     except (MeasurementError, OSError) as error:
         return StoredRun(path=path, name=path.name, error=str(error))
-    elapsed = body["stop"] - body["start"]
-    return StoredRun(path=path, name=path.name, start=body["start"], outcome=body["outcome"], elapsed=elapsed)
+    return StoredRun(path=path, name=path.name, start=start, outcome=outcome, elapsed=stop - start)

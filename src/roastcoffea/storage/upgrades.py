@@ -8,13 +8,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.compat.tagged_json import untagged
 from roastcoffea.records.arrow import arrow_schema
-from roastcoffea.records.columns import Column
 from roastcoffea.records.run import SpanMetrics
 from roastcoffea.storage import shapes
-from roastcoffea.storage.spans import span_table, worker_span_table
-from roastcoffea.storage.tables import SPANS, TABLES, WORKER_SPANS, Tables
+from roastcoffea.storage.tables import SPANS, TABLES, WORKER_SPANS, Tables, span_table, worker_span_table
 
 SCHEMA: Final = 8
 LAST_TAGGED: Final = 7
@@ -35,44 +32,30 @@ OF_TREES: Final = ("chunks", "preprocessing")
 Body = dict[str, Any]
 
 
-def parsed(found: Body, schema: int) -> Body:
-    """What a document of a schema holds."""
-    content: Body = untagged(found) if schema <= LAST_TAGGED else found
-    return content
-
-
 def upgraded(body: Body, tables: Tables, schema: int) -> tuple[Body, Tables]:
     """A run of an older schema as one of the present one; columns that it did not know were not measured."""
     if schema == SCHEMA:
         return body, tables
     absent = {name: NOT_RECORDED for older, names in NEW_FIELDS.items() if older >= schema for name in names}
     body = body | {"absent": absent | dict(body["absent"])}
-    tables = {name: _with_all_columns(table, TABLES[name]) for name, table in tables.items()}
+    whole = {name: arrow_schema(TABLES[name]).empty_table() for name in tables}
+    tables = {name: pa.concat_tables([whole[name], table], promote_options="default") for name, table in tables.items()}
     for older in range(schema, SCHEMA):
         if older in UPGRADES:
             body, tables = UPGRADES[older](body, tables)
     return body, tables
 
 
-def _with_all_columns(table: pa.Table, columns: Sequence[Column]) -> pa.Table:
-    """Table with these columns first; those that it lacks were not measured."""
-    schema = arrow_schema(columns)
-    known = {field.name: table[field.name] for field in table.schema}
-    return pa.table({field.name: pa.nulls(len(table), field.type) for field in schema} | known)
-
-
 def _without_text_for_trees(body: Body, tables: Tables) -> tuple[Body, Tables]:
     """Run of schema 7: 6 wrote "None" for the tree of a file that has none."""
-    named = set() if "asked" not in tables else set(tables["asked"]["tree"].unique().to_pylist())
-    if NO_TREE in named:
+    if "asked" in tables and NO_TREE in tables["asked"]["tree"].unique().to_pylist():
         return body, tables
-    return body, tables | {name: _without_tree(tables[name]) for name in OF_TREES if name in tables}
-
-
-def _without_tree(table: pa.Table) -> pa.Table:
-    place = table.schema.get_field_index("tree")
-    trees = pc.if_else(pc.equal(table["tree"], NO_TREE), pa.scalar(None, pa.string()), table["tree"])
-    return table.set_column(place, "tree", trees)
+    changed = {}
+    for name, table in tables.items():
+        if name in OF_TREES:
+            trees = pc.if_else(pc.equal(table["tree"], NO_TREE), pa.scalar(None, pa.string()), table["tree"])
+            changed[name] = table.set_column(table.schema.get_field_index("tree"), "tree", trees)
+    return body, tables | changed
 
 
 def _with_tables_of_spans(body: Body, tables: Tables) -> tuple[Body, Tables]:
@@ -82,17 +65,16 @@ def _with_tables_of_spans(body: Body, tables: Tables) -> tuple[Body, Tables]:
     if body.get(SPANS) is not None:
         made[SPANS] = span_table(_checked(body[SPANS]))
     if body.get(WORKER_SPANS) is not None:
-        by_worker = {str(worker): _checked(counted) for worker, counted in body[WORKER_SPANS].items()}
-        made[WORKER_SPANS] = worker_span_table(by_worker)
+        by_worker = body[WORKER_SPANS].items()
+        made[WORKER_SPANS] = worker_span_table({str(worker): _checked(counted) for worker, counted in by_worker})
     return others, tables | made
 
 
-def _checked(metrics: Any) -> SpanMetrics:
+def _checked(metrics: SpanMetrics) -> SpanMetrics:
     """Metrics of a span; TypeError for anything else."""
     if not shapes.fits(metrics, SpanMetrics):
         raise TypeError(f"span metrics are {type(metrics).__name__}, or hold other things")
-    checked: SpanMetrics = metrics
-    return checked
+    return metrics
 
 
 UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {

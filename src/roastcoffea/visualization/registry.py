@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from roastcoffea.compat.older import ARGUMENTS
 from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
-from roastcoffea.metrics.evaluator import Evaluator
+from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.visualization.inputs import PLOT_INPUTS, inputs_of

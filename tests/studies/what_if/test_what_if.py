@@ -17,8 +17,8 @@ from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.branches import BRANCH_READ_COLUMNS
-from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
+from roastcoffea.records.calls import PREPROCESSING_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.replay.cluster import CROWDED

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.visualization.series import Integers
+from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.visualization.stream import Stream, main_in_pixels
 
 ESCAPE: Final = 0xFFFF
