@@ -14,8 +14,8 @@ from roastcoffea.backends.connection import Connection
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import Enterable
 from roastcoffea.measurement import Measurement
+from roastcoffea.monitor.history import Snapshot
 from roastcoffea.monitor.joined import JOINED_COLUMNS, ReportComparison, compared, joined_rows
-from roastcoffea.monitor.snapshots import Snapshot
 from roastcoffea.monitor.tables import (
     MONITOR_COLUMNS,
     WORKER_COLUMNS,
