@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -147,17 +148,8 @@ class MetricsCollector(CollectorOf012, Enterable):
     def _progress(self) -> Progress:
         """How far the run has come, as far as records have come home."""
         take_new_records()
-        tally = self._backend.received.tally
-        return Progress(
-            chunks=tally.chunks,
-            chunks_asked=self._asked.chunks,
-            files=tally.files,
-            files_asked=self._asked.files,
-            failed=tally.failed,
-            events=tally.events,
-            bytes=tally.bytes,
-            workers=self._backend.workers_now(),
-        )
+        asked = {"chunks_asked": self._asked.chunks, "files_asked": self._asked.files}
+        return Progress(**asdict(self._backend.received.tally), **asked, workers=self._backend.workers_now())
 
     def _open(self) -> None:
         span = self._span.__enter__()
