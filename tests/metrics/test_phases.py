@@ -56,7 +56,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.report.reference import metric_reference
 from roastcoffea.studies.compare.factors import DRIVERS
-from roastcoffea.studies.compare.leaves import DRIVEN
+from roastcoffea.studies.compare.factors import DRIVEN
 from roastcoffea.visualization import colours
 from roastcoffea.visualization.stream import SHOWN
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from roastcoffea.compat.tracking import tracking_data
+from roastcoffea.compat.shapes import tracking_data
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.records.arrow import table_of_rows

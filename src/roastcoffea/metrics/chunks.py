@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.compat.chunk_dicts import MIB, ChunkDict, chunk_dicts
-from roastcoffea.compat.tracking import TrackingData
-from roastcoffea.compat.tracking import tracking_data as tracking_of
+from roastcoffea.compat.shapes import MIB, ChunkDict, TrackingData, chunk_dicts
+from roastcoffea.compat.shapes import tracking_data as tracking_of
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import CHUNKS, PHASES, RAW, metric, refuse_if

@@ -18,7 +18,7 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from roastcoffea.compat.older import ARGUMENTS
+from roastcoffea.compat.shapes import ARGUMENTS
 from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.records.run import FAILED, Run

@@ -10,7 +10,7 @@ from observing import observation, with_metric
 from scipy.stats import beta
 
 from roastcoffea.studies.compare.observations import Observation
-from roastcoffea.studies.compare.speed import CANNOT_TELL, FASTER, RATE, SLOWER, WALL, speed
+from roastcoffea.studies.compare.side_by_side import CANNOT_TELL, FASTER, RATE, SLOWER, WALL, speed
 
 WALLS = (10.0, 10.1, 10.2, 9.9)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
-from roastcoffea.compat.chunk_dicts import branches_of_columns
+from roastcoffea.compat.shapes import branches_of_columns
 from roastcoffea.metrics.branches import OF_ALL
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import some
