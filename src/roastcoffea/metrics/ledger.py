@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
-from roastcoffea.metrics.catalogue import CATALOGUE, Metric, Sourced
-from roastcoffea.metrics.phases import RESIDUAL, TOTAL, ByteClass, TimeClass
+from roastcoffea.metrics.catalogue import Sourced
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.report.phrases import NOT_MEASURED, absence
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet
@@ -41,13 +40,10 @@ class Certificate:
         return not self.reasons
 
     def __str__(self) -> str:
-        seen, assigned = self.attempts
-        attempts = number(seen) if assigned is None else f"{number(seen)} of {number(assigned)}"
+        attempts = " of ".join(number(counted) for counted in self.attempts if counted is not None)
         complete = "Complete" if self.complete else f"Incomplete: {'; '.join(self.reasons)}"
-        line = f"{complete}; {attempts} attempts left a record."
-        if self.estimated:
-            line += f" In {number(self.estimated)} reads of branches re-read bytes are estimated."
-        return line
+        estimated = f" In {number(self.estimated)} reads of branches re-read bytes are estimated."
+        return f"{complete}; {attempts} attempts left a record.{estimated if self.estimated else ''}"
 
 
 class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
@@ -62,10 +58,9 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
     total: Amount | None
     """What the classes sum to; None where there is no ledger."""
 
-    def __init__(self, classes: Mapping[str, Amount], certificate: Certificate, absent: str | None) -> None:
-        self.certificate = certificate
-        self.absent = absent
-        self._classes = classes
+    certificate: Certificate
+    absent: str | None
+    _classes: Mapping[str, Amount]
 
     def __getitem__(self, name: str) -> Amount:
         return self._classes[name]
@@ -124,25 +119,3 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
     def _notes(self) -> list[str]:
         """What has to be known to read the classes."""
         return [str(self.certificate)]
-
-
-def add_metrics(ledger: type[Ledger[Any]], fact: str, classes: Iterable[TimeClass | ByteClass], group: str) -> None:
-    """Make each class of a ledger, which is this fact in the catalogue, a metric."""
-
-    def amount(name: str, found: Ledger[Any]) -> Sourced:
-        return found.sourced(found.measured(name))
-
-    for one in classes:
-        CATALOGUE.add(
-            Metric(
-                name=one.metric_name,
-                function=partial(amount, one.name),
-                inputs=(fact,),
-                unit=ledger.unit,
-                group=group,
-                source=ledger.name,
-                meaning=one.meaning,
-                label=one.name,
-                written_formula=f'{fact}["{one.name}"]',
-            )
-        )

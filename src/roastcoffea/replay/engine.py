@@ -15,10 +15,7 @@ import numpy as np
 
 from roastcoffea.replay.inputs import NOTHING, Costs, Hosts, Outcome, Setting, Tasks
 
-BEFORE: Final = 0
-WAITING: Final = 1
-AFTER: Final = 2
-STARTING: Final = 3
+BEFORE, WAITING, AFTER, STARTING = range(4)
 """Stages of a task on its thread: computing, waiting, computing, and the way to its start."""
 
 INFINITY: Final = np.inf
@@ -44,7 +41,7 @@ class Simulation:
         self.before, self.wait, self.after = tasks.before, tasks.wait, tasks.after
         self.parent, self.missing = tasks.parent, tasks.missing
         self.cores, self.first_job = hosts.cores, hosts.first_job
-        count, jobs, places = len(tasks.before), int(hosts.first_job[-1]), len(hosts.cores)
+        count, jobs, places, workers = len(tasks.before), int(hosts.first_job[-1]), len(hosts.cores), setting.workers
         # of each job
         self.target = np.full(jobs, INFINITY)
         self.began, self.pending, self.started = np.zeros(jobs), np.zeros(jobs), np.zeros(jobs)
@@ -52,7 +49,6 @@ class Simulation:
         for host in range(places):
             self.host[hosts.first_job[host] : hosts.first_job[host + 1]] = host
         # of each worker
-        workers = setting.workers
         self.idle, self.turn = np.full(workers, setting.threads), np.full(workers, NOTHING)
         self.held, self.ready = np.zeros(workers, np.int64), np.zeros(workers, np.int64)
         self.cold = np.ones(workers, np.int64)
@@ -160,12 +156,6 @@ class Simulation:
 
     # tasks on threads
 
-    def _begin(self, job: int, task: int, time: float) -> None:
-        """Have a thread begin a task at a later time."""
-        self.task[job] = task
-        self.stage[job] = STARTING
-        self._set_clock(job, time)
-
     def _step(self, job: int, time: float) -> None:
         """Take a task to its next stage; those that take no time are passed."""
         worker, task = job // (self.threads + 1), self.task[job]
@@ -203,17 +193,13 @@ class Simulation:
         self.ended_last += 1
         self._take_note(time)
         loop = worker * (self.threads + 1) + self.threads
-        self.pending[loop] += self.costs.own * self._longer(job, task, time)
+        needed = self.before[task] + self.wait[task] + self.after[task]
+        # how many times as long as it needs it took, as far as the event loop computes more meanwhile
+        longer = min(max((time - self.started[job]) / needed, 1.0), MOST_OWN) if needed > 0.0 else 1.0
+        self.pending[loop] += self.costs.own * longer
         self._loop(loop, time)
         self.idle[worker] += 1
         self._go_on(worker, time, self.costs.gap)
-
-    def _longer(self, job: int, task: int, time: float) -> float:
-        """How many times as long as it needs a task took, as far as the event loop computes more meanwhile."""
-        needed = self.before[task] + self.wait[task] + self.after[task]
-        if needed <= 0.0:
-            return 1.0
-        return float(min(max((time - self.started[job]) / needed, 1.0), MOST_OWN))
 
     def _loop(self, loop: int, time: float) -> None:
         """Have an event loop do what it has to, if it is not at it."""
@@ -236,12 +222,13 @@ class Simulation:
             self._occupy(worker, task, time + delay)
 
     def _occupy(self, worker: int, task: int, time: float) -> None:
-        """Begin a task on a free thread of a worker."""
+        """Have a free thread of a worker begin a task at a later time."""
         first = worker * (self.threads + 1)
         for job in range(first, first + self.threads):
             if self.task[job] == NOTHING:
                 self.idle[worker] -= 1
-                self._begin(job, task, time)
+                self.task[job], self.stage[job] = task, STARTING
+                self._set_clock(job, time)
                 return
 
     def _hold(self, queue: int, task: int) -> None:
@@ -273,7 +260,9 @@ class Simulation:
             self.missing[merge] -= 1
             if self.missing[merge] == 0:
                 self._send_merge(merge, worker, time)
-        self._fill(worker, time)
+        # it assigns chunks to a worker until that holds what it may
+        while self.held[worker] < self.setting.limit and self.next_chunk < self.chunks:
+            self._assign(worker, time)
         if self.idle[worker] > 0:
             self._steal(worker, time)
         self._take_note(time)
@@ -297,12 +286,8 @@ class Simulation:
         self._hold(self.workers + worker, self.merging[at])
         self._go_on(worker, time, 0.0)
 
-    def _fill(self, worker: int, time: float) -> None:
-        """Assign chunks to a worker until it holds what it may."""
-        while self.held[worker] < self.setting.limit and self.next_chunk < self.chunks:
-            self._assign(worker, time)
-
     def _assign(self, worker: int, time: float) -> None:
+        """Assign the next chunk to a worker."""
         task = self.next_chunk
         self.next_chunk += 1
         self.held[worker] += 1
@@ -327,7 +312,13 @@ class Simulation:
 
     def until_done(self) -> Outcome:
         """Work until the scheduler knows of the last task."""
-        self._hand_out()
+        # each worker gets its first tasks, one after the other
+        for _ in range(self.setting.limit):
+            for worker in range(self.workers):
+                if self.next_chunk < self.chunks:
+                    self._assign(worker, 0.0)
+            if self.next_chunk == self.chunks:
+                break
         jobs, time = len(self.task), 0.0
         while self.done < len(self.before):
             which = self.heap[0]
@@ -340,15 +331,6 @@ class Simulation:
             else:
                 self._job_ends(which - jobs, time)
         return Outcome(time, self.computing, self.computed, self.scheduling)
-
-    def _hand_out(self) -> None:
-        """Give each worker its first tasks, one after the other."""
-        for _ in range(self.setting.limit):
-            for worker in range(self.workers):
-                if self.next_chunk < self.chunks:
-                    self._assign(worker, 0.0)
-            if self.next_chunk == self.chunks:
-                return
 
     def _job_ends(self, host: int, time: float) -> None:
         """Go on after a job of a host has computed what it had to."""

@@ -73,12 +73,10 @@ class LiveLine:
     def start(self) -> None:
         """Begin to show the line."""
         with interrupts_held(), reported(self._note, "there is no live line", Exception):
-            self._display = display_for(sys.stderr)
-            if self._display is not None:
+            display = self._display = display_for(sys.stderr)
+            if display is not None:
                 self._rates = Rates()
-                thread = threading.Thread(
-                    target=self._keep_showing, args=(self._display,), name=f"{NAME}-live", daemon=True
-                )
+                thread = threading.Thread(target=self._keep_showing, args=(display,), name=f"{NAME}-live", daemon=True)
                 thread.start()
                 self._thread = thread
 

@@ -29,16 +29,13 @@ class Amount(NamedTuple):
         return NOT_KNOWN if self.value is None else self.unit.text(self.value)
 
 
-class Reason(NamedTuple):
+class Reason(str):
     """A cell that says why its amount is missing."""
 
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
+    __slots__ = ()
 
 
-Cell = str | float | Amount | Reason | None
+Cell = str | float | Amount | None
 """What stands in a row: a number is in the unit of its column, None is not known."""
 
 
@@ -60,7 +57,7 @@ class Column:
         """A cell as people read it."""
         if cell is None:
             return NOT_KNOWN
-        return str(cell) if isinstance(cell, str | Amount | Reason) or self.unit is None else self.unit.text(cell)
+        return str(cell) if isinstance(cell, str | Amount) or self.unit is None else self.unit.text(cell)
 
     def value(self, cell: Cell) -> float | None:
         """What a cell is sorted by; None for text, and for what is not known."""
@@ -68,6 +65,11 @@ class Column:
         if not isinstance(value, Real) or (self.unit is None and value is cell):
             return None
         return float(value) if math.isfinite(value) else None
+
+
+def columns(unit: Unit | None, *names: str) -> list[Column]:
+    """Columns of one unit."""
+    return [Column(name, unit) for name in names]
 
 
 LABELS: Final = Column("", width=26)

@@ -222,7 +222,7 @@ def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
         yield _distributions(spread, metrics)
 
 
-def _missing(members: Sequence[Metric], metrics: Metrics) -> dict[str, list[str]]:
+def _missing(members: Sequence[Metric], metrics: Metrics) -> dict[str, Iterable[str]]:
     """Labels of missing metrics by their reason.
 
     A row of statistics that is missing whole has one label, and so has a whole group that is missing for one
@@ -232,14 +232,12 @@ def _missing(members: Sequence[Metric], metrics: Metrics) -> dict[str, list[str]
     if len(reasons) == 1 and None not in reasons:
         return {str(reasons.pop()): [NOT_MEASURED]}
     partly = {metric.label for metric in members if metric.statistic and metric.name in metrics}
-    labels: dict[str, list[str]] = {}
+    labels: dict[str, dict[str, None]] = {}
     for metric in members:
         if metric.name in metrics.missing:
             label = f"{metric.label} ({metric.statistic})" if metric.label in partly else metric.label
-            of_reason = labels.setdefault(metrics.missing[metric.name], [])
-            if label not in of_reason:
-                of_reason.append(label)
-    return labels
+            labels.setdefault(metrics.missing[metric.name], {})[label] = None
+    return dict(labels)
 
 
 def _distributions(members: Sequence[Metric], metrics: Metrics) -> Sheet:
@@ -255,21 +253,23 @@ def _distributions(members: Sequence[Metric], metrics: Metrics) -> Sheet:
 # Tables
 
 
-def keyed_sheet(names: str, named: Iterable[tuple[str, Row]], columns: Sequence[Keyed], **values: Any) -> Sheet:
-    """Sheet of names with amounts, which are found by the columns' keys."""
-    rows = [(name, *(amounts.get(key) for key, _ in columns)) for name, amounts in named]
-    return Sheet(columns=(Column(names), *(column for _, column in columns)), rows=rows, **values)
+def keyed_sheet(names: str, rows: Iterable[Row], columns: Sequence[Keyed], **values: Any) -> Sheet:
+    """Sheet of names with amounts, which are found in rows by the columns' keys."""
+    heads = [(names, Column(names)), *columns]
+    found = [[row.get(key) for key, _ in heads] for row in rows]
+    return Sheet(columns=[column for _, column in heads], rows=found, **values)
 
 
 def datasets(metrics: Metrics) -> Sheet:
     """What came of each dataset."""
-    found = (metrics.get("per_dataset") or {}).items()
+    found = [{"dataset": name, **row} for name, row in (metrics.get("per_dataset") or {}).items()]
     return keyed_sheet("dataset", found, DATASET_COLUMNS, title="datasets", things="datasets", first=FIRST_ROWS)
 
 
 def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
-    rows = [(f"{name}, {dataset}", row) for name, of_it in sections.items() for dataset, row in of_it.items()]
-    columns = [(key, column) for key, column in SECTION_COLUMNS if any(row.get(key) for _, row in rows)]
+    named = ((f"{name}, {dataset}", row) for name, of_it in sections.items() for dataset, row in of_it.items())
+    rows = [{"section, dataset": name, **row} for name, row in named]
+    columns = [(key, column) for key, column in SECTION_COLUMNS if any(row.get(key) for row in rows)]
     if rows:
         yield keyed_sheet("section, dataset", rows, columns, title="sections")
 
@@ -279,15 +279,12 @@ def _workers(workers: pa.Table | str) -> Iterator[Sheet]:
     if isinstance(workers, str) or not len(workers) or workers["chunks"].null_count:
         return
     rows = workers.sort_by("busy_share").to_pylist()
-    differ = any(abs(row["clock_offset"] or 0.0) >= SMALL_OFFSET for row in rows)
-    columns = [
-        (key, column)
-        for key, column in WORKER_COLUMNS
-        if any(row[key] for row in rows) and (key != "clock_offset" or differ)
-    ]
+    shown = {key for key, _ in WORKER_COLUMNS if any(row[key] for row in rows)}
+    if all(abs(row["clock_offset"] or 0.0) < SMALL_OFFSET for row in rows):
+        shown.discard("clock_offset")
+    columns = [each for each in WORKER_COLUMNS if each[0] in shown]
     more = [f"and {number(len(rows) - MOST_WORKERS)} that do more"] * (len(rows) > MOST_WORKERS)
-    named = [(row["worker"], row) for row in rows[:MOST_WORKERS]]
-    yield keyed_sheet("worker", named, columns, title=f"workers ({number(len(rows))})", notes=more)
+    yield keyed_sheet("worker", rows[:MOST_WORKERS], columns, title=f"workers ({number(len(rows))})", notes=more)
 
 
 def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
@@ -297,8 +294,7 @@ def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
     rows = ledger.branches.group_by("branch").aggregate(amounts).to_pylist()
     rows.sort(key=lambda row: (-(row["bytes_payload_sum"] or 0) - (row["bytes_reread_sum"] or 0), row["branch"]))
     if rows:
-        named = [(row["branch"], row) for row in rows[:MOST_BRANCHES]]
-        yield keyed_sheet("branch", named, BRANCH_COLUMNS, title="branches", total=len(rows))
+        yield keyed_sheet("branch", rows[:MOST_BRANCHES], BRANCH_COLUMNS, title="branches", total=len(rows))
 
 
 def problems(found: Sequence[str]) -> Sheet:

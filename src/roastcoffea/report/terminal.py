@@ -16,18 +16,11 @@ from rich.text import Text
 from roastcoffea.report.sheets import Heading, Sheet, flat
 from roastcoffea.units import number
 
-WIDEST: Final = 100
-NARROWEST: Final = 80
-"""In a narrower terminal lines run on: a number that is cut would be another number."""
-
 INDENT: Final = (0, 0, 0, 2)
 GAP: Final = 2
 """Spaces between columns."""
 NARROWEST_NAME: Final = 12
-BOLD: Final = "bold"
-QUIET: Final = "dim"
 REASON: Final = "italic dim"
-ALARM: Final = "bold red"
 
 
 def print_sheets(sheets: Iterable[Sheet], file: IO[str] | None = None) -> None:
@@ -53,7 +46,8 @@ def for_terminal(sheets: Iterable[Sheet]) -> str:
 def console_for(file: IO[str] | None) -> Console:
     """Console that takes no markup from what it prints."""
     console = Console(file=file, highlight=False, markup=False, emoji=False)
-    console.width = min(max(console.width, NARROWEST), WIDEST)
+    # In a narrower terminal lines run on: a number that is cut would be another number.
+    console.width = min(max(console.width, 80), 100)
     return console
 
 
@@ -81,11 +75,15 @@ def show(console: Console, sheets: Iterable[Sheet]) -> None:
 def _print_sheet(console: Console, sheet: Sheet) -> None:
     if sheet.title:
         label = f"{sheet.label}  " if isinstance(sheet, Heading) and sheet.label else ""
-        _print_line(console, f"{label}{sheet.title if label else sheet.heading}", BOLD)
+        _print_line(console, f"{label}{sheet.title if label else sheet.heading}", "bold")
     for line in sheet.lead:
-        _print_line(console, line, QUIET)
+        _print_line(console, line, "dim")
     if isinstance(sheet, Heading):
-        _print_rest_of_heading(console, sheet)
+        for lines, style in (([sheet.alarm] if sheet.alarm else [], "bold red"), (sheet.notes, REASON)):
+            if lines:
+                console.print()
+            for line in lines:
+                _print_line(console, line, style)
         return
     if sheet.items:
         items = Table.grid("", TableColumn(overflow="fold"), padding=(0, 1))
@@ -95,17 +93,9 @@ def _print_sheet(console: Console, sheet: Sheet) -> None:
     if sheet.rows:
         console.print(Padding(_table(console, sheet), INDENT, expand=False))
     if sheet.left_out:
-        console.print(Padding(Text(f"and {number(sheet.left_out)} more", style=QUIET), INDENT))
+        console.print(Padding(Text(f"and {number(sheet.left_out)} more", style="dim"), INDENT))
     for note in sheet.notes:
         console.print(Padding(verbatim(console, note), INDENT), overflow="fold")
-
-
-def _print_rest_of_heading(console: Console, sheet: Heading) -> None:
-    for lines, style in (([sheet.alarm] if sheet.alarm else [], ALARM), (sheet.notes, REASON)):
-        if lines:
-            console.print()
-        for line in lines:
-            _print_line(console, line, style)
 
 
 def _print_line(console: Console, text: str, style: str) -> None:
@@ -118,7 +108,7 @@ def _table(console: Console, sheet: Sheet) -> Table:
     while _least_width(sheet) > room and any(column.dispensable for column in sheet.columns):
         ranked = [(column.dispensable, -place) for place, column in enumerate(sheet.columns) if column.dispensable]
         sheet = sheet.without(-min(ranked)[1])
-    table = Table(box=None, show_header=sheet.headed, padding=(0, GAP, 0, 0), pad_edge=False, header_style=QUIET)
+    table = Table(box=None, show_header=sheet.headed, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
     whole = _least_width(sheet) <= room
     for column in sheet.columns:
         head = verbatim(console, column.name)

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
-from roastcoffea.compat.older import ARGUMENTS, argument_of, with_older
+from roastcoffea.compat.shapes import ARGUMENTS, argument_of, with_older
 from roastcoffea.metrics import Metrics, evaluate
 from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, refuse_if
-from roastcoffea.metrics.evaluator import Evaluator
+from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import clock_offsets, recorded, some, with_outcome
 from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.statistics import Numbers, measured_values
@@ -162,9 +162,10 @@ def _timed(attempts: pa.Table, requested: pa.ChunkedArray) -> pa.Table:
 def on_clients_clock(run: Run, table: pa.Table, *columns: str) -> pa.Table:
     """Table whose moments (these columns) were on the clocks of workers."""
     offsets = {worker: offset for worker, offset in clock_offsets(run).items() if offset}
-    place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))
-    ahead = pc.fill_null(pc.take(pa.array(list(offsets.values()), pa.float64()), place), 0.0)
-    for name in columns if offsets else ():
-        number = table.schema.get_field_index(name)
-        table = table.set_column(number, table.schema.field(number), pc.subtract(table[name], ahead))
+    if offsets:
+        place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))
+        ahead = pc.fill_null(pc.take(pa.array(list(offsets.values())), place), 0.0)
+        for name in columns:
+            number = table.schema.get_field_index(name)
+            table = table.set_column(number, table.schema.field(number), pc.subtract(table[name], ahead))
     return table

@@ -55,8 +55,6 @@ PARTS: Final = tuple(dict.fromkeys("process" if phase.in_process else phase.name
 """Phases of an attempt: those of STEPS alternate within "process"."""
 
 LAID_OUT: Final = {"place": "one after another, each as long as its sum; in truth they alternate"}
-FAILED_COLOUR: Final = "terrible"
-"""Chrome's name for red."""
 
 
 class Slice(NamedTuple):
@@ -80,7 +78,8 @@ class Slice(NamedTuple):
         """Events of the slice and of those within it."""
         event = {"ph": "X", "name": self.name, "cat": self.category, "ts": self.start / 1000}
         event |= {"dur": (self.stop - self.start) / 1000, "pid": process, "tid": thread, "args": self.facts}
-        yield event | ({"cname": FAILED_COLOUR} if self.failed else {})
+        # Chrome's name for red
+        yield event | ({"cname": "terrible"} if self.failed else {})
         for one in self.inner:
             yield from one.events(process, thread)
 
@@ -115,11 +114,8 @@ class Trace:
         ahead = max(self._offsets.values(), default=0.0)
         self.origin: float = min([run.start, *(moment - ahead for moment in begun if moment is not None)])
         """When the first thing in the trace began."""
-        chunks, openings = (
-            None if table is None else on_clients_clock(run, table, "start", "stop")
-            for table in (run.chunks, run.preprocessing)
-        )
-        samples = None if run.samples is None else on_clients_clock(run, run.samples, "time")
+        on_workers = ((run.chunks, ("start", "stop")), (run.preprocessing, ("start", "stop")), (run.samples, ("time",)))
+        chunks, openings, samples = (table and on_clients_clock(run, table, *names) for table, names in on_workers)
         self._tasks, self._attempts, self._openings = map(_by_worker, (run.tasks, chunks, openings))
         self._rate = _rate(chunks, openings)
         self._memory = {worker: _memory(table) for worker, table in _by_worker(samples).items()}
@@ -130,9 +126,9 @@ class Trace:
         yield from _named(process, "run", 0)
         yield from self._tracks(process, {"Runner calls": [_call(call, self) for call in self._run.calls]})
         starts, stops = _known_columns(["start", "stop"], self._run.lifetimes)
-        yield from self._counter(process, "workers", "workers", *steps(starts, stops, np.ones(len(starts))))
-        yield from self._counter(process, "memory of all workers", "bytes", *self._memory_of_all())
-        yield from self._counter(process, "storage rate", "Gbit/s", *self._rate)
+        yield from self._counter(process, "workers", "workers", steps(starts, stops, np.ones(len(starts))))
+        yield from self._counter(process, "memory of all workers", "bytes", self._memory_of_all())
+        yield from self._counter(process, "storage rate", "Gbit/s", self._rate)
         workers = sorted({*self._tasks, *self._attempts, *self._openings, *self._memory, *self._offsets}, key=str)
         for place, worker in enumerate(workers, 1):
             yield from self._worker(worker, place)
@@ -153,7 +149,7 @@ class Trace:
         for lane, one in chain.from_iterable(attempts.values()):
             lanes[lane].append(one)
         yield from self._tracks(process, dict(sorted(lanes.items())))
-        yield from self._counter(process, "memory", "bytes", *self._memory.get(worker, ((), ())))
+        yield from self._counter(process, "memory", "bytes", self._memory.get(worker, ((), ())))
 
     def _rows(self, tables: Mapping[str | None, pa.Table], worker: str | None, names: Sequence[str]) -> Iterator[Row]:
         if worker in tables:
@@ -194,11 +190,10 @@ class Trace:
                 for one in track:
                     yield from one.events(process, thread)
 
-    def _counter(
-        self, process: int, name: str, unit: str, times: Iterable[float], values: Iterable[float]
-    ) -> Iterator[Event]:
-        for moment, value in zip(times, np.asarray(values).tolist(), strict=True):
-            ts = max(self.at(float(moment)), 0) / 1000
+    def _counter(self, process: int, name: str, unit: str, series: tuple[Any, Any]) -> Iterator[Event]:
+        times, values = (np.asarray(each).tolist() for each in series)
+        for moment, value in zip(times, values, strict=True):
+            ts = max(self.at(moment), 0) / 1000
             yield {"ph": "C", "name": name, "pid": process, "ts": ts, "args": {unit: value}}
 
     def _memory_of_all(self) -> tuple[Numbers, Numbers]:

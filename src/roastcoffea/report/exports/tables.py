@@ -30,7 +30,6 @@ Frames = Mapping[str, "pd.DataFrame"]
 
 EXPORT_FORMAT: Final = "roastcoffea export 1"
 COLUMNS_FILE: Final = "columns.json"
-METRICS_TABLE: Final = "metrics"
 BATCH: Final = 10_000
 """Rows that are turned into text at a time."""
 
@@ -57,7 +56,7 @@ def write_tables(  # noqa: PLR0917
     run: Run, metrics: Metrics, tables: Frames, folder: Path, file_format: str, overwrite: bool
 ) -> Path:
     """Write each table to a file of a new folder, the metrics among them, and `columns.json`; give the folder."""
-    frames = {METRICS_TABLE: metrics_table(metrics), **tables}
+    frames = {"metrics": metrics_table(metrics), **tables}
     replaces = partial(is_export, tables=frames.keys())
     folder = folder.resolve() if folder.name in ("", "..") else folder
     if folder.exists() and not (overwrite and replaces(folder)):
@@ -112,15 +111,13 @@ def _description(run: Run, metrics: Metrics, frames: Frames, file_format: str) -
     identity = {name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error")}
     identity["problems"] = [*run.problems, *metrics.problems]
     notes = {"note": CSV_NOTE} if file_format == "csv" else {}
-    tables = {name: _table_description(name, frame, file_format) for name, frame in frames.items()}
+    tables = {}
+    for name, frame in frames.items():
+        meanings, units = frame.attrs.get("columns", {}), frame.attrs.get("units", {})
+        absent = {"absent": frame.attrs["absent"]} if "absent" in frame.attrs else {}
+        columns = {column: {"unit": units.get(column), "meaning": meanings.get(column)} for column in frame.columns}
+        tables[name] = {"file": f"{name}.{file_format}", "rows": len(frame), **absent, "columns": columns}
     return {"format": EXPORT_FORMAT, "run": identity, **notes, "tables": tables}
-
-
-def _table_description(name: str, frame: pd.DataFrame, file_format: str) -> dict[str, Any]:
-    meanings, units = frame.attrs.get("columns", {}), frame.attrs.get("units", {})
-    absent = {"absent": frame.attrs["absent"]} if "absent" in frame.attrs else {}
-    columns = {column: {"unit": units.get(column), "meaning": meanings.get(column)} for column in frame.columns}
-    return {"file": f"{name}.{file_format}", "rows": len(frame), **absent, "columns": columns}
 
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:

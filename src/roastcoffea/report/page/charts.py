@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import bokeh
 import numpy as np
@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import RUN, NotMeasuredError
-from roastcoffea.metrics.evaluator import Evaluator
+from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.report.markup import rendered
@@ -170,9 +170,7 @@ def _add_workers(plot: Any, context: _Context) -> None:
         return
     source = models.ColumnDataSource({"x": _since(context, times), "workers": counts}, name="workers")
     plot.extra_y_ranges = {"workers": models.Range1d(start=0, end=1.15 * max(float(counts.max()), 1.0))}
-    plot.step(
-        x="x", y="workers", source=source, y_range_name="workers", mode="after", line_color=GREY, line_dash="dashed"
-    )
+    plot.step("x", "workers", source=source, y_range_name="workers", mode="after", line_color=GREY, line_dash="dashed")
     axis = models.LinearAxis(y_range_name="workers", axis_label="workers", ticker=models.BasicTicker(min_interval=1))
     _dress(axis)
     plot.add_layout(axis, "right")
@@ -265,8 +263,6 @@ KINDS: Final[Mapping[str, tuple[str, Callable[[_Context], _Chart]]]] = {
 
 def _figure(name: str, context: _Context, label: str, heights: tuple[float, float], pixels: int) -> Any:
     """Figure over time, as wide as the page."""
-    dimensions: Literal["width", "both"] = "both" if name == "stream" else "width"
-    drag = models.PanTool(dimensions="width")
     plot = figure(
         name=name,
         x_range=context.window,
@@ -276,13 +272,8 @@ def _figure(name: str, context: _Context, label: str, heights: tuple[float, floa
         height=pixels,
         sizing_mode="stretch_width",
         toolbar_location="above",
-        tools=[
-            drag,
-            models.BoxZoomTool(dimensions=dimensions),
-            models.WheelZoomTool(dimensions="width"),
-            models.ResetTool(),
-        ],
-        active_drag=drag,
+        tools=["xpan", "box_zoom" if name == "stream" else "xbox_zoom", "xwheel_zoom", "reset"],
+        active_drag="xpan",
         active_scroll=None,  # else the wheel would no longer move the page
         output_backend="canvas",
         min_border_left=BORDER,
