@@ -34,17 +34,13 @@ class CarriedProbe:
 
     def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
         _, name, topic, function, state = self._state
-        plugin = self._plugin(topic)
+        from distributed import get_worker
+
+        plugin = get_worker().plugins.get(topic)
         if plugin is None:
             logging.getLogger(__name__).warning("a chunk was not recorded: the worker does not have %s", topic)
             return function(item, *args, **kwargs)
         return plugin.unpacked()(function, name, *state)(item, *args, **kwargs)
-
-    @staticmethod
-    def _plugin(topic: str) -> Any | None:
-        from distributed import get_worker
-
-        return get_worker().plugins.get(topic)
 
     def __str__(self) -> str:
         return self.__name__

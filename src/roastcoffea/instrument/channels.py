@@ -45,7 +45,7 @@ class WaysHome:
 
         A Runner with an executor without Dask may itself run in a Dask task, which is then none of its own.
         """
-        return DaskTask(self.topics, on_dask=bool(self.topics))
+        return DaskTask(self.topics)
 
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
         """Send packed records home; give the output, with them in it where they travel so."""
@@ -60,7 +60,11 @@ class WaysHome:
             if not travels:
                 raise
             problem = f"records would be lost if the run raised, as their folder takes none: {error.strerror}"
-            _warn_once(str(self.spool), problem)
+            here = os.getpid(), str(self.spool)
+            if here not in _warned:
+                # if the run raises, this is all that tells of it
+                _warned.add(here)
+                logging.getLogger(__name__).warning(problem)
             return {**(output or {}), OUTPUT_KEY: [records, packed_records([{PROBLEMS: [problem]}])]}
         return {**(output or {}), OUTPUT_KEY: [records]} if travels else output
 
@@ -72,13 +76,6 @@ class WaysHome:
                 # the scheduler would keep the event for good once its plugin has gone
                 if topic in worker.plugins:
                     worker.plugins[topic].report(message)
-
-
-def _warn_once(folder: str, problem: str) -> None:
-    """Log the problem with a folder once in this process: if the run raises, this is all that tells of it."""
-    if (os.getpid(), folder) not in _warned:
-        _warned.add((os.getpid(), folder))
-        logging.getLogger(__name__).warning(problem)
 
 
 def append_to_spool(folder: str, records: bytes) -> None:
@@ -123,17 +120,15 @@ def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
 
 
 class DaskTask:
-    """The Dask task that runs on this thread, if there is one, and it is to be known (`on_dask`).
+    """The Dask task that runs on this thread, if there is one, and collectors' plugins (`topics`) are to learn of it.
 
-    `topics` are the names of the collectors' plugins, `known` is what records have of the task.
+    `known` is what records have of the task.
     """
 
-    def __init__(self, topics: tuple[str, ...] = (), *, on_dask: bool = True) -> None:
+    def __init__(self, topics: tuple[str, ...] = ()) -> None:
         self._state = None
-        self._plugins: Any = None
-        self._had = False
         self.known: dict[str, Any] = {}
-        worker = _dask_worker() if on_dask else None
+        worker = _dask_worker() if topics else None
         if worker is not None:
             key = worker.get_current_task()
             self._state = worker.state.tasks[key]
@@ -145,12 +140,9 @@ class DaskTask:
         """Send packed records with the end of the task; those of one that failed as an event."""
         if failed:
             WaysHome(topics).tell({"chunk": records})
-        elif self._state is not None and not self._was_left(topics):
+        elif self._state is not None and not (self._had and self._plugins.keys().isdisjoint(topics)):
+            # where the plugins were taken away while the task ran, nobody would take the record out again
             self._state.metadata[METADATA_KEY] = records
-
-    def _was_left(self, topics: tuple[str, ...]) -> bool:
-        """Whether the collectors took their plugins away while the task ran: nobody would take the record out again."""
-        return self._had and bool(self._plugins.keys().isdisjoint(topics))
 
 
 def _dask_worker() -> Any | None:

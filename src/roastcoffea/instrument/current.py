@@ -24,8 +24,8 @@ class OpenChunk:
 
     ended = False
 
-    def __init__(self) -> None:
-        self.requested_bytes: Callable[[], int | None] = _not_known
+    def __init__(self, requested_bytes: Callable[[], int | None] = lambda: None) -> None:
+        self.requested_bytes = requested_bytes
 
     @property
     def sections(self) -> Sections:
@@ -35,10 +35,6 @@ class OpenChunk:
         if self.ended:
             sections.close()
         return sections
-
-
-def _not_known() -> None:
-    return None
 
 
 class open_chunk:  # noqa: N801  (a context, as those of contextlib)

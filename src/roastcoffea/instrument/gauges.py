@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from typing import Any, Final
 
 from roastcoffea.instrument.shared import joined, leave, lock_of
@@ -38,7 +39,11 @@ def resident_memory() -> int | None:
     try:
         return int(_contents("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
-        return _resident_memory_from_psutil()
+        with suppress(ImportError):
+            import psutil
+
+            return int(psutil.Process().memory_info().rss)
+    return None
 
 
 def _contents(path: str) -> bytes:
@@ -48,14 +53,6 @@ def _contents(path: str) -> bytes:
         return os.read(file, LONGEST_STATUS)
     finally:
         os.close(file)
-
-
-def _resident_memory_from_psutil() -> int | None:
-    try:
-        import psutil
-    except ImportError:
-        return None
-    return int(psutil.Process().memory_info().rss)
 
 
 def _highest_and_resident_memory() -> tuple[int | None, int | None]:

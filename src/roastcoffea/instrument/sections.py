@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
 from threading import get_ident
 from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.gauges import Interval
-from roastcoffea.instrument.shared import ByThread
 from roastcoffea.redaction import Added, redacted
 
 TIME: Final = "time"
@@ -61,8 +63,8 @@ class Section:
 
     def row(self) -> dict[str, Any]:
         """Row of the table of sections, without the chunk."""
-        totals = {name: getattr(self, name) for name in TOTALS}
-        return totals | dict.fromkeys(GAUGED) | {"errors": self.errors} | self.amounts
+        totals = zip(TOTALS, attrgetter(*TOTALS)(self), strict=True)
+        return {**dict(totals), **dict.fromkeys(GAUGED), "errors": self.errors, **self.amounts}
 
 
 class Pass:
@@ -127,25 +129,16 @@ class Pass:
             section.cpu_seconds = section.cpu_seconds + cpu - self.cpu if same else None
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """What one `with` has entered: a pass, or a pass that goes on already."""
 
-    __slots__ = ("gauge", "kind", "passing", "sections", "stack")
-
-    def __init__(
-        self,
-        sections: Sections,
-        passing: Pass,
-        kind: str,
-        gauge: Callable[[], Amounts] | None,
-        stack: list[Pass] | None,
-    ) -> None:
-        self.sections = sections
-        self.passing = passing
-        self.kind = kind
-        self.gauge = gauge
-        self.stack = stack
-        """Open passes of the thread, where the pass itself ends with this entry."""
+    sections: Sections
+    passing: Pass
+    kind: str
+    gauge: Callable[[], Amounts] | None
+    stack: list[Pass] | None
+    """Open passes of the thread, where the pass itself ends with this entry."""
 
     def leave(self, *, failed: bool) -> None:
         """End what was entered; what goes wrong in that is told, not raised."""
@@ -169,8 +162,12 @@ class Sections:
         self._sections: dict[str, Section] = {}
         self._open: set[Entry] = set()
         self._closed = False
-        self._stacks: ByThread[list[Pass]] = ByThread(lambda _: [])
-        """Open passes of each thread, the innermost last."""
+        self._stacks: defaultdict[int, list[Pass]] = defaultdict(list)
+        """Open passes of each thread, by its identity, the innermost last.
+
+        No `threading.local`: CPython 3.11 can stop for good where one is collected as garbage while all threads' frames
+        are asked for, and Dask's profiler asks a hundred times a second.
+        """
         # the collection of garbage may end a generator, and a section in it, while this thread holds the lock
         self._lock = threading.RLock()
 
@@ -230,9 +227,8 @@ class Sections:
             entry = self._open.pop()
             with reported(self.note, "a gauge of a section was not closed", Exception):
                 entry.amounts()
-            self.note(
-                f"section {entry.passing.name!r} was still open at the end of its chunk: that pass is not counted"
-            )
+            name = entry.passing.name
+            self.note(f"section {name!r} was still open at the end of its chunk: that pass is not counted")
 
     def note(self, problem: str) -> None:
         """Take note of what was not measured, once."""
@@ -287,26 +283,17 @@ def _unstack(stack: list[Pass], passing: Pass, now: float) -> None:
 
 def _gauge(kind: str, requested_bytes: Callable[[], int | None]) -> Callable[[], Amounts]:
     """What measures memory or bytes from now on; it ends and tells when it is called."""
-    return _memory_gauge() if kind == MEMORY else _bytes_gauge(requested_bytes)
-
-
-def _bytes_gauge(requested_bytes: Callable[[], int | None]) -> Callable[[], Amounts]:
-    before = requested_bytes()
-
-    def amounts() -> Amounts:
-        after = requested_bytes()
-        return {"bytes": None if before is None or after is None else after - before}
-
-    return amounts
-
-
-def _memory_gauge() -> Callable[[], Amounts]:
+    if kind == BYTES:
+        before = requested_bytes()
+        return lambda: {"bytes": _growth(before, requested_bytes())}
     interval = Interval(part=True)
 
     def amounts() -> Amounts:
         interval.close()
-        before, after = interval.before, interval.after
-        delta = None if before is None or after is None else after - before
-        return {"memory_peak": interval.peak, "memory_delta": delta}
+        return {"memory_peak": interval.peak, "memory_delta": _growth(interval.before, interval.after)}
 
     return amounts
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before

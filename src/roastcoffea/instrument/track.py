@@ -69,7 +69,11 @@ class Tracked:
     def __init__(self, kind: str, arguments: tuple[object, ...], most: int) -> None:
         name = arguments[-1] if arguments else None
         if not isinstance(name, str) or len(arguments) > most:
-            raise TypeError(_wrong_call(kind, arguments))
+            call = f"track_{kind}"
+            ways = [f'{call}("name")', f'{call}(self, "name")', *([f'{call}(self, events, "name")'] * (kind == BYTES))]
+            found = ", ".join(type(argument).__name__ for argument in arguments) or "nothing"
+            takes = f"{call} takes the name of a section, as text, last: {' or '.join(ways)}"
+            raise TypeError(f"{takes}; it was given: {found}")
         self._kind = kind
         self._name = name
         self._entry: Entry | None = None
@@ -85,12 +89,3 @@ class Tracked:
         if self._entry is not None:
             self._entry.leave(failed=kind not in NO_ERROR)
             self._entry = None
-
-
-def _wrong_call(kind: str, arguments: tuple[object, ...]) -> str:
-    call = f"track_{kind}"
-    ways = [f'{call}("name")', f'{call}(self, "name")']
-    if kind == BYTES:
-        ways.append(f'{call}(self, events, "name")')
-    found = ", ".join(type(argument).__name__ for argument in arguments) or "nothing"
-    return f"{call} takes the name of a section, as text, last: {' or '.join(ways)}; it was given: {found}"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from roastcoffea.instrument.meter.parquet import watch_parquet
-from roastcoffea.instrument.meter.rntuple import FieldShadow, watch_ntuple
+from roastcoffea.instrument.meter.fields import ColumnShadow, watch_ntuple, watch_parquet
 from roastcoffea.instrument.meter.sources import OPTION, watched_source
 from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, Tally
 from roastcoffea.instrument.meter.ttree import EXECUTORS, leaves_once, noting_executor
@@ -49,7 +48,12 @@ class Meter(Tally):
         by_field = False
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
-            self._let_pickle(tree.file)
+            try:
+                # what stands in its options only for its opening cannot be pickled
+                tree.file.options["handler"] = self.handler
+                tree.file.options.pop(OPTION, None)
+            except Exception as problem:
+                self.miss("a file that can be pickled", problem)
             ntuple = getattr(tree, "ntuple", None)
             if ntuple is None:
                 self.tree_branches = leaves_once(tree, self.file_bytes)
@@ -59,15 +63,7 @@ class Meter(Tally):
                 watch_ntuple(self, mapping, ntuple)
         self.in_line = not self.pools and not by_field
         if by_field:
-            self.shadow(mapping, "extract_column", FieldShadow)
-
-    def _let_pickle(self, file: Any) -> None:
-        """Take out of a file's options what stands there only for its opening, and cannot be pickled."""
-        try:
-            file.options["handler"] = self.handler
-            file.options.pop(OPTION, None)
-        except Exception as problem:
-            self.miss("a file that can be pickled", problem)
+            self.shadow(mapping, "extract_column", ColumnShadow)
 
     def close(self) -> None:
         """Take all shadows away, and let go of the file."""

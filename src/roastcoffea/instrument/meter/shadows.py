@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from operator import getitem
-from threading import get_ident
-from time import thread_time
 from typing import Any
 
-from roastcoffea.instrument.meter.tally import BY_BRANCH, BranchRead, Tally
+from roastcoffea.instrument.meter.tally import Tally
 
 
 class Shadow:
@@ -35,41 +32,3 @@ class StandIn:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getitem, ((self._inner,), 0)
-
-
-class ColumnShadow(Shadow):
-    """`extract_column` of the mapping behind events, where fields or whole columns are read: not of a TTree."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: Callable[[Any], Any], original: Any, tally: Tally) -> None:
-        super().__init__(original, tally)
-        self.name = name
-        """Gives the name of a field or column, of the handle that coffea has for it."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tally = self.tally
-        here = tally.places[get_ident()]
-        read = None if here.branch is not None or not args or args[0] is None else self._read(args[0])
-        if read is None:
-            return self.original(*args, **kwargs)
-        here.branch = read
-        waited, stepped, began, before = here.waited, here.stepped, thread_time(), here.source_cpu
-        try:
-            return self.original(*args, **kwargs)
-        finally:
-            here.branch = None
-            cpu = thread_time() - began - here.stepped + stepped - here.source_cpu + before
-            with tally.lock:
-                read.read = (read.read or 0.0) + here.waited - waited
-                if here.own:
-                    read.interpret += cpu
-                else:
-                    tally.helper_cpu += cpu
-
-    def _read(self, handle: Any) -> BranchRead | None:
-        try:
-            return self.tally.branch_read(str(self.name(handle)))
-        except Exception as problem:
-            self.tally.miss("bytes of branches", problem, *BY_BRANCH)
-        return None

@@ -95,16 +95,6 @@ class Place:
         self.own = own
         """Whether it is the thread that made the meter."""
 
-    def asked(self, baskets: int, cpu: float, wall: float | None) -> None:
-        """So many baskets were asked for; without a wall time waiting for them is not told."""
-        self.awaited, self.mark, self.cpu, self.wall = baskets, cpu, cpu, wall
-
-    def interrupted(self, cpu: float, wall: float) -> None:
-        """So many seconds were not for the baskets that are waited for."""
-        if self.wall is not None:
-            self.wall += wall
-            self.cpu += cpu
-
     def begins(self, began: float | None, ended: float) -> float:
         """CPU time from which on a step is counted: not before the end of one that was a part of it."""
         if began is None:
@@ -121,7 +111,7 @@ class Place:
 
 
 class Places(dict[int, Place]):
-    """What each thread reads, by its identity; the thread that makes this is the meter's own. See also `ByThread`."""
+    """What each thread reads, by its identity; the thread that makes this is the meter's own. See also `Sections`."""
 
     __slots__ = ("own",)
 
@@ -159,6 +149,8 @@ class Tally:
     file_bytes: int | None = None
     handler: Any = None
     """The user's own class for sources."""
+    name_of: Callable[[Any], Any] = attrgetter("path")
+    """Gives the name of a field or column, of the handle that coffea has for it."""
     closed = False
     pools = False
     """Whether executors of the user's take part."""
@@ -191,11 +183,8 @@ class Tally:
 
     def seconds(self) -> tuple[float, float, float]:
         """What the thread did so far: waiting for storage, CPU time in decompression, and in interpretation."""
-        decompress = interpret = 0.0
-        for read in self._reads():
-            decompress += read.decompress
-            interpret += read.interpret
-        return self.read, decompress, interpret
+        reads = self._reads()
+        return self.read, sum([read.decompress for read in reads], 0.0), sum([read.interpret for read in reads], 0.0)
 
     @property
     def payload(self) -> int:
@@ -312,10 +301,13 @@ class Tally:
         for step, thread, branch, basket, size, began, ended, wall in steps:
             here = self.places[thread]
             if step == ASKED:
-                here.asked(basket, ended, wall)
+                here.awaited, here.mark, here.cpu, here.wall = basket, ended, ended, wall
                 continue
             if step == INTERRUPTED:
-                here.interrupted(ended, wall)
+                # so many seconds were not for the baskets that are waited for
+                if here.wall is not None:
+                    here.wall += wall
+                    here.cpu += ended
                 continue
             if branch is not before:
                 before, read = branch, self.branch_read(branch_path(branch))

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from roastcoffea.instrument.meter.shadows import StandIn
 from roastcoffea.instrument.meter.tally import BY_BRANCH, DECOMPRESSED, INTERPRETED, Tally
-from roastcoffea.instrument.shared import made_once
 
 MOST_COUNTED: Final = 100
 _counted: Final[dict[tuple[bytes, str, int], int]] = {}
@@ -32,18 +31,6 @@ def _leaves(tree: Any) -> int:
     return sum([_leaves(branch) if branch.branches else 1 for branch in tree.branches])
 
 
-def _trivial_executor() -> type:
-    from uproot.source.futures import TrivialExecutor
-
-    return TrivialExecutor  # type: ignore[no-any-return]
-
-
-def _trivial_future() -> type:
-    from uproot.source.futures import TrivialFuture
-
-    return TrivialFuture  # type: ignore[no-any-return]
-
-
 class NotingExecutor(StandIn):
     """uproot's own executor, which runs a task at once, with its tasks noted.
 
@@ -53,14 +40,10 @@ class NotingExecutor(StandIn):
 
     __slots__ = ("_future", "tally")
 
-    def __init__(self, inner: Any, tally: Tally) -> None:
+    def __init__(self, inner: Any, future: type, tally: Tally) -> None:
         self._inner = inner
-        self._future = made_once(_trivial_future)
+        self._future = future
         self.tally: Tally | None = tally
-
-    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run the task."""
-        raise NotImplementedError
 
 
 class Decompression(NotingExecutor):
@@ -124,27 +107,28 @@ EXECUTORS: Final[tuple[tuple[str, type[NotingExecutor]], ...]] = (
 
 def noting_executor(tally: Tally, kind: type[NotingExecutor], given: Any) -> Any:
     """An executor that notes its steps, and works like the given one; None is uproot's own, which has no state."""
-    trivial = made_once(_trivial_executor)
+    from uproot.source.futures import TrivialExecutor, TrivialFuture
+
     executor = tally.executors.get(kind)
     if executor is None:
-        executor = tally.executors[kind] = kind(trivial(), tally)
-    if given is None or type(given) is trivial:
+        executor = tally.executors[kind] = kind(TrivialExecutor(), TrivialFuture, tally)
+    if given is None or type(given) is TrivialExecutor:
         return executor
     tally.pools = True
-    return _Pool(given, executor)
+    return _Pool(given, executor.submit)
 
 
 class _Pool(StandIn):
     """An executor of the user's that runs what another one notes."""
 
-    __slots__ = ("_noting",)
+    __slots__ = ("_submit",)
 
-    def __init__(self, inner: Any, noting: NotingExecutor) -> None:
+    def __init__(self, inner: Any, submit: Callable[..., Any]) -> None:
         self._inner = inner
-        self._noting = noting
+        self._submit = submit
 
     def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return self._inner.submit(_result, self._noting.submit, task, *args, **kwargs)
+        return self._inner.submit(_result, self._submit, task, *args, **kwargs)
 
 
 def _result(submit: Callable[..., Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
