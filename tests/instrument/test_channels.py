@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from roastcoffea.instrument.channels import WaysHome, append_to_spool, spooled, taken_from
+from roastcoffea.instrument.channels import DaskTask, WaysHome, append_to_spool, spooled, taken_from
 from roastcoffea.instrument.gauges import process_name
 from roastcoffea.log.packing import packed_records
 from roastcoffea.log.received import ReceivedRecords
@@ -31,7 +31,7 @@ def closed_spool(tmp_path: Path) -> str:
 
 def test_only_records_that_dask_brings_home_are_of_its_task(client: Client) -> None:
     def identities() -> list[dict[str, Any]]:
-        return [WaysHome(*ways).task().known for ways in ((("topic",),), ((), None, True))]
+        return [DaskTask(topics).known for topics in (("topic",), ())]
 
     future = client.submit(identities, key="outer", pure=False)
     with_dask, without = future.result()

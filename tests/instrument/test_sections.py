@@ -23,9 +23,9 @@ from handmade import EXPECTED, SPAN, handmade_run
 from roastcoffea import track_bytes, track_memory, track_metrics, track_time
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.instrument import sections
-from roastcoffea.instrument.current import OpenChunk, current_chunk, open_chunk
 from roastcoffea.instrument.gauges import Interval, resident_memory
 from roastcoffea.instrument.sections import MOST_SECTIONS, SECTION_UNIT
+from roastcoffea.instrument.track import OpenChunk, current_chunk, open_chunk
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.chunks import SECTION_COLUMNS
 

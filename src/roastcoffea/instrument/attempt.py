@@ -11,10 +11,10 @@ from typing import Any
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.channels import DaskTask
-from roastcoffea.instrument.current import OpenChunk, open_chunk
 from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.meter.tally import READ
+from roastcoffea.instrument.track import OpenChunk, open_chunk
 from roastcoffea.log.packing import BRANCHES, PROBLEMS, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted

@@ -1,15 +1,19 @@
-"""The ways home of a record: a Dask task's metadata and worker events; elsewhere the output itself, and a folder."""
+"""The ways home of a record: a Dask task's metadata and worker events; elsewhere the output itself, and a folder.
+
+The probe's way to clusters without the package: its code comes once to each worker, and tasks carry a stand-in.
+"""
 
 from __future__ import annotations
 
 import errno
 import logging
+import operator
 import os
+import pickle
 import socket
-import struct
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +24,6 @@ from roastcoffea.log.packing import PROBLEMS, packed_records
 OUTPUT_KEY: Final = "__roastcoffea_records__"
 """Where records stand in an output on its way to the client, which takes them out again."""
 
-LENGTH: Final = "<I"
 LENGTH_SIZE: Final = 4
 
 _warned: Final[set[tuple[int, str]]] = set()
@@ -39,13 +42,6 @@ class WaysHome:
     topics: tuple[str, ...] = ()
     spool: str | None = None
     in_output: bool = False
-
-    def task(self) -> DaskTask:
-        """The task that runs on this thread, if the records are of it.
-
-        A Runner with an executor without Dask may itself run in a Dask task, which is then none of its own.
-        """
-        return DaskTask(self.topics)
 
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
         """Send packed records home; give the output, with them in it where they travel so."""
@@ -81,7 +77,7 @@ class WaysHome:
 def append_to_spool(folder: str, records: bytes) -> None:
     """Append packed records to this thread's own file in a folder, whole or not at all."""
     file = os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}")  # noqa: PTH118
-    entry = struct.pack(LENGTH, len(records)) + records
+    entry = len(records).to_bytes(LENGTH_SIZE, "little") + records
     with open(file, "ab", buffering=0) as spool:  # noqa: PTH123
         end = spool.tell()
         if spool.write(entry) < len(entry):
@@ -100,15 +96,11 @@ def spooled(folder: str, read: dict[str, int] | None = None) -> Iterator[bytes]:
         with path.open("rb") as file:
             file.seek(read.setdefault(path.name, 0))
             data = file.read()
-        at = 0
-        while at + LENGTH_SIZE <= len(data):
-            (length,) = struct.unpack_from(LENGTH, data, at)
-            end = at + LENGTH_SIZE + length
-            if end > len(data):
-                break
-            read[path.name] += end - at
-            yield data[end - length : end]
-            at = end
+        begin = LENGTH_SIZE
+        while (end := begin + int.from_bytes(data[begin - LENGTH_SIZE : begin], "little")) <= len(data):
+            read[path.name] += LENGTH_SIZE + end - begin
+            yield data[begin:end]
+            begin = end + LENGTH_SIZE
 
 
 def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
@@ -121,6 +113,8 @@ def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
 
 class DaskTask:
     """The Dask task that runs on this thread, if there is one, and collectors' plugins (`topics`) are to learn of it.
+
+    A Runner with an executor without Dask may itself run in a Dask task, which is then none of its own.
 
     `known` is what records have of the task.
     """
@@ -156,3 +150,56 @@ def _dask_worker() -> Any | None:
     except (KeyError, ValueError):
         return None
     return worker
+
+
+class CarriedProbe:
+    """Callable that makes its probe of what the collector's plugin on the worker has, and runs the function in it.
+
+    Parameters
+    ----------
+    packed_class : bytes
+        This class pickled by value.
+    name : str
+        Name for the Dask task.
+    topic : str
+        Name of the plugin.
+    function : callable
+        What coffea handed to the executor.
+    state : tuple
+        Further arguments of the probe.
+    """
+
+    def __init__(
+        self, packed_class: bytes, name: str, topic: str, function: Callable[..., Any], state: tuple[Any, ...]
+    ) -> None:
+        self._state = (packed_class, name, topic, function, state)
+        self.__name__ = name
+
+    def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
+        _, name, topic, function, state = self._state
+        from distributed import get_worker
+
+        plugin = get_worker().plugins.get(topic)
+        if plugin is None:
+            logging.getLogger(__name__).warning("a chunk was not recorded: the worker does not have %s", topic)
+            return function(item, *args, **kwargs)
+        return plugin.unpacked()(function, name, *state)(item, *args, **kwargs)
+
+    def __str__(self) -> str:
+        return self.__name__
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return ("roastcoffea-probe", self._state[4])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.call, (_Packed(self._state[0]), *self._state)
+
+
+class _Packed:
+    """Stands for an object that was pickled already, and unpickles to it."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self.packed,)

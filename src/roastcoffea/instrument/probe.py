@@ -56,7 +56,9 @@ class Probe:
         self.home = WaysHome(*self.ways)
 
     def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
-        watch = self._watch(item)
+        watch = None
+        with reported(self.complain, LOST, Exception):
+            watch = (_FileWatch if self.of_files else _ChunkWatch)(self, item)
         function = self.function if watch is None else watch.watched(self.function)
         try:
             output = function(item, *args, **kwargs)
@@ -66,11 +68,6 @@ class Probe:
         if watch is not None:
             watch.gave(output)
         return self._deliver(watch, output, failed=False)
-
-    def _watch(self, item: Any) -> _FileWatch | None:
-        with reported(self.complain, LOST, Exception):
-            return (_FileWatch if self.of_files else _ChunkWatch)(self, item)
-        return None
 
     def _deliver(self, watch: _FileWatch | None, output: Any, *, failed: bool) -> Any:
         if watch is not None:
@@ -105,7 +102,7 @@ class _FileWatch:
 
     def __init__(self, probe: Probe, item: Any) -> None:
         self.probe = probe
-        self.task = probe.home.task()
+        self.task = DaskTask(probe.home.topics)
         self.records: list[dict[str, Any]] = []
         self.work = work = item[0] if isinstance(item, tuple) else item
         # a Parquet file has no tree
@@ -162,8 +159,7 @@ class _ChunkWatch(_FileWatch):
     def __init__(self, probe: Probe, item: Any) -> None:
         super().__init__(probe, item)
         work = self.work
-        entries = {"entry_start": work.entrystart, "entry_stop": work.entrystop}
-        self.identity |= {"uuid": work.fileuuid.hex(), **entries}
+        self.identity |= {"uuid": work.fileuuid.hex(), "entry_start": work.entrystart, "entry_stop": work.entrystop}
 
     def begun(self) -> Attempt:
         return Attempt(self.task, self.probe.added)
@@ -255,7 +251,8 @@ def _with_processor(given: dict[str, Any], item: Any, attempt: Attempt) -> tuple
 
         processor = cloudpickle.loads(lz4.frame.decompress(processor))
     kind: Any = made_once(_processor_class)
-    watched = kind(processor.process if isinstance(processor, kind.__base__) else processor, attempt)
+    of_user = processor.process if isinstance(processor, kind.__base__) else processor
+    watched = kind(partial(attempt.process, of_user))
     replaced: dict[str, Any] = {} if heavy else {"processor_instance": watched}
     checkpointer = given.get("checkpointer")
     if checkpointer is not None:
@@ -269,12 +266,11 @@ def _processor_class() -> type:
     from coffea.processor import ProcessorABC
 
     class WatchedProcessor(ProcessorABC):  # type: ignore[misc]
-        def __init__(self, of_user: Callable[[Any], Any], attempt: Attempt) -> None:
-            self._of_user = of_user
-            self._attempt = attempt
+        def __init__(self, process: Callable[[Any], Any]) -> None:
+            self._process = process
 
         def process(self, events: Any) -> Any:
-            return self._attempt.process(self._of_user, events)
+            return self._process(events)
 
         __call__ = process
         """Until 2026.7 coffea takes what cannot be called for packed."""

@@ -53,13 +53,11 @@ class Section:
     def add(self, amounts: Amounts) -> None:
         """Add what a gauge told: of peaks the highest that is known; a sum with an unknown part is unknown."""
         for name, amount in amounts.items():
-            if name not in self.amounts:
-                self.amounts[name] = amount
-            elif name == "memory_peak":
-                self.amounts[name] = max(filter(None, (self.amounts[name], amount)), default=None)
+            known = [self.amounts[name], amount] if name in self.amounts else [amount]
+            if name == "memory_peak":
+                self.amounts[name] = max(filter(None, known), default=None)
             else:
-                before = self.amounts[name]
-                self.amounts[name] = None if before is None or amount is None else before + amount
+                self.amounts[name] = None if None in known else sum(filter(None, known))
 
     def row(self) -> dict[str, Any]:
         """Row of the table of sections, without the chunk."""
@@ -143,10 +141,23 @@ class Entry:
     def leave(self, *, failed: bool) -> None:
         """End what was entered; what goes wrong in that is told, not raised."""
         cpu, now = time.thread_time(), time.perf_counter()
+        sections, passing = self.sections, self.passing
         try:
-            self.sections.left(self, now, cpu, failed=failed)
+            amounts = None if self.gauge is None else self.amounts()
+            with sections.lock:
+                if self not in sections.open:
+                    return  # the end of the attempt cut it off
+                sections.open.remove(self)
+                if amounts is not None:
+                    passing.section.add(amounts)
+                    passing.gauged = tuple(kind for kind in passing.gauged if kind != self.kind)
+                if self.kind == passing.opener:
+                    passing.count += 1
+                    passing.errors += failed
+                if self.stack is not None:
+                    passing.end(self.stack, now, cpu)
         except Exception as problem:  # noqa: BLE001  (measuring must not fail the analysis)
-            self.sections.note(f"a pass through a section was not counted: {error_text(problem)}")
+            sections.note(f"a pass through a section was not counted: {error_text(problem)}")
 
     def amounts(self) -> Amounts:
         """Close the gauge, if there is one; it tells once."""
@@ -160,7 +171,7 @@ class Sections:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._sections: dict[str, Section] = {}
-        self._open: set[Entry] = set()
+        self.open: set[Entry] = set()
         self._closed = False
         self._stacks: defaultdict[int, list[Pass]] = defaultdict(list)
         """Open passes of each thread, by its identity, the innermost last.
@@ -169,7 +180,7 @@ class Sections:
         are asked for, and Dask's profiler asks a hundred times a second.
         """
         # the collection of garbage may end a generator, and a section in it, while this thread holds the lock
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def enter(self, name: str, kind: str, requested_bytes: Callable[[], int | None]) -> Entry | None:
         """Enter a section; None where it cannot be measured, which is told."""
@@ -189,7 +200,7 @@ class Sections:
                 stack.append(entry.passing)
             if gauge is not None:
                 entry.passing.gauged += (kind,)
-            self._open.add(entry)
+            self.open.add(entry)
             if self._closed:
                 self.close()
         except Exception as problem:  # noqa: BLE001  (as above)
@@ -203,28 +214,11 @@ class Sections:
             return None
         return self._sections.setdefault(path, Section(path))
 
-    def left(self, entry: Entry, now: float, cpu: float, *, failed: bool) -> None:
-        """Take what a `with` has measured, unless the end of the attempt cut it off."""
-        amounts = None if entry.gauge is None else entry.amounts()
-        passing = entry.passing
-        with self._lock:
-            if entry not in self._open:
-                return
-            self._open.remove(entry)
-            if amounts is not None:
-                passing.section.add(amounts)
-                passing.gauged = tuple(kind for kind in passing.gauged if kind != entry.kind)
-            if entry.kind == passing.opener:
-                passing.count += 1
-                passing.errors += failed
-            if entry.stack is not None:
-                passing.end(entry.stack, now, cpu)
-
     def close(self) -> None:
         """End with the attempt: what is still open, as in a generator that was left half way, is not counted."""
         self._closed = True
-        while self._open:
-            entry = self._open.pop()
+        while self.open:
+            entry = self.open.pop()
             with reported(self.note, "a gauge of a section was not closed", Exception):
                 entry.amounts()
             name = entry.passing.name
@@ -240,7 +234,7 @@ class Sections:
 
         Names are without secrets; `added` are patterns of these, as for `redacted`.
         """
-        with self._lock:
+        with self.lock:
             rows = [section.row() for section in self._sections.values() if section.count]
         for row in rows:
             row["name"] = redacted(row["name"], added)

@@ -192,7 +192,7 @@ def _warn(text: str) -> None:
 
 def _is_in_collector() -> bool:
     """Whether an open collector takes the Runner calls of this context."""
-    from roastcoffea.instrument.watchers import is_watched
+    from roastcoffea.instrument.calls import is_watched
 
     return is_watched()
 

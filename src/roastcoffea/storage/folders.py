@@ -21,6 +21,8 @@ from roastcoffea.storage.left_overs import COMPLETE, REPLACED, UNFINISHED, disso
 
 OR_OVERWRITE: Final = "choose another name, or say to overwrite it"
 
+_STAYS: Final = "is not overwritten, as it is no measurement or export, or holds other files; choose another name"
+
 OWN_FOLDER: Final = 0o700
 OWN_FILE: Final = 0o600
 """Modes of what is written: records tell of paths, hosts and errors, which are nobody else's business."""
@@ -41,9 +43,8 @@ def file_name(name: str) -> str:
     if not isinstance(name, str):
         raise MeasurementError(f"a measurement's name is text, not {type(name).__name__}: {name!r}")
     if not name.strip() or name.startswith(".") or any(character in name for character in "/\\\0"):
-        raise MeasurementError(
-            f"{name!r} cannot name a measurement or file: take one without slashes, not beginning with a dot"
-        )
+        take = "take one without slashes, not beginning with a dot"
+        raise MeasurementError(f"{name!r} cannot name a measurement or file: {take}")
     try:
         os.fsencode(name)
     except UnicodeEncodeError as error:
@@ -158,7 +159,7 @@ class NewFolder:
                 if self._took_place_of(target, replaces):
                     break
             elif found is not None and found == _inode(target):
-                raise _not_replaced(target)
+                raise MeasurementError(f"{target} {_STAYS}")
         sync_folder(target.parent)
         return True
 
@@ -171,7 +172,7 @@ class NewFolder:
             return False
         if not replaces(self.path):  # it was changed between the look at it and the exchange
             exchange(self.path, target)
-            raise _not_replaced(target)
+            raise MeasurementError(f"{target} {_STAYS}")
         return True
 
     def _replaced(self, target: Path, replaces: Callable[[Path], bool]) -> bool:
@@ -184,7 +185,7 @@ class NewFolder:
             except FileNotFoundError:
                 return False
             if not replaces(aside):
-                raise _not_replaced(target)
+                raise MeasurementError(f"{target} {_STAYS}")
             if _moved(self.path, target):
                 return True
         except BaseException:
@@ -193,12 +194,6 @@ class NewFolder:
             raise
         shutil.rmtree(aside, ignore_errors=True)  # who took the place has replaced it
         return False
-
-
-def _not_replaced(target: Path) -> MeasurementError:
-    return MeasurementError(
-        f"{target} is not overwritten, as it is no measurement or export, or holds other files; choose another name"
-    )
 
 
 @contextmanager

@@ -44,9 +44,8 @@ MOST_READS: Final = 10
 
 def hidden_in(parent: Path) -> list[Path]:
     """What was or is being written in a folder, the newest first."""
-    found = [path for path in entries(parent) if path.name.startswith(PREFIX)]
-    known = [path for path in found if _BY_PROCESS.fullmatch(path.name) or _OLDER.fullmatch(path.name)]
-    return sorted(known, key=changed, reverse=True)
+    found = [path for path in entries(parent) if _BY_PROCESS.fullmatch(path.name) or _OLDER.fullmatch(path.name)]
+    return sorted(found, key=changed, reverse=True)
 
 
 def entries(folder: Path) -> list[Path]:

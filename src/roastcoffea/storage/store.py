@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -68,7 +68,9 @@ def save_run(
     """
     folder = Path(folder)
     tables = tables_of(run)
-    names = _automatic_names(run) if name is None else iter([file_name(name)])
+    began = datetime.fromtimestamp  # not asked where the name is given
+    automatic = (f"{began(run.start, UTC):%Y-%m-%dT%H%M%SZ}-{number:03d}" for number in itertools.count(1))
+    names = automatic if name is None else iter([file_name(name)])
     replaces = is_replaceable if overwrite and name is not None else None
     target = None
     try:
@@ -130,11 +132,6 @@ def is_measurement(path: Path) -> bool:
     """Whether a measurement is found under a path, be it damaged."""
     places = path, left_overs(path.parent).get(path.name, path)
     return any((place / name).exists() for place in places for name in (RUN_FILE, legacy.METADATA_FILE))
-
-
-def _automatic_names(run: Run) -> Iterator[str]:
-    start = datetime.fromtimestamp(run.start, UTC)
-    return (f"{start:%Y-%m-%dT%H%M%SZ}-{number:03d}" for number in itertools.count(1))
 
 
 def is_replaceable(path: Path) -> bool:

@@ -10,8 +10,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.shadows import Shadow
-from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SIZES, Tally
+from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, SIZES, Shadow, Tally
 
 FOOTER_END: Final = 8
 """Bytes at the end of a Parquet file: the footer's length, and a magic number."""

@@ -11,8 +11,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.shadows import Shadow, StandIn
-from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, WAITED, Tally
+from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, WAITED, Shadow, StandIn, Tally
 
 OPTION: Final = "roastcoffea"
 """Option for `uproot.open` that leads to the tally."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, getitem
 from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
@@ -347,3 +347,29 @@ def branch_path(branch: Any) -> str:
     except (AttributeError, LookupError, TypeError):
         name, parent = branch.name, branch.parent
     return f"{branch_path(parent)}/{name}" if hasattr(type(parent), "basket") else str(name)
+
+
+class Shadow:
+    """A method of one object, that goes through the tally; a copy or a pickle of it is the method itself."""
+
+    __slots__ = ("original", "tally")
+
+    def __init__(self, original: Any, tally: Tally) -> None:
+        self.original = original
+        self.tally = tally
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.original.__self__, self.original.__name__)
+
+
+class StandIn:
+    """Has all other attributes of an object that it stands in for; a copy or a pickle of it is that object."""
+
+    __slots__ = ("_inner",)
+    _inner: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getitem, ((self._inner,), 0)

@@ -7,8 +7,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.shadows import StandIn
-from roastcoffea.instrument.meter.tally import BY_BRANCH, DECOMPRESSED, INTERPRETED, Tally
+from roastcoffea.instrument.meter.tally import BY_BRANCH, DECOMPRESSED, INTERPRETED, StandIn, Tally
 
 MOST_COUNTED: Final = 100
 _counted: Final[dict[tuple[bytes, str, int], int]] = {}
@@ -85,17 +84,14 @@ class Interpretation(NotingExecutor):
             (basket,) = args
             number, size = None, basket.uncompressed_bytes
             if basket.is_embedded:
-                number, size = basket.basket_num, _held_by(basket)
+                # its header tells the size of its buffer, used or not, where it came with the tree
+                parts = basket.data, basket.byte_offsets
+                number, size = basket.basket_num, sum([int(part.nbytes) for part in parts if part is not None])
             tally.stepping = thread
             tally.steps.extend((INTERPRETED, thread, basket.parent, number, size, began, ended, wall))
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
         return self._future(result)
-
-
-def _held_by(basket: Any) -> int:
-    """Bytes in a basket that came with the tree: its header tells the size of its buffer, used or not."""
-    return sum(int(part.nbytes) for part in (basket.data, basket.byte_offsets) if part is not None)
 
 
 EXECUTORS: Final[tuple[tuple[str, type[NotingExecutor]], ...]] = (
