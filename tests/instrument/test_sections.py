@@ -571,7 +571,7 @@ def processed(seconds: float, names: tuple[str, ...]) -> dict[str, float]:
         for name in names:
             with track_time(name):
                 spin(seconds)
-    chunk.sections.meter_in_dask()
+    chunk.sections.meter_in_dask(chunk.sections.rows())
     assert chunk.sections.problems == []
     return column(chunk, "wall_seconds")
 
@@ -628,7 +628,7 @@ def test_a_worker_is_not_told_of_ever_more_sections(monkeypatch: pytest.MonkeyPa
     for name in ("b", "a", "c"):
         with track_time(name):
             pass
-    chunk.sections.meter_in_dask()
+    chunk.sections.meter_in_dask(chunk.sections.rows())
     assert told == ["b", "a"]
     assert chunk.sections.problems == ["Dask was told of 2 sections; its span lacks others"]
 
@@ -636,7 +636,7 @@ def test_a_worker_is_not_told_of_ever_more_sections(monkeypatch: pytest.MonkeyPa
 def test_outside_of_dask_nothing_is_told_to_it(chunk: OpenChunk) -> None:
     with track_time("a"):
         pass
-    chunk.sections.meter_in_dask()
+    chunk.sections.meter_in_dask(chunk.sections.rows())
     assert chunk.sections.problems == []
 
 

@@ -20,11 +20,6 @@ from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted
 
 
-def new_identity() -> int:
-    """Identity of a record."""
-    return int.from_bytes(os.urandom(8), "little") >> 1
-
-
 class Clocks:
     """Wall and CPU time from construction until `measured`, and the task and thread that they are of."""
 
@@ -46,7 +41,7 @@ class Clocks:
         waited = self._core_wait.seconds()
         self.close()
         return {
-            "id": new_identity(),
+            "id": int.from_bytes(os.urandom(8), "little") >> 1,
             "start": self._start,
             "stop": self._start + wall,
             "wall_seconds": wall,
@@ -73,6 +68,8 @@ class Attempt:
         self._added = added
         self.meter = Meter()
         self._open = OpenChunk(self.meter.requested)
+        self.current = open_chunk(self._open)
+        """Context in which sections belong to this attempt."""
         self._clocks = Clocks(task)
         self._began = time.perf_counter()
         self._opened: float | None = None
@@ -87,10 +84,6 @@ class Attempt:
         except BaseException:
             self._clocks.close()
             raise
-
-    def current(self) -> Any:
-        """Context in which sections belong to this attempt."""
-        return open_chunk(self._open)
 
     def end(self, error: BaseException | None = None) -> dict[str, Any]:
         """Close everything; give the record."""
@@ -137,10 +130,10 @@ class Attempt:
                 branches=len(meter.branches),
             )
         if sections is not None:
+            record[SECTIONS] = rows = sections.rows(self._added)
             with reported(self.problems.append, "sections did not enter Dask's metrics", Exception):
-                sections.meter_in_dask(self._added)
+                sections.meter_in_dask(rows)
             self.problems += sections.problems
-            record[SECTIONS] = sections.rows(self._added)
         if problems := [*self.problems, *meter.problems]:
             record[PROBLEMS] = [redacted(problem, self._added) for problem in problems]
         if meter.unknown and not self._loaded:

@@ -30,13 +30,11 @@ LONGEST_NAME: Final = 50
 class Watcher(Protocol):
     """What the hook asks of a collector."""
 
-    @property
-    def topic(self) -> str:
-        """Name of the plugin that takes this collector's records, unique to the collector."""
+    topic: str
+    """Name of the plugin that takes this collector's records, unique to the collector."""
 
-    @property
-    def of_all_contexts(self) -> bool:
-        """Whether it also measures Runner calls of contexts, such as threads, that never had a collector."""
+    of_all_contexts: bool
+    """Whether it also measures Runner calls of contexts, such as threads, that never had a collector."""
 
     def out_of_reach(self, executor: Any) -> str | None:
         """Why what runs on this executor is no part of what the collector sees; None where it is."""

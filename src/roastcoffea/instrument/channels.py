@@ -66,12 +66,11 @@ class WaysHome:
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send a message to the scheduler's plugins of these names, as long as they are there."""
-        worker = _dask_worker()
-        if worker is not None:
-            for topic in self.topics:
-                # the scheduler would keep the event for good once its plugin has gone
-                if topic in worker.plugins:
-                    worker.plugins[topic].report(message)
+        plugins = getattr(_dask_worker(), "plugins", {})
+        for topic in self.topics:
+            # the scheduler would keep the event for good once its plugin has gone
+            if topic in plugins:
+                plugins[topic].report(message)
 
 
 def append_to_spool(folder: str, records: bytes) -> None:
@@ -157,7 +156,7 @@ class CarriedProbe:
 
     Parameters
     ----------
-    packed_class : bytes
+    packed : bytes
         This class pickled by value.
     name : str
         Name for the Dask task.
@@ -170,9 +169,9 @@ class CarriedProbe:
     """
 
     def __init__(
-        self, packed_class: bytes, name: str, topic: str, function: Callable[..., Any], state: tuple[Any, ...]
+        self, packed: bytes, name: str, topic: str, function: Callable[..., Any], state: tuple[Any, ...]
     ) -> None:
-        self._state = (packed_class, name, topic, function, state)
+        self._state = (packed, name, topic, function, state)
         self.__name__ = name
 
     def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:

@@ -237,8 +237,7 @@ class ExecutorCall:
         """What the executor gave, without the records in it."""
         if self._on_dask or not self._reached or not (isinstance(result, tuple) and len(result) == 2):
             return result
-        output, error = result
-        output, records = taken_from(output)
+        (output, records), error = taken_from(result[0]), result[1]
         with reported(self._reached.note, LOST, Exception):
             self._take(records)
         return output, error

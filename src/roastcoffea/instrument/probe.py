@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.attempt import Attempt, Clocks
@@ -22,6 +22,10 @@ from roastcoffea.records.chunks import ERROR, OK, SKIPPED
 from roastcoffea.redaction import Added, added_patterns, redacted
 
 LOST = "a record was lost on a worker"
+
+FROM_COFFEA: Final = ("coffea_bytes_read", "coffea_entries", "coffea_process_seconds", "coffea_columns")
+COFFEA_HAS: Final = ("bytesread", "entries", "processtime", "columns")
+"""Columns of a chunk's record that are coffea's own metrics, and the names that these have there."""
 
 
 @dataclass(eq=False, repr=False)
@@ -166,7 +170,7 @@ class _ChunkWatch(_FileWatch):
 
     def run(self, attempt: Attempt, item: Any, *args: Any, **kwargs: Any) -> Any:
         item, replaced = _replaced(self.closure, item, attempt)
-        with attempt.current():
+        with attempt.current:
             return self.closure(item, *args, **(kwargs | replaced))
 
     def record(self, attempt: Attempt, output: Any, error: BaseException | None) -> dict[str, Any]:
@@ -212,14 +216,7 @@ class _Opening:
 
 def _coffea_metrics(output: Any) -> dict[str, Any]:
     metrics = output.get("metrics") if isinstance(output, dict) else None
-    if not isinstance(metrics, dict):
-        return {}
-    return {
-        "coffea_bytes_read": metrics.get("bytesread"),
-        "coffea_entries": metrics.get("entries"),
-        "coffea_process_seconds": metrics.get("processtime"),
-        "coffea_columns": metrics.get("columns"),
-    }
+    return dict(zip(FROM_COFFEA, map(metrics.get, COFFEA_HAS), strict=True)) if isinstance(metrics, dict) else {}
 
 
 def _replaced(closure: Callable[..., Any], item: Any, attempt: Attempt) -> tuple[Any, dict[str, Any]]:

@@ -240,10 +240,9 @@ class Sections:
             row["name"] = redacted(row["name"], added)
         return rows
 
-    def meter_in_dask(self, added: Added | None = None) -> None:
+    def meter_in_dask(self, rows: list[dict[str, Any]]) -> None:
         """Enter each section's wall time into the metrics of the Dask task on this thread, if there is one."""
         distributed = sys.modules.get("distributed.worker")
-        rows = self.rows(added)
         if distributed is None or not rows:
             return
         try:

@@ -21,9 +21,7 @@ _classes: dict[str, type] = {}
 def made_once(make: Callable[[], type]) -> type:
     """A class of another library, or one derived from it: each that is made is work for the garbage collector."""
     name = make.__name__
-    if name not in _classes:
-        _classes[name] = make()
-    return _classes[name]
+    return _classes.get(name) or _classes.setdefault(name, make())
 
 
 def joined(name: str, member: Any, **beginning: Any) -> ModuleType:

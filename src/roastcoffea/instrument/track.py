@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from roastcoffea.instrument.sections import BYTES, MEMORY, TIME, Entry, Sections
@@ -87,11 +86,8 @@ def current_chunk() -> OpenChunk | None:
     if chunk is not None:
         return chunk if chunk in state.open else None
     worker = sys.modules.get("distributed.worker")
-    runs_another_task = worker is not None and hasattr(worker.thread_state, "key")
-    return None if runs_another_task else _only_chunk(state)
-
-
-def _only_chunk(state: ModuleType) -> OpenChunk | None:
+    if worker is not None and hasattr(worker.thread_state, "key"):
+        return None  # the thread runs another task
     with state.lock:
         chunks: list[OpenChunk] = list(state.open)
     if len(chunks) == 1:

@@ -12,7 +12,6 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -93,20 +92,15 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
         if overwrite:
             hidden.replace(path)
         else:
-            _rename_to_new(hidden, path)
+            try:
+                path.hardlink_to(hidden)  # another may have taken the name meanwhile
+            except FileExistsError:
+                raise MeasurementError(f"{path} exists; {OR_OVERWRITE}") from None
+            except OSError:  # a file system without links
+                hidden.rename(path)
     finally:
         hidden.unlink(missing_ok=True)
     sync_folder(path.parent)
-
-
-def _rename_to_new(file: Path, path: Path) -> None:
-    """Give a file its name, unless another has taken it meanwhile."""
-    try:
-        path.hardlink_to(file)
-    except FileExistsError:
-        raise MeasurementError(f"{path} exists; {OR_OVERWRITE}") from None
-    except OSError:  # a file system without links
-        file.rename(path)
 
 
 def sync_folder(folder: Path) -> None:
@@ -226,25 +220,16 @@ def _inode(path: Path) -> int | None:
 
 def exchange(one: Path, other: Path) -> bool:
     """Let two folders exchange their names in one step; False where the system or file system cannot."""
-    function = _exchange_function()
-    if function is None:
-        return False
-    if function(os.fsencode(one), os.fsencode(other)) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _REFUSALS:
-        return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
-
-
-@cache
-def _exchange_function() -> Callable[[bytes, bytes], int] | None:
+    names = os.fsencode(one), os.fsencode(other)
     try:
-        library = ctypes.CDLL(None, use_errno=True)
+        library: Any = ctypes.CDLL(None, use_errno=True)
         if sys.platform == "darwin":
-            swap = library.renamex_np
-            return lambda one, other: int(swap(one, other, ctypes.c_uint(_EXCHANGE)))
-        rename: Any = library.renameat2
+            failed = library.renamex_np(*names, ctypes.c_uint(_EXCHANGE))
+        else:
+            failed = library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_EXCHANGE))
     except (AttributeError, OSError, TypeError):
-        return None
-    return lambda one, other: int(rename(_AT_FDCWD, one, _AT_FDCWD, other, ctypes.c_uint(_EXCHANGE)))
+        return False
+    number = ctypes.get_errno()
+    if failed and number not in _REFUSALS:
+        raise OSError(number, os.strerror(number), str(one), None, str(other))
+    return not failed

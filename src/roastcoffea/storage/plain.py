@@ -45,11 +45,8 @@ LEAVES: Final[Mapping[type, Callable[[Any], Any]]] = {
 """Values without parts: their standard forms, past what a subclass has overridden."""
 
 ITEMS: Final[Mapping[type, Callable[[Any], Iterable[Any]]]] = {
+    **{kind: kind.__iter__ for kind in (list, tuple, set, frozenset)},
     dict: dict.items,
-    list: list.__iter__,
-    tuple: tuple.__iter__,
-    set: set.__iter__,
-    frozenset: frozenset.__iter__,
     np.void: np.void.item,
 }
 """Items of collections, in the same way."""

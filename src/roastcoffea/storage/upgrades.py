@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.run import SpanMetrics
-from roastcoffea.storage import shapes
+from roastcoffea.storage.reading import fits
 from roastcoffea.storage.tables import SPANS, TABLES, WORKER_SPANS, Tables, span_table, worker_span_table
 
 SCHEMA: Final = 8
@@ -72,7 +72,7 @@ def _with_tables_of_spans(body: Body, tables: Tables) -> tuple[Body, Tables]:
 
 def _checked(metrics: SpanMetrics) -> SpanMetrics:
     """Metrics of a span; TypeError for anything else."""
-    if not shapes.fits(metrics, SpanMetrics):
+    if not fits(metrics, SpanMetrics):
         raise TypeError(f"span metrics are {type(metrics).__name__}, or hold other things")
     return metrics
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from roastcoffea.instrument.meter.fields import ColumnShadow, watch_ntuple, watch_parquet
+from roastcoffea.instrument.meter.formats import EXECUTORS, leaves_once, noting_executor, watch_ntuple, watch_parquet
 from roastcoffea.instrument.meter.sources import OPTION, watched_source
 from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, Tally
-from roastcoffea.instrument.meter.ttree import EXECUTORS, leaves_once, noting_executor
 from roastcoffea.instrument.shared import made_once
 
 
@@ -45,7 +44,7 @@ class Meter(Tally):
         for name, kind in EXECUTORS:
             executor = getattr(mapping, name)
             self.change(mapping, name, noting_executor(self, kind, executor), executor)
-        by_field = False
+        self.in_line = not self.pools
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
             try:
@@ -58,12 +57,9 @@ class Meter(Tally):
             if ntuple is None:
                 self.tree_branches = leaves_once(tree, self.file_bytes)
             else:
-                by_field = True
+                self.in_line = False
                 self.tree_branches = len(tree.fields)
                 watch_ntuple(self, mapping, ntuple)
-        self.in_line = not self.pools and not by_field
-        if by_field:
-            self.shadow(mapping, "extract_column", ColumnShadow)
 
     def close(self) -> None:
         """Take all shadows away, and let go of the file."""

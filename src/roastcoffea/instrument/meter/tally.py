@@ -61,12 +61,11 @@ class BranchRead:
 
     def add_part(self, cluster: int, part: Any, size: int) -> None:
         """Count a part of a cluster that was requested."""
-        if self.parts is None:
-            self.parts = set()
-        if (cluster, part) in self.parts:
+        parts = self.parts = self.parts or set()
+        if (cluster, part) in parts:
             self.again += size
             return
-        self.parts.add((cluster, part))
+        parts.add((cluster, part))
         self.sizes[cluster] = self.sizes.get(cluster, 0) + size
 
 
@@ -101,13 +100,6 @@ class Place:
             return self.mark
         # after the end only where this was another thread, which had the same identity
         return max(began, self.mark) if self.mark <= ended else began
-
-    def came(self, cpu: float, wall: float) -> float:
-        """Seconds that were waited for a basket, which has come and is decompressed."""
-        waited = 0.0 if self.wall is None else wall - self.wall - cpu + self.cpu
-        self.awaited -= 1
-        self.wall = wall if self.awaited > 0 else None
-        return max(waited, 0.0)
 
 
 class Places(dict[int, Place]):
@@ -319,7 +311,10 @@ class Tally:
                 read.add(basket, size)
                 read.decompress += cpu
                 if here.wall is not None:
-                    waited = here.came(ended, wall)
+                    # the basket has come and is decompressed
+                    waited = max(wall - here.wall - ended + here.cpu, 0.0)
+                    here.awaited -= 1
+                    here.wall = wall if here.awaited > 0 else None
                     read.read = (read.read or 0.0) + waited
                     if here.own:
                         self.read += waited
@@ -357,6 +352,9 @@ class Shadow:
     def __init__(self, original: Any, tally: Tally) -> None:
         self.original = original
         self.tally = tally
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (self.original.__self__, self.original.__name__)
