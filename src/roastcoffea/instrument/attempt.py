@@ -177,7 +177,7 @@ class Attempt:
             }
             self._ended = time.perf_counter()
 
-    def load(self, checkpointer: Any, metadata: Any, processor: Any) -> Any:
+    def load(self, checkpointer: Any, processor: Any, metadata: Any) -> Any:
         """Load a checkpoint; one that is there takes the place of the work."""
         began = time.perf_counter()
         output = checkpointer.load(metadata, processor)
@@ -185,7 +185,7 @@ class Attempt:
         self._loaded = output is not None
         return output
 
-    def save(self, checkpointer: Any, output: Any, metadata: Any, processor: Any) -> None:
+    def save(self, checkpointer: Any, processor: Any, output: Any, metadata: Any) -> None:
         """Save a checkpoint."""
         began = time.perf_counter()
         checkpointer.save(output, metadata, processor)

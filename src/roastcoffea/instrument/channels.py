@@ -44,9 +44,16 @@ class WaysHome:
     in_output: bool = False
 
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
-        """Send packed records home; give the output, with them in it where they travel so."""
+        """Send packed records home; give the output, with them in it where they travel so.
+
+        On a Dask cluster they come with the end of the task; those of one that failed as an event.
+        """
         if self.topics:
-            task.send(records, self.topics, failed=failed)
+            if failed:
+                self.tell({"chunk": records})
+            elif task.state is not None and not (task.had_plugins and task.plugins.keys().isdisjoint(self.topics)):
+                # where the plugins were taken away while the task ran, nobody would take the record out again
+                task.state.metadata[METADATA_KEY] = records
             return output
         travels = self.in_output and not failed and (output is None or type(output) is dict)
         try:
@@ -119,23 +126,15 @@ class DaskTask:
     """
 
     def __init__(self, topics: tuple[str, ...] = ()) -> None:
-        self._state = None
+        self.state = None
         self.known: dict[str, Any] = {}
         worker = _dask_worker() if topics else None
         if worker is not None:
             key = worker.get_current_task()
-            self._state = worker.state.tasks[key]
-            self._plugins = worker.plugins
-            self._had = not self._plugins.keys().isdisjoint(topics)
-            self.known = {"worker": worker.address, "key": str(key), "run_id": self._state.run_id}
-
-    def send(self, records: bytes, topics: tuple[str, ...], *, failed: bool) -> None:
-        """Send packed records with the end of the task; those of one that failed as an event."""
-        if failed:
-            WaysHome(topics).tell({"chunk": records})
-        elif self._state is not None and not (self._had and self._plugins.keys().isdisjoint(topics)):
-            # where the plugins were taken away while the task ran, nobody would take the record out again
-            self._state.metadata[METADATA_KEY] = records
+            self.state = worker.state.tasks[key]
+            self.plugins = worker.plugins
+            self.had_plugins = not self.plugins.keys().isdisjoint(topics)
+            self.known = {"worker": worker.address, "key": str(key), "run_id": self.state.run_id}
 
 
 def _dask_worker() -> Any | None:

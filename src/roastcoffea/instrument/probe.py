@@ -283,14 +283,13 @@ def _checkpointer_class() -> type:
 
     class WatchedCheckpointer(CheckpointerABC):  # type: ignore[misc]
         def __init__(self, inner: Any, processor: Any, attempt: Attempt) -> None:
-            self._inner = inner
-            self._processor = processor
+            self._of_user = inner, processor
             self._attempt = attempt
 
         def load(self, metadata: Any, processor_instance: Any) -> Any:
-            return self._attempt.load(self._inner, metadata, self._processor)
+            return self._attempt.load(*self._of_user, metadata)
 
         def save(self, output: Any, metadata: Any, processor_instance: Any) -> None:
-            self._attempt.save(self._inner, output, metadata, self._processor)
+            self._attempt.save(*self._of_user, output, metadata)
 
     return WatchedCheckpointer

@@ -73,20 +73,7 @@ class Pass:
     recursion, and `count` goes up; by another kind it is not, so that `track_time("a"), track_memory("a")` is one pass.
     """
 
-    __slots__ = (
-        "began",
-        "count",
-        "cpu",
-        "errors",
-        "gauged",
-        "inside",
-        "name",
-        "opener",
-        "path",
-        "section",
-        "since",
-        "thread",
-    )
+    __slots__ = ("began", "count", "cpu", "errors", "gauged", "inside", "name", "opener", "path", "section", "since")
 
     def __init__(self, name: str, path: str, section: Section, opener: str) -> None:
         self.name = name
@@ -98,12 +85,11 @@ class Pass:
         self.gauged: tuple[str, ...] = ()
         self.inside = 0.0
         """Seconds in sections directly inside of this one that have ended."""
-        self.thread = get_ident()
         self.began = self.since = time.perf_counter()
         """From `since` on its time is not yet in `inside` of the pass that it stands in."""
         self.cpu = time.thread_time()
 
-    def end(self, stack: list[Pass], now: float, cpu: float) -> None:
+    def end(self, stack: list[Pass], now: float, cpu: float | None) -> None:
         """Take the pass off its thread's open ones, and add it to its section.
 
         CPU time is unknown where another thread ended it.
@@ -123,8 +109,7 @@ class Pass:
         section.self_seconds += wall - self.inside
         section.max_seconds = max(section.max_seconds, wall)
         if section.cpu_seconds is not None:
-            same = self.thread == get_ident()
-            section.cpu_seconds = section.cpu_seconds + cpu - self.cpu if same else None
+            section.cpu_seconds = None if cpu is None else section.cpu_seconds + cpu - self.cpu
 
 
 @dataclass(slots=True, eq=False)
@@ -155,7 +140,8 @@ class Entry:
                     passing.count += 1
                     passing.errors += failed
                 if self.stack is not None:
-                    passing.end(self.stack, now, cpu)
+                    of_this_thread = sections.stacks.get(get_ident()) is self.stack
+                    passing.end(self.stack, now, cpu if of_this_thread else None)
         except Exception as problem:  # noqa: BLE001  (measuring must not fail the analysis)
             sections.note(f"a pass through a section was not counted: {error_text(problem)}")
 
@@ -173,7 +159,7 @@ class Sections:
         self._sections: dict[str, Section] = {}
         self.open: set[Entry] = set()
         self._closed = False
-        self._stacks: defaultdict[int, list[Pass]] = defaultdict(list)
+        self.stacks: defaultdict[int, list[Pass]] = defaultdict(list)
         """Open passes of each thread, by its identity, the innermost last.
 
         No `threading.local`: CPython 3.11 can stop for good where one is collected as garbage while all threads' frames
@@ -185,16 +171,19 @@ class Sections:
     def enter(self, name: str, kind: str, requested_bytes: Callable[[], int | None]) -> Entry | None:
         """Enter a section; None where it cannot be measured, which is told."""
         try:
-            stack = self._stacks[get_ident()]
+            stack = self.stacks[get_ident()]
             outer = stack[-1] if stack else None
             if outer is not None and outer.name == name:
                 gauge = None if kind == TIME or kind in outer.gauged else _gauge(kind, requested_bytes)
                 entry = Entry(self, outer, kind, gauge, None)
             else:
                 path = name if outer is None else f"{outer.path}/{name}"
-                section = self._sections.get(path) or self._new_section(path)
+                section = self._sections.get(path)
                 if section is None:
-                    return None
+                    if len(self._sections) >= MOST_SECTIONS:
+                        self.note(f"a chunk has more than {MOST_SECTIONS} different sections: the rest is not counted")
+                        return None
+                    section = self._sections.setdefault(path, Section(path))
                 gauge = None if kind == TIME else _gauge(kind, requested_bytes)
                 entry = Entry(self, Pass(name, path, section, kind), kind, gauge, stack)
                 stack.append(entry.passing)
@@ -207,12 +196,6 @@ class Sections:
             self.note(f"a pass through a section was not counted: {error_text(problem)}")
             return None
         return entry
-
-    def _new_section(self, path: str) -> Section | None:
-        if len(self._sections) >= MOST_SECTIONS:
-            self.note(f"a chunk has more than {MOST_SECTIONS} different sections: the rest is not counted")
-            return None
-        return self._sections.setdefault(path, Section(path))
 
     def close(self) -> None:
         """End with the attempt: what is still open, as in a generator that was left half way, is not counted."""

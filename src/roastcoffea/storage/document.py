@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypedDict, get_type_hints
-
-import pyarrow as pa
+from typing import Any, Final, NamedTuple, TypedDict
 
 from roastcoffea.compat.legacy import with_python_types
 from roastcoffea.compat.tagged_json import untagged
@@ -102,15 +99,9 @@ def read_document(path: Path) -> Document:
         return document
 
 
-@cache
-def _hints(kind: type) -> Mapping[str, Any]:
-    """Types of a record's fields."""
-    return get_type_hints(kind, localns={"pa": pa})
-
-
 def _check_times(body: Body) -> None:
     """Raise where a run has no outcome, or its times are none."""
-    check_fields({name: body[name] for name in ("start", "stop", "outcome")}, _hints(Run), "the run")
+    check_fields({name: body[name] for name in ("start", "stop", "outcome")}, Run, "the run")
     if not all(0 <= body[name] < LATEST_TIME for name in ("start", "stop")):
         raise ValueError("start and stop are no times")
 
@@ -123,12 +114,12 @@ def check_body(body: Body) -> None:
     if not all(isinstance(records, list) for records in (calls, environment["hosts"])):
         raise TypeError("calls or hosts are no list")
     parts = {"environment": Environment(versions={}, client_host=None), "calls": ()}
-    check_fields(body | parts, _hints(Run), "the run")
-    check_fields({**environment, "hosts": ()}, _hints(Environment), "the environment")
+    check_fields(body | parts, Run, "the run")
+    check_fields({**environment, "hosts": ()}, Environment, "the environment")
     for host in environment["hosts"]:
-        check_fields(host, _hints(Host), "a host")
+        check_fields(host, Host, "a host")
     for call in calls:
-        check_fields(call, _hints(RunnerCall), "a Runner call")
+        check_fields(call, RunnerCall, "a Runner call")
         _check_times(call)
 
 

@@ -10,11 +10,12 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain
 from numbers import Integral, Real
 from pathlib import Path
 from types import UnionType
-from typing import Any, BinaryIO, Final, Union, get_args, get_origin
+from typing import Any, BinaryIO, Final, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
@@ -104,8 +105,15 @@ CHECKS: Final[Mapping[Any, Callable[..., bool]]] = {
 """Types for which more is asked than to be an instance, with the check of a value and the type's arguments."""
 
 
-def check_fields(values: Mapping[str, Any], hints: Mapping[str, Any], what: str) -> None:
-    """Raise TypeError or ValueError where a value does not fit its field, or is a number that is none."""
+@cache
+def _hints(record: type) -> Mapping[str, Any]:
+    """Types of a record's fields."""
+    return get_type_hints(record, localns={"pa": pa})
+
+
+def check_fields(values: Mapping[str, Any], record: type, what: str) -> None:
+    """Raise TypeError or ValueError where a value does not fit its field in a record, or is a number that is none."""
+    hints = _hints(record)
     for name, value in values.items():
         if name in hints and not fits(value, hints[name]):
             raise TypeError(f"{name} of {what} is {type(value).__name__}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -77,8 +77,5 @@ def _checked(metrics: SpanMetrics) -> SpanMetrics:
     return metrics
 
 
-UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {
-    6: _without_text_for_trees,
-    7: _with_tables_of_spans,
-}
+UPGRADES: Final = {6: _without_text_for_trees, 7: _with_tables_of_spans}
 """For an older schema what makes the next one of it, where that is more than columns and fields that it lacks."""

@@ -99,10 +99,7 @@ class Interpretation(NotingExecutor):
         return self._future(result)
 
 
-EXECUTORS: Final[tuple[tuple[str, type[NotingExecutor]], ...]] = (
-    ("decompression_executor", Decompression),
-    ("interpretation_executor", Interpretation),
-)
+EXECUTORS: Final = (("decompression_executor", Decompression), ("interpretation_executor", Interpretation))
 """Options for `uproot.open`, also attributes of coffea's mapping, and what stands in for their values."""
 
 
