@@ -28,7 +28,7 @@ from roastcoffea.cli.sample import write_sample
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.studies.compare.observations import Observation, observed
-from roastcoffea.studies.compare.speed import CANNOT_TELL, SLOWER, speed
+from roastcoffea.studies.compare.side_by_side import CANNOT_TELL, SLOWER, speed
 
 DRAWS: Final = 5000
 SIZES: Final = (2, 3, 4, 5)

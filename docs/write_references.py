@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from roastcoffea.compat.older import run_without_records
+from roastcoffea.compat.shapes import run_without_records
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.time_ledger import MEANINGS
 from roastcoffea.monitor import joined, tables

@@ -87,6 +87,7 @@ def test_a_worker_that_is_killed_is_told(sample: Any) -> None:
     assert any(first in problem and "last 5 s" in problem for problem in measurement.problems)
 
 
+@pytest.mark.slow
 def test_a_worker_that_retires_at_the_very_end_is_counted_once(sample: Any) -> None:
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,

@@ -39,7 +39,7 @@ def with_and_without(client: Any, run: Any) -> tuple[Any, Any, MetricsCollector]
     ],
     ids=lambda processor: getattr(processor, "__name__", type(processor).__name__),
 )
-@pytest.mark.parametrize("compression", [1, None], ids=["compressed", "plain"])
+@pytest.mark.parametrize("compression", [1, pytest.param(None, marks=pytest.mark.slow)], ids=["compressed", "plain"])
 def test_output_is_the_same(client: Any, sample: Any, processor: Any, compression: int | None) -> None:
     def run() -> Any:
         return runner_for(client, 4000, compression=compression)(sample, processor_instance=processor)[0]

@@ -202,7 +202,7 @@ def test_numbers_that_name_runs_are_runs(
     monkeypatch.setattr(
         "roastcoffea.studies.what_if.what_if.what_if", lambda *runs, **given: seen.append((list(runs), given))
     )
-    monkeypatch.setattr(what_if, "print_study", lambda *_: None)
+    monkeypatch.setattr(what_if.shell, "print_study", lambda *_: None)
     for words, runs, workers in (
         (["--workers", "1", "2", "2024"], ["2024"], (1, 2)),
         (["first", "--workers", "1", "2", "4"], ["first"], (1, 2, 4)),

@@ -20,7 +20,7 @@ from evidence import contended
 from stored import served
 
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.diagnosis.thresholds import LEAST
+from roastcoffea.diagnosis.evidence import LEAST
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import phases
 

@@ -211,8 +211,12 @@ def test_workers_that_come_and_go(sample: Any) -> None:
 
 @pytest.mark.parametrize(
     "executor",
-    [IterativeExecutor(status=False), FuturesExecutor(workers=2, status=False)],
-    ids=["iterative", "futures"],
+    [
+        IterativeExecutor(status=False),
+        FuturesExecutor(pool=ThreadPoolExecutor, workers=2, status=False),
+        pytest.param(FuturesExecutor(workers=2, status=False), marks=pytest.mark.slow),
+    ],
+    ids=["iterative", "threads", "processes"],
 )
 def test_without_a_scheduler(sample: Any, executor: Any) -> None:
     runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=1000, metadata_cache={})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from roastcoffea.recording.importers import measurement_from_report as measurement_from_report
     from roastcoffea.studies.branches.branch_study import branch_study as branch_study
     from roastcoffea.studies.compare.compare import compare as compare
-    from roastcoffea.studies.compare.scenarios import compare_scenarios as compare_scenarios
+    from roastcoffea.studies.compare.compare import compare_scenarios as compare_scenarios
     from roastcoffea.studies.scaling.scaling import scaling as scaling
     from roastcoffea.studies.what_if.what_if import what_if as what_if
     from roastcoffea.visualization.plots import *  # noqa: F403  (a list of plots would be one to keep up)
@@ -42,7 +42,7 @@ _MODULES: Final = {
     "TaskMonitor": "roastcoffea.monitor.task_monitor",
     "branch_study": "roastcoffea.studies.branches.branch_study",
     "compare": "roastcoffea.studies.compare.compare",
-    "compare_scenarios": "roastcoffea.studies.compare.scenarios",
+    "compare_scenarios": "roastcoffea.studies.compare.compare",
     "load": "roastcoffea.measurement",
     "load_measurement": "roastcoffea.compat.measurements",
     "measurement_from_report": "roastcoffea.recording.importers",

@@ -27,7 +27,7 @@ from roastcoffea.interrupts import exit_in_any_case, uninterrupted
 from roastcoffea.log.asked import AskedItems
 from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.checks import checked, with_report
+from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.report.live import LiveLine, Progress

@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class _Table(property):
+    """A table as an attribute of a measurement."""
+
+    def __init__(self, name: str, meaning: str) -> None:
+        super().__init__(lambda measurement: measurement.table(name), doc=meaning)
+
+    def __get__(self, instance: Any, owner: type | None = None, /) -> pd.DataFrame:  # type: ignore[override]
+        return super().__get__(instance, owner)  # type: ignore[no-any-return]
+
+
 class Measurement:
     """A run with its metrics and tables.
 
@@ -33,6 +43,24 @@ class Measurement:
     `frame.attrs["units"]` the unit alone; where a table was not recorded at all it is empty, and
     `frame.attrs["absent"]` has the reason. Frames are built once: copy before changing.
     """
+
+    chunks = _Table("chunks", "Attempts of chunks.")
+    preprocessing = _Table("preprocessing", "Openings of files by coffea's metadata tasks.")
+    branches = _Table("branches", "Branches of files by dataset, over the attempts that counted.")
+    sections = _Table("sections", "Sections by name and dataset, over all attempts.")
+    failed = _Table("failed", "Attempts that gave nothing, with their reason.")
+    failed_files = _Table("failed_files", "Files in which an attempt failed.")
+    missing = _Table("missing", "Chunks, and files without any, that coffea asked for and that gave nothing at all.")
+    stragglers = _Table(
+        "stragglers", "Chunks that took much longer than their events, bytes and worker predict, the worst first."
+    )
+    worker_balance = _Table(
+        "worker_balance", "Workers side by side: chunks, CPU and waiting, speed, spilling and transfers."
+    )
+    tasks = _Table("tasks", "Finished attempts of tasks.")
+    workers = _Table("workers", "Samples of workers.")
+    lifetimes = _Table("lifetimes", "Workers, with their arrival and departure.")
+    pauses = _Table("pauses", "Times in which Dask had paused workers for memory.")
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -63,26 +91,6 @@ class Measurement:
         return evaluate(self.run)
 
     @property
-    def chunks(self) -> pd.DataFrame:
-        """Attempts of chunks."""
-        return self.table("chunks")
-
-    @property
-    def preprocessing(self) -> pd.DataFrame:
-        """Openings of files by coffea's metadata tasks."""
-        return self.table("preprocessing")
-
-    @property
-    def branches(self) -> pd.DataFrame:
-        """Branches of files by dataset, over the attempts that counted."""
-        return self.table("branches")
-
-    @property
-    def sections(self) -> pd.DataFrame:
-        """Sections by name and dataset, over all attempts."""
-        return self.table("sections")
-
-    @property
     def byte_ledger(self) -> ByteLedger:
         """Bytes requested from storage, by class; empty, with the reason in `.absent`, where there is none."""
         return self._metric("byte_ledger", ByteLedger.not_measured)
@@ -107,21 +115,6 @@ class Measurement:
         """A metric, or what stands in its place for a reason."""
         found: T = self.metrics[name] if name in self.metrics else absent(self.metrics.missing[name])
         return found
-
-    @property
-    def failed(self) -> pd.DataFrame:
-        """Attempts that gave nothing, with their reason."""
-        return self.table("failed")
-
-    @property
-    def failed_files(self) -> pd.DataFrame:
-        """Files in which an attempt failed."""
-        return self.table("failed_files")
-
-    @property
-    def missing(self) -> pd.DataFrame:
-        """Chunks, and files without any, that coffea asked for and that gave nothing at all."""
-        return self.table("missing")
 
     def missing_fileset(self, fileset: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Fileset of the files of which nothing came, ready to be run again.
@@ -159,36 +152,6 @@ class Measurement:
             If it is not known what was asked for, or what came.
         """
         return missing_items(self.metrics.evaluator.value("missing_work"), fileset)
-
-    @property
-    def stragglers(self) -> pd.DataFrame:
-        """Chunks that took much longer than their events, bytes and worker predict, the worst first."""
-        return self.table("stragglers")
-
-    @property
-    def worker_balance(self) -> pd.DataFrame:
-        """Workers side by side: chunks, CPU and waiting, speed, spilling and transfers."""
-        return self.table("worker_balance")
-
-    @property
-    def tasks(self) -> pd.DataFrame:
-        """Finished attempts of tasks."""
-        return self.table("tasks")
-
-    @property
-    def workers(self) -> pd.DataFrame:
-        """Samples of workers."""
-        return self.table("workers")
-
-    @property
-    def lifetimes(self) -> pd.DataFrame:
-        """Workers, with their arrival and departure."""
-        return self.table("lifetimes")
-
-    @property
-    def pauses(self) -> pd.DataFrame:
-        """Times in which Dask had paused workers for memory."""
-        return self.table("pauses")
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
@@ -246,7 +209,7 @@ class Measurement:
         """
         from roastcoffea.report.exports.formats import export
 
-        return export(self.run, lambda: self.metrics, lambda: self.tables, Path(path), file_format, overwrite=overwrite)
+        return export(self.run, self.metrics, lambda: self.tables, Path(path), file_format, overwrite)
 
     def report(self, path: str | PathLike[str], *, every_task: bool = False, overwrite: bool = False) -> Path:
         """Write all that there is to see of the run to one HTML file, which needs nothing but a browser; give its path.

@@ -10,6 +10,7 @@ import roastcoffea
 from roastcoffea.cli import main
 
 
+@pytest.mark.slow
 def test_the_demonstration_measures_what_it_analyses(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,7 @@ import pytest
 from one_kind_of_time import one_kind_of_time
 
 from roastcoffea.diagnosis.causes import CAUSES
-from roastcoffea.diagnosis.evidence import WORDS
-from roastcoffea.diagnosis.thresholds import LEAST, LEAST_OF
+from roastcoffea.diagnosis.evidence import LEAST, LEAST_OF, WORDS
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import TIME_NAMES
 from roastcoffea.records.arrow import table_of_rows

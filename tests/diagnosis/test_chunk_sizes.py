@@ -7,7 +7,7 @@ import dataclasses
 from evidence_by_hand import evidence_of
 from one_kind_of_time import one_kind_of_time
 
-from roastcoffea.diagnosis.chunk_sizes import larger_chunks, smaller_chunks
+from roastcoffea.diagnosis.culprits import larger_chunks, smaller_chunks
 from roastcoffea.measurement import Measurement
 
 # of chunks of 100 events and 10 s on one thread of 100 s

@@ -6,8 +6,7 @@ import pytest
 from evidence_by_hand import evidence_of
 from one_kind_of_time import one_kind_of_time
 
-from roastcoffea.diagnosis.evidence import words
-from roastcoffea.diagnosis.thresholds import LEAST, LEAST_OF
+from roastcoffea.diagnosis.evidence import LEAST, LEAST_OF, words
 
 
 def test_times_of_the_run() -> None:

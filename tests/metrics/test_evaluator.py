@@ -15,7 +15,7 @@ from handmade import handmade_run, run_without_tables
 
 from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import BYTES, RAW, RUN, Catalogue, Fact, NotMeasuredError, Sourced, metric
-from roastcoffea.metrics.evaluator import RUNS_TESTS, Evaluator
+from roastcoffea.metrics.evaluation import RUNS_TESTS, Evaluator
 from roastcoffea.units import BYTE, STRUCTURE
 
 

@@ -32,17 +32,15 @@ TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
 
 TIME_ENTRY = 'TimeClass("authorise", "waiting", "#123456", "storage", "events", "Waiting for tokens."),'
-PHASE_ENTRY = 'Phase("token", "authorise", "waiting", "Time in process() that waited for tokens"),'
+PHASE_ENTRY = 'Phase("token", "authorise", "waiting", "waiting for tokens", "Time in process() waiting for tokens"),'
 BYTE_ENTRY = 'ByteClass("probe", "overhead", "#654321", "bytes_probe", "Bytes that probes requested."),'
-COLUMN = 'Column("token_seconds", "number", "s", "in process(): waiting for tokens"),'
 
 ENTRIES = {
     "metrics/phases.py": {
         "    TimeClass(READ,": TIME_ENTRY,
         "    ByteClass(METADATA,": BYTE_ENTRY,
-        '    Phase("compute",': PHASE_ENTRY,
     },
-    "records/chunks.py": {'    Column("compute_seconds"': COLUMN},
+    "records/phases.py": {'    Phase("compute",': PHASE_ENTRY},
 }
 """What is put before which line of which module."""
 
@@ -58,7 +56,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.report.reference import metric_reference
 from roastcoffea.studies.compare.factors import DRIVERS
-from roastcoffea.studies.compare.leaves import DRIVEN
+from roastcoffea.studies.compare.factors import DRIVEN
 from roastcoffea.visualization import colours
 from roastcoffea.visualization.stream import SHOWN
 

@@ -137,6 +137,7 @@ def without_what_differs(stderr: str) -> str:
     return re.sub(r"fileuuid=.*?, usermeta", "", stderr)
 
 
+@pytest.mark.slow
 def test_a_folder_in_the_environment_is_where_run_saves(folder: Path) -> None:
     (folder / "script.py").write_text(f"import roastcoffea.auto\n{START}\ncall(analyses.count_events)\n")
     measured = run_in(folder, *MEASURED[:2], "script.py", ROASTCOFFEA="runs")
@@ -194,6 +195,7 @@ def test_processes_of_the_script_work_and_record_nothing(
     assert ("Throughput" in measured.stderr) == (not by_import)
 
 
+@pytest.mark.slow
 def test_a_call_in_a_collector_of_the_script_is_left_to_it(folder: Path) -> None:
     own = "\n".join(
         [
@@ -410,6 +412,7 @@ def test_what_cannot_be_measured_runs_all_the_same(
     assert [line.startswith(f"roastcoffea: {reason}") for line in lines if line.startswith("roastcoffea")] == [True] * 2
 
 
+@pytest.mark.slow
 def test_calls_of_dask_tasks_are_not_recorded(client: Any, sample: Any, tmp_path: Path) -> None:
     done = run_in(
         tmp_path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.replay import compiled
+from roastcoffea.replay import cluster as clusters
 from roastcoffea.replay.cluster import Cluster, Load, Merging, Replayed, replayed
 from roastcoffea.replay.inputs import Costs
 
@@ -22,7 +22,7 @@ def test_compiled_it_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
         return [replayed(load, cluster, costs, merging, serial=serial) for serial in (False, True)]
 
     plain = run()
-    monkeypatch.setattr(compiled, "MANY", 1)
+    monkeypatch.setattr(clusters, "MANY", 1)
     for one, other in zip(run(), plain, strict=True):
         assert (one.seconds, one.stretch, one.scheduler_use) == pytest.approx(
             (other.seconds, other.stretch, other.scheduler_use), rel=1e-9

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from roastcoffea.replay.first_tasks import first_tasks, late_start
+from roastcoffea.replay.dask_costs import first_tasks, late_start
 
 
 def table(starts: list[float], stops: list[float], workers: list[str]) -> pa.Table:

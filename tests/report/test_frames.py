@@ -52,6 +52,17 @@ def test_frames_keep_what_was_not_measured():
     assert list(chunks.coffea_columns[1]) == ["Jet_pt-data", "Jet_pt-offsets", "run-data"]
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_frames_are_made_of_records_also_where_metrics_were_reported(name):
+    reported = Measurement(handmade_run(reported={"num_chunks": 7}, reported_by="another program"))
+    assert reported.metrics["num_chunks"] == 7
+    expected = Measurement(handmade_run()).table(name)
+    pd.testing.assert_frame_equal(reported.table(name), expected)
+    if name == "worker_balance":
+        assert expected["spill_seconds"].notna().any()
+        assert expected["transfer_bytes"].notna().any()
+
+
 @pytest.mark.parametrize(("name", "columns"), [("branches", BRANCH_COLUMNS), ("sections", SECTION_TOTALS)])
 @pytest.mark.parametrize("run", [handmade_run(), empty_run(), run_without_tables()], ids=["full", "empty", "absent"])
 def test_summed_frames_have_documented_columns(name, columns, run):

@@ -298,16 +298,16 @@ def test_a_run_without_a_cluster(terminal: Terminal, sample: Any) -> None:
     """Attempts are counted while the executor works: they come home by the folder of those that may fail."""
     terminal.attach()
     with MetricsCollector(live=True) as collector:
-        runner = Runner(executor=FuturesExecutor(workers=2, status=False), schema=NanoAODSchema, chunksize=1000)
-        output = runner(sample, processor_instance=Sleeping(0.1))
+        runner = Runner(executor=FuturesExecutor(workers=2, status=False), schema=NanoAODSchema, chunksize=2000)
+        output = runner(sample, processor_instance=Sleeping(0.15))
     assert wait_until(lambda: not any(row.startswith("roastcoffea") for row in terminal.rows()))
-    told = [moment[-1] for moment in terminal.moments if " of 16 chunks" in moment[-1]]
+    told = [moment[-1] for moment in terminal.moments if " of 8 chunks" in moment[-1]]
     done = {int(row.split()[1]) for row in told}
-    assert {number for number in done if 0 < number < 16}
+    assert {number for number in done if 0 < number < 8}
     assert output["events"] == 16000
     assert collector.measurement.problems == []
     chunks = collector.measurement.chunks
-    assert len(chunks) == 16
+    assert len(chunks) == 8
     assert chunks["id"].is_unique
 
 

@@ -7,15 +7,15 @@ import pytest
 
 from roastcoffea.report.sheets import Sheet
 from roastcoffea.report.tables import sheet_of_table
-from roastcoffea.units import PERCENT
 
 
 def shown(sheet: Sheet) -> list[list[str]]:
     return [[cell.text for cell in row] for row in sheet.cells()]
 
 
-def test_a_unit_may_be_given() -> None:
-    assert shown(sheet_of_table(pd.DataFrame({"a": [3.0]}), "files", units={"a": PERCENT})) == [["3 %"]]
+def test_quotients_have_units_by_their_names() -> None:
+    frame = pd.DataFrame({"busy_share": [0.03], "slowness": [1.5]})
+    assert shown(sheet_of_table(frame, "workers")) == [["3 %", "1.5 x"]]
 
 
 def test_columns_are_what_their_attributes_say() -> None:

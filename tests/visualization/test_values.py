@@ -14,7 +14,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from pictures import DATASETS, GIB, synthetic_run
 
-from roastcoffea.compat.tracking import tracking_data
+from roastcoffea.compat.shapes import tracking_data
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS

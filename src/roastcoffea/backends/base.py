@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
-from roastcoffea.compat.tracking import tracking_data
+from roastcoffea.compat.shapes import tracking_data
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.log.received import ReceivedRecords
 from roastcoffea.records.arrow import table_of_rows

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from roastcoffea import __version__
-from roastcoffea.cli import commands
-from roastcoffea.cli.output import FAILED, INTERRUPTED, fail, leave_stdout
+from roastcoffea.cli import commands, shell
 from roastcoffea.errors import RoastcoffeaError
 
 
@@ -51,15 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         sys.stdout.flush()
     except click.Abort:
-        return fail("interrupted", INTERRUPTED)
+        return shell.fail("interrupted", shell.INTERRUPTED)
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx else "roastcoffea"
-        return fail(f"{error.format_message()} (see {command} --help)", error.exit_code)
+        return shell.fail(f"{error.format_message()} (see {command} --help)", error.exit_code)
     except BrokenPipeError:
-        leave_stdout()
-        return FAILED
+        shell.leave_stdout()
+        return shell.FAILED
     except (RoastcoffeaError, OSError) as error:
-        return fail(str(error), FAILED)
+        return shell.fail(str(error), shell.FAILED)
     if callable(given):
         given()
         return 0

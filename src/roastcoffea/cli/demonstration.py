@@ -24,14 +24,7 @@ from roastcoffea.measurement import Measurement
 
 
 def run_demo(
-    *,
-    files: int,
-    events: int,
-    chunksize: int,
-    workers: int,
-    threads: int,
-    folder: str | Path | None,
-    out: str | Path,
+    *, files: int, events: int, chunksize: int, workers: int, threads: int, folder: str | Path | None, out: str | Path
 ) -> Path:
     """Measure an analysis of a sample on a cluster of this machine; path of the measurement that it saves.
 
@@ -69,16 +62,10 @@ def run_demo(
 @contextmanager
 def local_client(workers: int, threads: int, scratch: str) -> Iterator[Client]:
     """Client of a cluster on this machine that leaves nothing behind."""
-    with ExitStack() as stack:
-        stack.enter_context(dask.config.set({"temporary-directory": scratch}))
+    with dask.config.set({"temporary-directory": scratch}), ExitStack() as stack:
+        settings = {"n_workers": workers, "threads_per_worker": threads, "dashboard_address": ":0"}
         with interrupts_ignored():
-            cluster = LocalCluster(
-                n_workers=workers,
-                threads_per_worker=threads,
-                dashboard_address=":0",
-                silence_logs=logging.ERROR,
-            )
-            stack.enter_context(cluster)
+            cluster = stack.enter_context(LocalCluster(**settings, silence_logs=logging.ERROR))
         yield stack.enter_context(Client(cluster))
 
 
@@ -102,12 +89,8 @@ def interrupts_ignored() -> Iterator[None]:
 def measure(client: Client, fileset: Fileset, chunksize: int) -> Measurement:
     """Measurement of the analysis: this is all that a user adds to it."""
     processor = DijetProcessor()
-    runner = Runner(
-        executor=DaskExecutor(client=client, status=sys.stdout.isatty()),
-        schema=NanoAODSchema,
-        chunksize=chunksize,
-        savemetrics=True,
-    )
+    executor = DaskExecutor(client=client, status=sys.stdout.isatty())
+    runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=chunksize, savemetrics=True)
     with MetricsCollector(client, processor_instance=processor) as collector:
         runner(fileset, treename=TREE, processor_instance=processor)
     return collector.measurement

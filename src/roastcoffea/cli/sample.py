@@ -7,20 +7,17 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import awkward as ak
 import hist
 import numpy as np
+import numpy.typing as npt
 import uproot
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import ProcessorABC
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Numbers = npt.NDArray[Any]
-
+Numbers = npt.NDArray[Any]
 Fileset = dict[str, dict[str, dict[str, str]]]
 
 TREE: Final = "Events"
@@ -30,12 +27,7 @@ RESONANCE_WIDTH: Final = 40.0
 GENERATION: Final = 1
 """To be counted up when equal parameters give other files than before."""
 
-COMPRESSIONS: Final[Mapping[str, Any]] = {
-    "zlib": uproot.ZLIB(1),
-    "lz4": uproot.LZ4(1),
-    "zstd": uproot.ZSTD(1),
-    "none": None,
-}
+COMPRESSIONS: Final = {"zlib": uproot.ZLIB(1), "lz4": uproot.LZ4(1), "zstd": uproot.ZSTD(1), "none": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,35 +100,28 @@ def write_sample(
             unfinished.mkdir()
             for dataset, number in itertools.product(datasets, numbers):
                 random = np.random.default_rng([seed, number, *dataset.encode()])
-                baskets_of_file = draw_baskets(random, dataset, number, events, baskets)
-                write_file(unfinished / file_name(dataset, number), baskets_of_file, compression)
-            move_into_place(unfinished, sample)
-    return {
-        dataset: {"files": {str(sample / file_name(dataset, number)): TREE for number in numbers}}
-        for dataset in datasets
-    }
+                first = (number - 1) * events + 1
+                edges = [first + events * basket // baskets for basket in range(baskets + 1)]
+                drawn = (draw_events(random, np.arange(*edge), RESONANT[dataset]) for edge in itertools.pairwise(edges))
+                write_file(unfinished / file_name(dataset, number), drawn, compression)
+            try:
+                unfinished.rename(sample)
+            except OSError:
+                if not sample.is_dir():  # else another process was quicker
+                    raise
+    return {name: {"files": {str(sample / file_name(name, number)): TREE for number in numbers}} for name in datasets}
 
 
 def check_sample(datasets: Sequence[str], files: int, events: int, baskets: int, compression: str) -> None:
     """Raise a ValueError where a sample like this cannot be made."""
-    for dataset in datasets:
-        if dataset not in RESONANT:
-            raise ValueError(f"no dataset {dataset!r}; choose from {', '.join(RESONANT)}")
-    if compression not in COMPRESSIONS:
-        raise ValueError(f"no compression {compression!r}; choose from {', '.join(COMPRESSIONS)}")
+    for kind, names, known in (("dataset", datasets, RESONANT), ("compression", [compression], COMPRESSIONS)):
+        for name in names:
+            if name not in known:
+                raise ValueError(f"no {kind} {name!r}; choose from {', '.join(known)}")
     if files < 1:
         raise ValueError(f"{files} files in a dataset; it needs at least one")
     if not 1 <= baskets <= events:
         raise ValueError(f"{baskets} baskets for {events} events; each needs at least one event")
-
-
-def move_into_place(unfinished: Path, sample: Path) -> None:
-    """Give a complete sample its name; where another process was quicker, its sample stays."""
-    try:
-        unfinished.rename(sample)
-    except OSError:
-        if not sample.is_dir():
-            raise
 
 
 def file_name(dataset: str, number: int) -> str:
@@ -152,15 +137,6 @@ def write_file(path: Path, baskets: Iterator[dict[str, ak.Array]], compression: 
         tree = file.mktree(TREE, types, counter_name=lambda counted: f"n{counted}")
         for basket in itertools.chain([first], baskets):
             tree.extend(basket)
-
-
-def draw_baskets(
-    random: np.random.Generator, dataset: str, file: int, events: int, baskets: int
-) -> Iterator[dict[str, ak.Array]]:
-    """Events of one file, basket by basket, numbered through the dataset."""
-    edges = [(file - 1) * events + events * basket // baskets + 1 for basket in range(baskets + 1)]
-    for start, stop in itertools.pairwise(edges):
-        yield draw_events(random, np.arange(start, stop), RESONANT[dataset])
 
 
 def draw_events(random: np.random.Generator, number: Numbers, resonant: bool) -> dict[str, ak.Array]:

@@ -23,12 +23,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from roastcoffea.compat.chunk_dicts import MIB
-from roastcoffea.compat.tracking import SAMPLED
+from roastcoffea.compat.shapes import in_bytes, sample_rows
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
-from roastcoffea.records.run import FINISHED, Environment, Run
+from roastcoffea.records.run import Environment, Run, unwatched_run
 from roastcoffea.records.workers import SAMPLE_COLUMNS
 from roastcoffea.storage.reading import content_of, reading
 
@@ -43,6 +42,11 @@ WRITER: Final = "roastcoffea 0.1.2"
 Row = Mapping[str, Any]
 
 QUARTER_HOUR: Final = 900
+
+KEYS: Final = {"t_start": "start", "t_end": "stop", "duration": "wall_seconds"} | {
+    name: name for name in ("dataset", "file", "uuid", "entry_start", "entry_stop")
+}
+"""Keys of a chunk, and the columns that they become."""
 
 NEVER_ZERO: Final = ("last_seen", "memory", "memory_limit")
 """Columns of a worker sample in which 0 can only mean that nothing was known."""
@@ -97,7 +101,8 @@ def load_legacy(folder: Path) -> Run:
 
 def _run(folder: Path, metrics: dict[str, Any], saved: float, t0: float, t1: float) -> Run:
     chunks = [_chunk(stored) for stored in metrics.get("raw_chunk_metrics") or ()]
-    samples = _samples(metrics.get("tracking_data") or {})
+    samples = sample_rows(metrics.get("tracking_data") or {}, _as_if_utc)
+    samples = [sample | {name: sample.get(name) or None for name in NEVER_ZERO} for sample in samples]
     zone = _zone(samples, chunks, saved)
     samples = [sample | {"time": sample["time"] - (zone or 0)} for sample in samples]
     seen = [*_known(samples, "time"), *_known(chunks, "start"), *_known(chunks, "stop")]
@@ -109,13 +114,11 @@ def _run(folder: Path, metrics: dict[str, Any], saved: float, t0: float, t1: flo
         "samples": table_of_rows(SAMPLE_COLUMNS, samples) if samples else None,
         "span_metrics": None if spans is None else {_tuple(key): value for key, value in spans.items()},
     }
-    return Run(
+    return unwatched_run(
         id=_identity(folder),
         name=folder.name,
         start=start,
         stop=start + (t1 - t0),
-        outcome=FINISHED,
-        error=None,
         backend="dask",
         environment=Environment(versions={"roastcoffea": "0.1.2"}, client_host=None),
         **parts,
@@ -126,39 +129,16 @@ def _run(folder: Path, metrics: dict[str, Any], saved: float, t0: float, t1: flo
     )
 
 
-def _chunk(stored: Mapping[str, Any]) -> dict[str, Any]:
+def _chunk(stored: Row) -> dict[str, Any]:
     error = stored.get("error")
-    return {
-        "dataset": stored.get("dataset"),
-        "file": stored.get("file"),
-        "uuid": stored.get("uuid"),
-        "entry_start": stored.get("entry_start"),
-        "entry_stop": stored.get("entry_stop"),
+    return {column: stored.get(key) for key, column in KEYS.items()} | {
         "events": None if error else stored.get("num_events"),
-        "start": stored.get("t_start"),
-        "stop": stored.get("t_end"),
-        "wall_seconds": stored.get("duration"),
-        "memory_before": _bytes(stored.get("mem_before_mb")),
-        "memory_after": _bytes(stored.get("mem_after_mb")),
+        # no process has 0 bytes of memory
+        "memory_before": in_bytes(stored.get("mem_before_mb") or None),
+        "memory_after": in_bytes(stored.get("mem_after_mb") or None),
         "outcome": ERROR if error else OK,
         "error": str(error) if error else None,
     }
-
-
-def _bytes(mebibytes: float | None) -> int | None:
-    """Memory of a process in bytes; None for 0, which no process can have."""
-    return round(mebibytes * MIB) if mebibytes else None
-
-
-def _samples(series: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Row per worker and time, the time still as if local time were UTC."""
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for name, column in SAMPLED:
-        for worker, points in series.get(name, {}).items():
-            for time, value in points:
-                row = rows.setdefault((worker, time), {"worker": worker, "time": _as_if_utc(time)})
-                row[column] = (value or None) if column in NEVER_ZERO else value
-    return list(rows.values())
 
 
 def _zone(samples: Sequence[Row], chunks: Sequence[Row], saved: float) -> float | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import time
-import uuid
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, Final
 
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import CATALOGUE
-from roastcoffea.records.run import FINISHED, Environment, Run
+from roastcoffea.records.run import Environment, unwatched_run
 
 __all__ = ["load_measurement", "save_measurement"]
 
@@ -35,13 +34,10 @@ def save_measurement(
         Readings of any one clock in seconds, at the beginning and the end of what was measured.
     """
     stop = time.time()
-    run = Run(
-        id=uuid.uuid4().hex,
+    run = unwatched_run(
         name=measurement_name,
         start=stop - (t1 - t0),
         stop=stop,
-        outcome=FINISHED,
-        error=None,
         backend="unknown",
         environment=Environment(versions={}, client_host=socket.gethostname()),
         reported={**metrics, "t0": t0, "t1": t1},

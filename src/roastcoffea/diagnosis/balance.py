@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.catalogue import RESOURCES, NotMeasuredError, metric, table
+from roastcoffea.metrics.catalogue import RESOURCES, metric, refuse_if, table
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column
 from roastcoffea.units import RATIO
@@ -119,10 +119,8 @@ def _bound(cpu_share: float) -> str:
 @metric(RATIO, group=RESOURCES, source="chunk records", formula="largest busy_share / mean busy_share")
 def imbalance(worker_balance: pa.Table) -> float:
     """Share of its threads' time that the busiest worker computed chunks, beside the mean of all; 1 is balanced."""
-    if worker_balance["chunk_seconds"].null_count:
-        raise NotMeasuredError("the duration of chunks is not known")
+    refuse_if(worker_balance["chunk_seconds"].null_count, "the duration of chunks is not known")
     loads = pc.drop_null(worker_balance["busy_share"])
     mean = pc.mean(loads).as_py()
-    if not mean:
-        raise NotMeasuredError("no worker computed a chunk")
+    refuse_if(not mean, "no worker computed a chunk")
     return float(pc.max(loads).as_py() / mean)

@@ -9,20 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from roastcoffea.diagnosis.chunk_sizes import larger_chunks, smaller_chunks
-from roastcoffea.diagnosis.culprits import (
-    commonest_error,
-    crowded_host,
-    fetched,
-    first_openings,
-    slowest_endpoint,
-    task_length,
-    waiting_section,
-    worst_straggler,
-)
-from roastcoffea.diagnosis.evidence import Evidence, Rows
+from roastcoffea.diagnosis import culprits
+from roastcoffea.diagnosis.evidence import FEW, LEAST_OF_CLIENT, Evidence, Rows
 from roastcoffea.diagnosis.findings import Finding
-from roastcoffea.diagnosis.thresholds import FEW, LEAST_OF_CLIENT
 from roastcoffea.metrics import phases
 from roastcoffea.records import tasks as task_records
 from roastcoffea.units import SECOND, number
@@ -98,7 +87,7 @@ def findings(evidence: Evidence) -> Iterator[Finding]:
 def storage(claim: Claim) -> str:
     """Waiting for storage."""
     return (
-        f"waits for storage{slowest_endpoint(claim.evidence)}. "
+        f"waits for storage{culprits.slowest_endpoint(claim.evidence)}. "
         "Read from a nearer or faster place; or run more processes than there are cores: who waits needs none"
     )
 
@@ -112,14 +101,15 @@ def decompression(_: Claim) -> str:
 @cause("metadata")
 def metadata(claim: Claim) -> str:
     """Opening files and building events."""
-    evidence, first = claim.evidence, first_openings(claim.evidence)
+    evidence, first = claim.evidence, culprits.first_openings(claim.evidence)
     first = first if first > FEW * claim.seconds else 0.0
     later, chunks = claim.seconds - first, evidence.chunks
     each = f", {SECOND.text(later / chunks)} for each of {number(chunks)} chunks" if chunks else ""
     each += f" and {SECOND.text(first)} that the first chunks of threads took beyond that" if first else ""
     if evidence.wall(later) < evidence.least("metadata"):
         return f"opens files and builds events{each}: libraries are loaded once, which weighs less in a longer run"
-    return f"opens files and builds events{each}. {larger_chunks(evidence, later)}, or a schema with fewer collections"
+    larger = culprits.larger_chunks(evidence, later)
+    return f"opens files and builds events{each}. {larger}, or a schema with fewer collections"
 
 
 @cause("wait")
@@ -131,9 +121,9 @@ def wait(claim: Claim) -> str:
             "is in process() without CPU. "
             "Threads of a process share one interpreter, and it is busy: try processes of one thread"
         )
-    crowded = crowded_host(evidence)
+    crowded = culprits.crowded_host(evidence)
     remedy = (
-        f"Look for sleeps, locks, calls of services, or others on the same cores; {waiting_section(evidence)}"
+        f"Look for sleeps, locks, calls of services, or others on the same cores; {culprits.waiting_section(evidence)}"
         if crowded is None
         else f"{crowded}: take fewer threads, or more cores"
     )
@@ -145,15 +135,15 @@ def scheduler(claim: Claim) -> str:
     """Handing out tasks."""
     evidence, largest = claim.evidence, max(claim.rows, key=lambda name: claim.rows[name])
     doing = "the rest of the tasks around process()" if evidence.local else "handing out tasks"
-    what = f'goes into {doing} (most of it: "{largest}"){task_length(evidence)}'
-    return f"{what}. {larger_chunks(evidence, claim.seconds)}"
+    what = f'goes into {doing} (most of it: "{largest}"){culprits.task_length(evidence)}'
+    return f"{what}. {culprits.larger_chunks(evidence, claim.seconds)}"
 
 
 @cause("transfer")
 def transfer(claim: Claim) -> str:
     """Waiting for results from other workers."""
     return (
-        f"waits for results from other workers{fetched(claim.evidence)}. "
+        f"waits for results from other workers{culprits.fetched(claim.evidence)}. "
         "Make the output smaller, or merge in larger steps (treereduction in DaskExecutor)"
     )
 
@@ -196,8 +186,8 @@ def _rest_of_tail(evidence: Evidence) -> Rows:
 @cause("tail", rows=_rest_of_tail, looks_idle=True)
 def tail(claim: Claim) -> str:
     """Idle threads while others still work."""
-    evidence = claim.evidence
-    return f"is idle at an end, while others still work{worst_straggler(evidence)}. {smaller_chunks(evidence)}"
+    worst, smaller = culprits.worst_straggler(claim.evidence), culprits.smaller_chunks(claim.evidence)
+    return f"is idle at an end, while others still work{worst}. {smaller}"
 
 
 def _with_spilling(evidence: Evidence) -> Rows:
@@ -257,7 +247,7 @@ def failures(claim: Claim) -> str:
     """Attempts that failed."""
     failed = claim.evidence.ledger.failed
     reasons = ", ".join(f"{SECOND.text(seconds)} {reason}" for reason, seconds in failed.items())
-    error = commonest_error(claim.evidence)
+    error = culprits.commonest_error(claim.evidence)
     return f"went into attempts that gave nothing ({reasons}){error}. `measurement.failed` has them all"
 
 

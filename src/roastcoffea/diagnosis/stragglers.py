@@ -11,10 +11,9 @@ import pyarrow.compute as pc
 from scipy.optimize import nnls
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.arrays import amounts, codes
-from roastcoffea.metrics.catalogue import TIMING, NotMeasuredError, fact, metric, table
+from roastcoffea.metrics.catalogue import TIMING, fact, metric, refuse_if, table
 from roastcoffea.metrics.facts import rows_where, with_outcome
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Numbers, amounts, codes
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records.columns import Column
 from roastcoffea.units import COUNT, SECOND
@@ -76,8 +75,7 @@ def expected_seconds(counted_chunks: pa.Table, lifetimes: pa.Table | None = None
     """
     computed = with_outcome(counted_chunks.select(["outcome", *OF_CHUNKS]), (chunk_records.OK,)).select(OF_CHUNKS)
     chunks = rows_where(computed, computed["wall_seconds"].is_valid())
-    if len(chunks) < FEWEST_TO_FIT:
-        raise NotMeasuredError(f"{len(chunks)} chunks: it takes {FEWEST_TO_FIT} to tell a slow one")
+    refuse_if(len(chunks) < FEWEST_TO_FIT, f"{len(chunks)} chunks: it takes {FEWEST_TO_FIT} to tell a slow one")
     wall, workers, hosts = amounts(chunks, "wall_seconds"), codes(chunks["worker"]), _hosts(chunks, lifetimes)
     slowness, typical, usual = np.ones(len(chunks)), wall, np.full(len(chunks), fill_value=True)
     for _ in range(REFITS):

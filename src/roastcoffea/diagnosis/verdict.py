@@ -10,7 +10,7 @@ from roastcoffea.diagnosis.causes import CAUSES, findings
 from roastcoffea.diagnosis.evidence import Evidence, shares_interpreter, words
 from roastcoffea.diagnosis.findings import Verdict
 from roastcoffea.diagnosis.stragglers import SlowWorker
-from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, fact, metric
+from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, fact, metric, refuse_if
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.units import STRUCTURE, WORD
@@ -31,8 +31,7 @@ def spill_seconds(fine_metrics_per_worker: Mapping[str, Mapping[str, float]]) ->
 )
 def bound(time_ledger: TimeLedger, counted_chunks: pa.Table | None = None) -> str:
     """What the run spent most of its thread time on, in one word."""
-    if not time_ledger.total:
-        raise NotMeasuredError("no worker was there")
+    refuse_if(not time_ledger.total, "no worker was there")
     amounts: dict[str, float] = {}
     for name, word in words(shared=shares_interpreter(counted_chunks)).items():
         amounts[word] = amounts.get(word, 0.0) + time_ledger.get(name, 0.0)
@@ -55,8 +54,7 @@ def verdict(  # noqa: PLR0917
     bound: str | None = None,
 ) -> Verdict:
     """What could be won, the most first: see `Verdict`."""
-    if not time_ledger.total:
-        raise NotMeasuredError("no worker was there")
+    refuse_if(not time_ledger.total, "no worker was there")
     evidence = Evidence(
         run=run,
         ledger=time_ledger,

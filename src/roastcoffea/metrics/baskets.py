@@ -10,9 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.arrays import integers
 from roastcoffea.metrics.facts import rows_where
-from roastcoffea.metrics.statistics import Flags, Integers
+from roastcoffea.metrics.statistics import Flags, Integers, integers
 
 FILE_IDENTITY: Final = ("file", "uuid", "tree")
 SAME_LOOP: Final = "chunks of a file"

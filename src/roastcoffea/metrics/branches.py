@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.attempts import among
 from roastcoffea.metrics.baskets import Reads, came_with_tree, split_reads
-from roastcoffea.metrics.facts import counted_chunks
+from roastcoffea.metrics.facts import among, counted_chunks
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Run

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
@@ -12,14 +13,14 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.branches import NO_TREE_BRANCHES, OF_ALL, over_trees, tree_branches_of
-from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric
-from roastcoffea.metrics.completeness import certificate
+from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.facts import complete_sum, known_sum, reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger, add_metrics
 from roastcoffea.metrics.requests import (
     ChunkRequests,
     Repeated,
     Transferred,
+    certificate,
     preprocessing_requests,
     requests_table,
     transferred,
@@ -55,6 +56,7 @@ Adviser = Callable[[Repeated, int], Sequence[Saving]]
 """Says what would save bytes, by what was requested repeatedly and in all."""
 
 
+@dataclass(eq=False, repr=False)
 class ByteLedger(Ledger["int | None"]):
     """Bytes requested from storage by class; `total` was measured on its own.
 
@@ -67,35 +69,30 @@ class ByteLedger(Ledger["int | None"]):
     shows_zeros: ClassVar[bool] = True
     _advisers: ClassVar[list[Adviser]] = []
 
-    def __init__(
-        self,
-        requests: pa.Table,
-        tree_branches: pa.Table,
-        certificate: Certificate,
-        *,
-        unmeasured: tuple[str, ...] = (),
-        transferred: Transferred | None = None,
-        repeated: Repeated | None = None,
-        absent: str | None = None,
-    ) -> None:
-        self.requests = requests
-        """One row for each attempt: dataset, file, bytes of each class, total."""
-        self.tree_branches = tree_branches
-        """As `branches`, told apart by `tree`; `embedded`: whether baskets came with the tree, without a size."""
-        self.branches = over_trees(tree_branches)
-        came = transferred or Transferred(absent=absent)
+    requests: pa.Table
+    """One row for each attempt: dataset, file, bytes of each class, total."""
+    tree_branches: pa.Table
+    """As `branches`, told apart by `tree`; `embedded`: whether baskets came with the tree, without a size."""
+    certificate: Certificate
+    _: KW_ONLY
+    unmeasured: tuple[str, ...] = ()
+    """Classes that were not measured."""
+    came: InitVar[Transferred | None] = None
+    repeated: Repeated | None = None
+    """What was requested more than once."""
+    absent: str | None = None
+
+    def __post_init__(self, came: Transferred | None) -> None:
+        self.branches = over_trees(self.tree_branches)
+        came = came or Transferred(absent=self.absent)
         self.transferred = came.total
         """Bytes that came from storage, with the gaps between ranges that were merged."""
         self.gaps = came.gaps
         """Bytes that were transferred and not requested."""
         self.transferred_absent = came.absent
-        self.repeated = repeated
-        """What was requested more than once."""
-        self._unmeasured = unmeasured
-        names = CLASSES if absent is None else ()
-        self.total = None if absent else _sum(requests[phases.TOTAL])
-        classes = {name: None if name in unmeasured else _sum(requests[name]) for name in names}
-        super().__init__(classes, certificate, absent)
+        self.total = None if self.absent else _sum(self.requests[phases.TOTAL])
+        names = CLASSES if self.absent is None else ()
+        self._classes = {name: None if name in self.unmeasured else _sum(self.requests[name]) for name in names}
 
     @classmethod
     def not_measured(cls, reason: str) -> ByteLedger:
@@ -147,7 +144,7 @@ class ByteLedger(Ledger["int | None"]):
             raise ValueError(f"there is no breakdown by {what!r}; choose dataset, file, branch or endpoint")
         table = self._by_branch() if what == "branch" else self._by_request(what)
         frame: pd.DataFrame = table.to_pandas().set_index(what)
-        for name in self._unmeasured:
+        for name in self.unmeasured:
             frame[name] = None
         if self.absent:
             frame.attrs["absent"] = self.absent
@@ -198,12 +195,10 @@ def gaps_text(gaps: int) -> str:
     return f"{BYTE.text(gaps)} not requested" if gaps >= 0 else f"{BYTE.text(-gaps)} requested never came"
 
 
-@metric(
-    STRUCTURE,
-    group=BYTES,
-    source=LEDGER_RECORDS,
-    formula="classes of bytes_requested, summed over all attempts and preprocessing",
-)
+CLASSES_OF = "classes of bytes_requested, summed over all attempts and preprocessing"
+
+
+@metric(STRUCTURE, group=BYTES, source=LEDGER_RECORDS, formula=CLASSES_OF)
 def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
     """Bytes requested from storage by class: {class: bytes}, with `.total`, `.certificate`, `.by(...)`, `.advice`.
 
@@ -211,8 +206,7 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
     counted), "preprocessing", "failed" (attempts that did not count) and "residual".
     """
     for name in ("chunks", "branch_reads"):
-        if getattr(run, name) is None or name in run.absent:
-            raise NotMeasuredError(reason_of_absence(run, name))
+        refuse_if(getattr(run, name) is None or name in run.absent, reason_of_absence(run, name))
     chunks, preprocessing = ChunkRequests.of(run, counted_chunks), run.preprocessing
     parts, openings = [chunks.requests()], [chunks.table]
     if preprocessing is not None:
@@ -224,7 +218,7 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
         tree_branches_of(chunks.table, chunks.reads),
         certificate(run, chunks, requests, came),
         unmeasured=() if _tells_bytes(preprocessing) else (phases.PREPROCESSING,),
-        transferred=came,
+        came=came,
         repeated=chunks.repeated(run.calls),
     )
 
@@ -236,14 +230,11 @@ def _tells_bytes(preprocessing: pa.Table | None) -> bool:
 
 # Metrics of the ledger
 
+of_ledger = partial(metric, group=BYTES, source=ByteLedger.name)
+of_clock = partial(metric, GIGABIT_PER_SECOND, group=BYTES, source=f"{ByteLedger.name}, wall clock")
 
-@metric(
-    BYTE,
-    group=BYTES,
-    source=ByteLedger.name,
-    label=phases.TOTAL,
-    formula="bytes_requested, summed over attempts and preprocessing",
-)
+
+@of_ledger(BYTE, label=phases.TOTAL, formula="bytes_requested, summed over attempts and preprocessing")
 def bytes_requested(byte_ledger: ByteLedger) -> Sourced:
     """Bytes requested from storage, by all attempts of chunks and of preprocessing, as their sources counted them."""
     return byte_ledger.sourced(byte_ledger.total or 0)
@@ -252,56 +243,47 @@ def bytes_requested(byte_ledger: ByteLedger) -> Sourced:
 add_metrics(ByteLedger, "byte_ledger", phases.BYTE_CLASSES, BYTES)
 
 
-@metric(BYTE, group=BYTES, source=ByteLedger.name, label=TRANSFERRED, formula="sum of bytes_transferred")
+@of_ledger(BYTE, label=TRANSFERRED, formula="sum of bytes_transferred")
 def bytes_transferred(byte_ledger: ByteLedger) -> Sourced:
     """Bytes that came from storage: those requested, and gaps between ranges that were merged.
 
     What came of a request that failed is not known, and not in it. Only this compares with what a server counted.
     """
-    if byte_ledger.transferred is None:
-        raise NotMeasuredError(str(byte_ledger.transferred_absent))
+    refuse_if(byte_ledger.transferred is None, str(byte_ledger.transferred_absent))
     return byte_ledger.sourced(byte_ledger.transferred)
 
 
-@metric(GIGABIT_PER_SECOND, group=BYTES, source=f"{ByteLedger.name}, wall clock", label="data rate (all requested)")
+@of_clock(label="data rate (all requested)")
 def data_rate_requested_gbps(bytes_requested: float, elapsed_time_seconds: float) -> float:
     """Rate of all that was requested from storage, preprocessing and failed attempts included."""
     return 8e-9 * bytes_requested / elapsed_time_seconds
 
 
-@metric(GIGABIT_PER_SECOND, group=BYTES, source=f"{ByteLedger.name}, wall clock", label="data rate (payload)")
+@of_clock(label="data rate (payload)")
 def data_rate_payload_gbps(bytes_payload: float, elapsed_time_seconds: float) -> float:
     """Rate of payload, each basket counted once."""
     return 8e-9 * bytes_payload / elapsed_time_seconds
 
 
-@metric(FRACTION, group=BYTES, source=ByteLedger.name, label="useful fraction")
+@of_ledger(FRACTION, label="useful fraction")
 def useful_fraction(bytes_payload: float, bytes_requested: float) -> float:
     """Share of payload, each basket counted once, in all that was requested."""
     return bytes_payload / bytes_requested
 
 
-@metric(RATIO, group=BYTES, source=ByteLedger.name, label="read amplification")
+@of_ledger(RATIO, label="read amplification")
 def read_amplification(bytes_payload: float, bytes_reread: float) -> float:
     """How often a byte of payload was read on average: 1 where each basket was read once."""
     return (bytes_payload + bytes_reread) / bytes_payload
 
 
-@metric(
-    BYTE, group=BYTES, source=ByteLedger.name, label="uncompressed", formula="sum of bytes_uncompressed over branches"
-)
+@of_ledger(BYTE, label="uncompressed", formula="sum of bytes_uncompressed over branches")
 def total_bytes_uncompressed(byte_ledger: ByteLedger) -> int:
     """Size of what chunks read, after decompression; what was read by two chunks is in it twice."""
     return int(complete_sum(byte_ledger.branches, "bytes_uncompressed", "branches"))
 
 
-@metric(
-    RATIO,
-    group=BYTES,
-    source=ByteLedger.name,
-    label="compression factor",
-    formula="uncompressed / compressed bytes of branches with payload",
-)
+@of_ledger(RATIO, label="compression factor", formula="uncompressed / compressed bytes of branches with payload")
 def compression_ratio(byte_ledger: ByteLedger) -> float:
     """How many times smaller the payload is in the files than in memory.
 
@@ -310,6 +292,5 @@ def compression_ratio(byte_ledger: ByteLedger) -> float:
     branches = byte_ledger.tree_branches
     read = branches.filter(pc.invert(branches["embedded"]))
     stored = _sum(read["bytes_payload"]) + _sum(read["bytes_reread"])
-    if stored == 0:
-        raise NotMeasuredError("no branch was read of which all baskets are payload")
+    refuse_if(stored == 0, "no branch was read of which all baskets are payload")
     return float(complete_sum(read, "bytes_uncompressed", "branches")) / stored

@@ -34,6 +34,12 @@ class NotMeasuredError(RoastcoffeaError):
     """A quantity cannot be had from this run; the text is the reason that the user reads."""
 
 
+def refuse_if(lacking: object, reason: str) -> None:
+    """Raise NotMeasuredError with this reason where something is lacking."""
+    if lacking:
+        raise NotMeasuredError(reason)
+
+
 class Sourced(NamedTuple):
     """Value of a metric with the source that it came from in this run, where there are several."""
 
@@ -150,12 +156,16 @@ class Catalogue:
 
     def metrics(self) -> Iterator[Metric]:
         """Metrics, group by group in the order of GROUPS."""
-        metrics = [entry for entry in self.entries.values() if isinstance(entry, Metric)]
+        metrics = [entry for entry in self._all().values() if isinstance(entry, Metric)]
         return iter(sorted(metrics, key=lambda metric: GROUPS.index(metric.group)))
 
     def tables(self) -> list[str]:
         """Names of facts that are kept for people to look at."""
-        return [name for name, entry in self.entries.items() if entry.kept and not isinstance(entry, Metric)]
+        return [name for name, entry in self._all().items() if entry.kept and not isinstance(entry, Metric)]
+
+    def _all(self) -> dict[str, Fact]:
+        """Entries, also those below, in whose place the own ones of the same name stand."""
+        return ({} if self.below is None else self.below._all()) | self.entries
 
     def users(self) -> dict[str, set[str]]:
         """Names of the entries that are computed from each when all that is kept is computed."""

@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.compat.chunk_dicts import MIB, ChunkDict, chunk_dicts
-from roastcoffea.compat.tracking import TrackingData
-from roastcoffea.compat.tracking import tracking_data as tracking_of
+from roastcoffea.compat.shapes import MIB, ChunkDict, TrackingData, chunk_dicts
+from roastcoffea.compat.shapes import tracking_data as tracking_of
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
-from roastcoffea.metrics.catalogue import CHUNKS, PHASES, RAW, NotMeasuredError, metric
-from roastcoffea.metrics.facts import FAILED, complete_sum, known_sum, measured_values, with_outcome
-from roastcoffea.metrics.statistics import Numbers, sample_deviation
+from roastcoffea.metrics.catalogue import CHUNKS, PHASES, RAW, metric, refuse_if
+from roastcoffea.metrics.facts import FAILED, complete_sum, known_sum, with_outcome
+from roastcoffea.metrics.statistics import Numbers, measured_values, sample_deviation
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.run import Run, SpanMetrics
 from roastcoffea.units import COUNT, MEBIBYTE, SECOND, STRUCTURE, Unit
@@ -83,10 +82,8 @@ def _statistic(quantity: Quantity, compute: Callable[[Numbers], Any]) -> Callabl
     @wraps(quantity)
     def computed(attempts: pa.Table) -> float:
         measured = quantity(attempts)
-        if len(measured) == 0:
-            raise NotMeasuredError("not measured for any chunk" if len(attempts) else "no chunk gave a result")
-        if len(measured) == 1 and compute is sample_deviation:
-            raise NotMeasuredError("a deviation takes two chunks")
+        refuse_if(len(measured) == 0, "not measured for any chunk" if len(attempts) else "no chunk gave a result")
+        refuse_if(len(measured) == 1 and compute is sample_deviation, "a deviation takes two chunks")
         return float(compute(measured))
 
     return computed
@@ -172,8 +169,7 @@ def _complete_sum(table: pa.Table, column: str) -> Any:
 
 def _phase(column: str, chunks: pa.Table) -> float:
     unknown = with_outcome(chunks.select(["outcome", column]), (OK,))[column].null_count
-    if unknown:
-        raise NotMeasuredError(f"not known for {unknown} of {len(chunks)} attempts of chunks")
+    refuse_if(unknown, f"not known for {unknown} of {len(chunks)} attempts of chunks")
     return float(known_sum(chunks[column]))
 
 

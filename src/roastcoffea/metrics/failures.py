@@ -1,7 +1,8 @@
-"""Failed and repeated work: which attempts gave nothing and why, which files failed, and what is missing."""
+"""Failed and repeated work: which attempts gave nothing and why, which files failed, what is missing; problems."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -9,9 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.errors import reported
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
 from roastcoffea.metrics.facts import FAILED, of_finished_calls, recorded, rows_where, with_outcome
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
+from roastcoffea.metrics.totals import disagreements
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS
@@ -250,3 +253,26 @@ def num_missing_chunks(missing_work: pa.Table) -> int:
 def num_missing_files(missing_work: pa.Table) -> int:
     """Files that preprocessing could not open, so that not even their chunks are known."""
     return int(missing_work["entry_start"].null_count)
+
+
+def checked(run: Run) -> Run:
+    """The run, with the problems that show in its records among its own."""
+    return dataclasses.replace(run, problems=(*run.problems, *_found(run)))
+
+
+def with_report(run: Run, report: Any, custom_metrics: Any) -> Run:
+    """A checked run with another report of coffea's, and the problems that it has with this one."""
+    former = _found(run)
+    own = tuple(problem for problem in run.problems if problem not in former)
+    return checked(dataclasses.replace(run, coffea_report=report, custom_metrics=custom_metrics, problems=own))
+
+
+def _found(run: Run) -> list[str]:
+    """Problems that show when the records of a run are held against each other."""
+    found: list[str] = []
+    # reports are the user's own objects, and anything may come of asking them
+    with reported(found.append, "whether data were skipped is not known", Exception):
+        found += skipped_data(run)
+    with reported(found.append, "whether coffea's report covers the run is not known", Exception):
+        found += disagreements(run)
+    return found

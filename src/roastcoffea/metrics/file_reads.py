@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
-from roastcoffea.metrics.branches import OF_ALL
+from roastcoffea.metrics.branches import OF_ALL, branches_of
 from roastcoffea.metrics.byte_ledger import LEDGER_RECORDS, ByteLedger
-from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, metric
+from roastcoffea.metrics.catalogue import BYTES, fact, metric, refuse_if
+from roastcoffea.metrics.facts import reason_of_absence
+from roastcoffea.records.run import Run
 from roastcoffea.units import COUNT, PERCENT, STRUCTURE
 
 Share = Literal["branches_read_percent", "bytes_read_percent"]
@@ -27,12 +30,10 @@ class FileRead(TypedDict):
     bytes_read_percent: float | None
 
 
-@metric(
-    STRUCTURE,
-    group=BYTES,
-    source=LEDGER_RECORDS,
-    formula="branches and payload of each file, over its branches and size",
-)
+of_files = partial(metric, group=BYTES, source=LEDGER_RECORDS)
+
+
+@of_files(STRUCTURE, formula="branches and payload of each file, over its branches and size")
 def file_read_metrics(counted_chunks: pa.Table, byte_ledger: ByteLedger) -> dict[str, FileRead]:
     """What was read of each file: {file: {name: amount}}.
 
@@ -71,26 +72,32 @@ def _shares(branches: int, payload: int, total_branches: int | None, file_bytes:
 
 def _mean_share(files: Mapping[str, FileRead], name: Share) -> float:
     shares = [share for file in files.values() if (share := file[name]) is not None]
-    if not files:
-        raise NotMeasuredError("no file was read")
-    if len(shares) < len(files):
-        raise NotMeasuredError(f"not known for {len(files) - len(shares)} of {len(files)} files")
+    refuse_if(not files, "no file was read")
+    refuse_if(len(shares) < len(files), f"not known for {len(files) - len(shares)} of {len(files)} files")
     return float(np.mean(shares))
 
 
-@metric(PERCENT, group=BYTES, source=LEDGER_RECORDS, label="share of the files read", formula="mean over files")
+@of_files(PERCENT, label="share of the files read", formula="mean over files")
 def avg_bytes_read_percent(file_read_metrics: dict[str, FileRead]) -> float:
     """Share of a file's bytes that was read as payload, each basket once; averaged over files."""
     return _mean_share(file_read_metrics, "bytes_read_percent")
 
 
-@metric(PERCENT, group=BYTES, source=LEDGER_RECORDS, label="share of branches read", formula="mean over files")
+@of_files(PERCENT, label="share of branches read", formula="mean over files")
 def avg_branches_read_percent(file_read_metrics: dict[str, FileRead]) -> float:
     """Share of a file's branches that was read; averaged over files."""
     return _mean_share(file_read_metrics, "branches_read_percent")
 
 
-@metric(COUNT, group=BYTES, source=LEDGER_RECORDS, label="branches read", formula="different branches, by name")
+@of_files(COUNT, label="branches read", formula="different branches, by name")
 def total_branches_read(byte_ledger: ByteLedger) -> int:
     """Number of different branches that were read, over all files."""
     return len(byte_ledger.branches["branch"].unique())
+
+
+@fact
+def branches(run: Run, byte_ledger: ByteLedger | None = None) -> pa.Table:
+    """Branches of files by dataset, with BRANCH_COLUMNS: as the ledger counted them, where there is one."""
+    found = branches_of(run) if byte_ledger is None else byte_ledger.branches
+    refuse_if(found is None, reason_of_absence(run, "chunks" if run.chunks is None else "branch_reads"))
+    return found

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from roastcoffea.metrics.catalogue import FINE, NotMeasuredError, metric
-from roastcoffea.metrics.facts import NO_WORK, recorded
+from roastcoffea.metrics.facts import in_tasks, recorded
 from roastcoffea.records.run import Run, SpanMetrics
 from roastcoffea.units import BYTE, PERCENT, SECOND, STRUCTURE, Unit
 
@@ -128,12 +128,10 @@ def total_serialization_overhead_seconds(
     return serialization_time_seconds + deserialization_time_seconds
 
 
-@metric(
-    STRUCTURE,
-    group=FINE,
-    source="Dask, worker by worker",
-    formula="what each worker counted in the tasks of the run's span",
-)
+EACH: Final = "what each worker counted in the tasks of the run's span"
+
+
+@metric(STRUCTURE, group=FINE, source="Dask, worker by worker", formula=EACH)
 def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dict[str, dict[str, float]]:
     """Processor and other tasks, spilling and transfers of each worker: {worker: {name: amount}}.
 
@@ -146,10 +144,7 @@ def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dic
     return {worker: _of_worker(metrics, processor_prefixes) for worker, metrics in counted.items()}
 
 
-OUTSIDE_TASKS: Final = {
-    "transfer_seconds": ("gather-dep", "seconds"),
-    "transfer_bytes": ("gather-dep", "bytes"),
-}
+OUTSIDE_TASKS: Final = {"transfer_seconds": ("gather-dep", "seconds"), "transfer_bytes": ("gather-dep", "bytes")}
 """Context and unit of what workers do outside of tasks."""
 
 SPILLING: Final = ("disk-read", "disk-write")
@@ -157,8 +152,7 @@ MEMORY_MONITOR: Final = "memory-monitor"
 
 
 def _of_worker(metrics: SpanMetrics, prefixes: frozenset[str]) -> dict[str, float]:
-    in_tasks = {key[1:]: value for key, value in metrics.items() if key[0] == "execute" and key[1:3] != NO_WORK}
-    amounts = {activity.name: activity.sum(in_tasks, prefixes) for activity in ACTIVITIES}
+    amounts = {activity.name: activity.sum(in_tasks(metrics), prefixes) for activity in ACTIVITIES}
     for name, (context, unit) in OUTSIDE_TASKS.items():
         amounts[name] = sum(value for key, value in metrics.items() if key[0] == context and key[-1] == unit)
     amounts["spill_seconds"] = sum(value for key, value in metrics.items() if _spills(key))

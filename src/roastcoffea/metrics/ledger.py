@@ -41,13 +41,10 @@ class Certificate:
         return not self.reasons
 
     def __str__(self) -> str:
-        seen, assigned = self.attempts
-        attempts = number(seen) if assigned is None else f"{number(seen)} of {number(assigned)}"
+        attempts = " of ".join(number(counted) for counted in self.attempts if counted is not None)
         complete = "Complete" if self.complete else f"Incomplete: {'; '.join(self.reasons)}"
-        line = f"{complete}; {attempts} attempts left a record."
-        if self.estimated:
-            line += f" In {number(self.estimated)} reads of branches re-read bytes are estimated."
-        return line
+        estimated = f" In {number(self.estimated)} reads of branches re-read bytes are estimated."
+        return f"{complete}; {attempts} attempts left a record.{estimated if self.estimated else ''}"
 
 
 class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
@@ -62,10 +59,9 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
     total: Amount | None
     """What the classes sum to; None where there is no ledger."""
 
-    def __init__(self, classes: Mapping[str, Amount], certificate: Certificate, absent: str | None) -> None:
-        self.certificate = certificate
-        self.absent = absent
-        self._classes = classes
+    certificate: Certificate
+    absent: str | None
+    _classes: Mapping[str, Amount]
 
     def __getitem__(self, name: str) -> Amount:
         return self._classes[name]

@@ -1,24 +1,18 @@
 """One table of what time and bytes go into: phases of a chunk, and the classes of both ledgers.
 
 Ledgers, their metrics, the verdict, comparisons, stragglers, colours, plots and exports read it. A new class is one
-entry here. A new phase is one entry here, its column in `records.chunks.PHASE_COLUMNS`, and what measures it.
+entry here; a new phase is one in `records.phases`, which this module hands on.
 """
 
+# ruff: noqa: F403, F405
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
 from roastcoffea.records import tasks as task_records
+from roastcoffea.records.phases import *
 
-COMPUTE: Final = "compute"
-DECOMPRESS: Final = "decompress"
-INTERPRET: Final = "interpret"
-READ: Final = "read"
-WAIT: Final = "wait"
-OPEN: Final = "open"
-CHECKPOINT: Final = "checkpoint"
-OVERHEAD: Final = "task overhead"
 MERGE: Final = "merge"
 PREPROCESSING: Final = "preprocessing"
 OTHER_TASKS: Final = "other tasks"
@@ -171,61 +165,6 @@ IDLE: Final = tuple(one.name for one in TIME_CLASSES if one.work == "idle")
 
 OF_TASK_KIND: Final = {one.task_kind: one.name for one in TIME_CLASSES if one.task_kind is not None}
 """Classes that have the whole time of tasks, by the kind of these."""
-
-Part = Literal["opening", "CPU", "waiting", "saving"]
-"""What an attempt does in a phase. It opens its file and builds events, then it computes or waits in process(), and
-then it saves what came of that."""
-
-
-class Phase(NamedTuple):
-    """A part of an attempt's time."""
-
-    name: str
-    time_class: str
-    """Class of the time ledger that it belongs to."""
-    part: Part
-    meaning: str
-    own_colour: str | None = None
-
-    @property
-    def column(self) -> str:
-        """Its column in the table of chunks."""
-        return f"{self.name}_seconds"
-
-    @property
-    def colour(self) -> str:
-        """Its own, else that of its class."""
-        return self.own_colour or next(one.colour for one in TIME_CLASSES if one.name == self.time_class)
-
-    @property
-    def in_process(self) -> bool:
-        """Whether it is a part of process()."""
-        return self.part in {"CPU", "waiting"}
-
-
-# fmt: off
-PHASES: Final = (
-    Phase("open", OPEN, "opening",
-          "Wall time in which files were opened"),
-    Phase("build", OPEN, "opening",
-          "Wall time in which trees, schemata and events were built, and preloaded branches read", "#6F412A"),
-    Phase("read", READ, "waiting",
-          "Time in process() that waited for storage"),
-    Phase("decompress", DECOMPRESS, "CPU",
-          "CPU time in process() of decompression, in the chunks' own threads"),
-    Phase("interpret", INTERPRET, "CPU",
-          "CPU time in process() of interpreting baskets, in the chunks' own threads"),
-    Phase("compute", COMPUTE, "CPU",
-          "CPU time in process() of all else, in the chunks' own threads"),
-    Phase("wait", WAIT, "waiting",
-          "Other time in process() without CPU: the interpreter's lock, other locks, sleep"),
-    Phase("checkpoint", CHECKPOINT, "saving",
-          "Wall time in which checkpoints were loaded and saved"),
-    Phase("result", OVERHEAD, "saving",
-          "Wall time after process(): closing the file, coffea's own metrics"),
-)
-"""Phases of an attempt, in order of time; those within process() alternate."""
-# fmt: on
 
 COLUMNS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     name: columns

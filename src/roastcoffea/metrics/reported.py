@@ -8,7 +8,7 @@ from functools import partial
 from numbers import Real
 from typing import Any, Final, get_args, get_origin, get_type_hints, is_typeddict
 
-from roastcoffea.metrics.catalogue import RAW, RUN, Catalogue, Metric, NotMeasuredError
+from roastcoffea.metrics.catalogue import RAW, RUN, Catalogue, Fact, Metric, refuse_if
 from roastcoffea.records.run import Run
 from roastcoffea.units import STRUCTURE, WORD
 
@@ -23,17 +23,18 @@ UNKNOWN: Final = Metric(name="", function=float, inputs=(), unit=STRUCTURE, grou
 def with_reported(catalogue: Catalogue, run: Run) -> Catalogue:
     """Catalogue whose metrics are what was reported; ours are the raw structures alone, as they are records.
 
-    What was reported under other names comes after the metrics.
+    It lies above the one of ours, in which tables and other facts are computed from the records as ever. What was
+    reported under other names comes after the metrics.
     """
     reported, reporter = by_present_name(run.reported or {}, catalogue), f"reported by {run.reported_by}"
     theirs = {metric.name: metric for metric in catalogue.metrics() if metric.name in reported or metric.group != RAW}
     theirs |= {name: UNKNOWN for name in reported if name not in catalogue.entries}
-    entries = dict(catalogue.entries)
+    entries: dict[str, Fact] = {}
     for name, metric in theirs.items():
         function = partial(_reported, metric, reported.get(name))
         changes: dict[str, Any] = {"name": name, "inputs": (RUN,), "optional": frozenset(), "source": reporter}
         entries[name] = dataclasses.replace(metric, function=function, **changes)
-    return Catalogue(entries=entries, aliases=catalogue.aliases)
+    return Catalogue(entries=entries, aliases=catalogue.aliases, below=catalogue)
 
 
 def by_present_name(reported: Mapping[str, Any], catalogue: Catalogue) -> dict[str, Any]:
@@ -44,10 +45,8 @@ def by_present_name(reported: Mapping[str, Any], catalogue: Catalogue) -> dict[s
 
 
 def _reported(metric: Metric, value: Any, run: Run) -> Any:
-    if value is None:
-        raise NotMeasuredError(f"not reported by {run.reported_by}")
-    if not _is_usable(metric, value):
-        raise NotMeasuredError(f"what {run.reported_by} reported is no such value")
+    refuse_if(value is None, f"not reported by {run.reported_by}")
+    refuse_if(not _is_usable(metric, value), f"what {run.reported_by} reported is no such value")
     return value
 
 

@@ -1,4 +1,4 @@
-"""What attempts requested from storage, and what came: the rows of the byte ledger."""
+"""What attempts requested from storage, and what came: the rows of the byte ledger; and whether it holds all."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics import phases
-from roastcoffea.metrics.arrays import having, integers, one_of
-from roastcoffea.metrics.attempts import among
+from roastcoffea.metrics import facts, phases
 from roastcoffea.metrics.baskets import Reads, split_reads
-from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.facts import FAILED, counted_chunks, known_sum, rows_where
-from roastcoffea.metrics.statistics import Flags, Integers
-from roastcoffea.records.chunks import CHECKPOINT, OK
-from roastcoffea.records.run import Run, RunnerCall
+from roastcoffea.metrics.catalogue import refuse_if
+from roastcoffea.metrics.facts import among, known_sum, rows_where, with_outcome
+from roastcoffea.metrics.ledger import Attempts, Certificate
+from roastcoffea.metrics.phases import RESIDUAL
+from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
+from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
+from roastcoffea.records.run import FINISHED, Run, RunnerCall
+from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR
+from roastcoffea.units import BYTE
 
 PLACES: Final = ("dataset", "file")
 """What a request belongs to."""
@@ -93,25 +95,23 @@ class ChunkRequests:
             If too few of them tell what they requested.
         """
         table = _with_checkpoints(run.chunks)
-        known = is_known(table)
-        unknown = int(np.count_nonzero(~known))
-        if unknown > MOST_UNKNOWN * len(table):
-            raise NotMeasuredError(f"bytes requested are not known for {unknown} of {len(table)} attempts of chunks")
-        if table["id"].null_count:
-            raise NotMeasuredError(f"{table['id'].null_count} of {len(table)} attempts of chunks have no identity")
-        chunks = cls(table, known, among(table, counted_chunks(table) if counted is None else counted) & known)
+        known = np.asarray(table["bytes_requested"].is_valid().to_numpy(), dtype=np.bool_)
+        unknown, nameless = int(np.count_nonzero(~known)), table["id"].null_count
+        of_all = f"of {len(table)} attempts of chunks"
+        refuse_if(unknown > MOST_UNKNOWN * len(table), f"bytes requested are not known for {unknown} {of_all}")
+        refuse_if(nameless, f"{nameless} {of_all} have no identity")
+        chunks = cls(table, known, among(table, facts.counted_chunks(table) if counted is None else counted) & known)
         chunks.reads = split_reads(table, chunks.counted, run.branch_reads)
         return chunks
 
     def requests(self) -> pa.Table:
         """Rows of requests, one for each attempt that told what it requested."""
         total = integers(self.table["bytes_requested"])
-        counted = self.counted
         classes = {
             phases.PAYLOAD: self.of_reads(self.reads.payload),
             phases.REREAD: self.of_reads(self.reads.all_reread),
-            phases.METADATA: np.where(counted, integers(self.table["bytes_metadata"]), 0),
-            phases.FAILED: np.where(counted, 0, total),
+            phases.METADATA: np.where(self.counted, integers(self.table["bytes_metadata"]), 0),
+            phases.FAILED: np.where(self.counted, 0, total),
         }
         kept = {name: amounts[self.known] for name, amounts in classes.items()}
         return _requests_of(rows_where(self.table.select(PLACES), self.known), total[self.known], kept)
@@ -131,9 +131,8 @@ class ChunkRequests:
     def repeated(self, calls: tuple[RunnerCall, ...]) -> Repeated:
         """What attempts that counted requested more than once."""
         counted = rows_where(self.table.select(FILE_COLUMNS), self.counted)
-        files = counted.group_by(["call", "dataset", "file", "tree"]).aggregate(
-            [("bytes_metadata", "sum"), ("bytes_metadata", "max")]
-        )
+        chunks = counted.group_by(["call", "dataset", "file", "tree"])
+        files = chunks.aggregate([("bytes_metadata", "sum"), ("bytes_metadata", "max")])
         return Repeated(
             baskets={cause: int(amounts.sum()) for cause, amounts in self.reads.reread.items()},
             metadata=int(known_sum(pc.subtract(files["bytes_metadata_sum"], files["bytes_metadata_max"]))),
@@ -149,11 +148,6 @@ class ChunkRequests:
 FILE_COLUMNS: Final = ("call", "dataset", "file", "tree", "entry_stop", "source", "bytes_metadata")
 
 
-def is_known(table: pa.Table) -> Flags:
-    """Attempts that told what they requested; one that loaded a checkpoint requested nothing."""
-    return np.asarray(table["bytes_requested"].is_valid().to_numpy(), dtype=np.bool_)
-
-
 def _with_checkpoints(chunks: pa.Table) -> pa.Table:
     """Attempts of chunks, where one that loaded a checkpoint requested 0 bytes."""
     loaded = pc.equal(chunks["outcome"], CHECKPOINT)
@@ -165,7 +159,7 @@ def _with_checkpoints(chunks: pa.Table) -> pa.Table:
 
 def preprocessing_requests(preprocessing: pa.Table) -> pa.Table:
     """Rows of requests of the metadata tasks: what erred is wasted, as it is of chunks."""
-    known = rows_where(preprocessing, is_known(preprocessing))
+    known = rows_where(preprocessing, preprocessing["bytes_requested"].is_valid())
     total = integers(known["bytes_requested"])
     good = having(known["outcome"], OK)
     classes = {phases.PREPROCESSING: np.where(good, total, 0), phases.FAILED: np.where(good, 0, total)}
@@ -179,17 +173,113 @@ def transferred(openings: list[pa.Table]) -> Transferred:
     asked = rows_where(table, pc.fill_null(pc.not_equal(table["bytes_requested"], 0), True))
     unknown = asked.filter(asked["bytes_transferred"].is_null())
     if len(unknown):
-        sources = (
-            ", ".join(sorted(filter(None, unknown["source"].unique().to_pylist()))) or "a source that was not seen"
-        )
-        return Transferred(
-            absent=f"{len(unknown)} of {len(asked)} attempts read through {sources}, which does not tell"
-        )
+        names = ", ".join(sorted(filter(None, unknown["source"].unique().to_pylist())))
+        through = f"read through {names or 'a source that was not seen'}, which does not tell"
+        return Transferred(absent=f"{len(unknown)} of {len(asked)} attempts {through}")
     beyond = integers(table["bytes_transferred"]) - integers(table["bytes_requested"])
-    failed = one_of(table["outcome"], pa.array(FAILED))
+    failed = one_of(table["outcome"], pa.array(facts.FAILED))
     of_good = int(beyond[~failed].sum())
     return Transferred(
         total=int(known_sum(table["bytes_transferred"])),
         gaps=of_good + int(beyond[failed].clip(min=0).sum()),
         lacking=max(-of_good, 0),
     )
+
+
+LOSABLE: Final = ("chunks", "branch_reads", "preprocessing", "tasks")
+
+
+def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred: Transferred) -> Certificate:
+    """What is missing of the byte ledger."""
+    attempts, missing = _missing_attempts(run, chunks.table)
+    reasons = [*missing, *_missing_preprocessing(run), *facts.lost_rows(run, *LOSABLE)]
+    without_metadata = chunks.table["bytes_metadata"].is_null().to_numpy()
+    counts = {
+        "attempts of chunks do not tell what they requested": np.count_nonzero(~chunks.known),
+        "chunks do not tell their metadata": np.count_nonzero(chunks.counted & without_metadata),
+        "chunks lack branches that they read": chunks.lacking_branches(),
+    }
+    reasons += [f"{count} {what}" for what, count in counts.items() if count]
+    reasons += _contradictions(requests, transferred)
+    return Certificate(attempts=attempts, reasons=reasons, estimated=int(np.count_nonzero(chunks.reads.estimated)))
+
+
+def _contradictions(requests: pa.Table, transferred: Transferred) -> list[str]:
+    """What cannot be where all was seen: bytes in no class, and bytes that never came though no request failed."""
+    unexplained = np.count_nonzero(integers(requests[RESIDUAL]))
+    reasons = []
+    if unexplained:
+        reasons.append(f"{unexplained} attempts have a residual, of {BYTE.text(known_sum(requests[RESIDUAL]))} in all")
+    if transferred.lacking:
+        reasons.append(f"{BYTE.text(transferred.lacking)} less were transferred than requested")
+    return reasons
+
+
+def _missing_attempts(run: Run, chunks: pa.Table) -> tuple[Attempts, list[str]]:
+    """Attempts of chunks by Dask's tasks, else by what the Runner handed out; and those without a record."""
+    if run.tasks is not None:
+        tasks, missing = _without_record(run.tasks, PROCESSOR, chunks)
+        reasons = [*_by_end(missing, "attempts of chunks"), *_doubled(tasks, chunks, "attempts of chunks")]
+        return Attempts(len(tasks) - len(missing), len(tasks)), reasons
+    assigned = facts.assigned_chunks(run)
+    if assigned is None or not run.calls:
+        return Attempts(len(chunks), None), ["nobody counted the attempts of chunks that began"]
+    ended = len(facts.counted_chunks(chunks)) + len(with_outcome(chunks, (SKIPPED,)))
+    return Attempts(ended, assigned), _compared(assigned, ended, ended, "chunks")
+
+
+def _compared(assigned: int, seen: int, ended: int, what: str) -> list[str]:
+    """What is wrong where fewer things left a record than were handed out, or more ended."""
+    if seen < assigned:
+        return [f"{assigned - seen} of {assigned} {what} left no record"]
+    return [f"{ended} {what} ended, of {assigned} that were handed out"] if ended > assigned else []
+
+
+def _missing_preprocessing(run: Run) -> list[str]:
+    records, what = run.preprocessing, "preprocessing tasks"
+    if records is None:
+        absent = run.absent.get("preprocessing")
+        return ["preprocessing was not recorded" if absent is None else f"preprocessing: {absent}"]
+    unknown = records["bytes_requested"].null_count
+    reasons = [f"{unknown} {what} do not tell what they requested"] if unknown else []
+    if run.tasks is None:
+        return [*reasons, *_missing_files(run.calls, records)]
+    openings = run.tasks.filter(pc.equal(run.tasks["kind"], PREPROCESSING))
+    openings = openings.filter(pc.fill_null(pc.not_equal(openings["prefix"], MERGE_PREFIX), True))
+    tasks, missing = _without_record(openings, PREPROCESSING, records)
+    return [*reasons, *_by_end(missing, what), *_doubled(tasks, records, what)]
+
+
+def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> list[str]:
+    """What is wrong with records of the files that finished Runner calls handed out, where they were counted.
+
+    A file that is tried again has a record for each time, and ends once.
+    """
+    handed = {call.id: call.files for call in calls if call.outcome == FINISHED and call.files is not None}
+    ours = preprocessing.filter(pc.is_in(preprocessing["call"], value_set=pa.array(list(handed), pa.string())))
+    seen = ours.group_by(["call", "dataset", "file", "tree"]).aggregate([])
+    return _compared(sum(handed.values()), len(seen), len(with_outcome(ours, (OK,))), "files of preprocessing")
+
+
+def _without_record(tasks: pa.Table, kind: str, records: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Tasks of a kind, and those of them that left no record."""
+    ours = rows_where(tasks.select(["key", "run_id", "outcome"]), having(tasks["kind"], kind))
+    known, attempts = facts.identities(ours, records)
+    return ours, ours.filter(pa.array((attempts < 0) | ~np.isin(attempts, known)))
+
+
+def _doubled(tasks: pa.Table, records: pa.Table, what: str) -> list[str]:
+    """How many records there are beyond one for each attempt of a task."""
+    known, assigned = facts.identities(tasks, records)
+    found = known[(known >= 0) & np.isin(known, assigned)]
+    more = int(np.count_nonzero(np.diff(np.sort(found)) == 0))
+    return [f"{more} {what} are recorded once more"] if more else []
+
+
+ENDS: Final = {LOST: "whose worker was lost", CANCELLED: "that were cancelled"}
+
+
+def _by_end(missing: pa.Table, what: str) -> list[str]:
+    """How many left no record, by the way in which they ended."""
+    ends = [ENDS.get(outcome, "that ended") for outcome in missing["outcome"].to_pylist()]
+    return [f"{ends.count(end)} {what} {end} left no record" for end in dict.fromkeys(ends)]

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.arrays import integers
 from roastcoffea.metrics.baskets import rows_of
 from roastcoffea.metrics.catalogue import CHUNKS, NotMeasuredError, fact, metric
 from roastcoffea.metrics.facts import reason_of_absence, recorded
+from roastcoffea.metrics.statistics import integers
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Run
 from roastcoffea.units import STRUCTURE

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from roastcoffea.metrics.bins import MICROSECONDS, Axes, level_before
 from roastcoffea.metrics.phases import CLIENT, IDLE, ON_THE_WAY, PAUSED, PLACEMENT, QUEUED, TAIL, TRANSFER, WORKER
@@ -119,12 +118,8 @@ def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Ax
 # Worker by worker
 
 
-class _Block(NamedTuple):
-    """Workers from the first to before the last, and where their attempts are."""
-
-    first: int
-    last: int
-    attempts: Integers
+_Block = tuple[int, int, Integers]
+"""The first of some workers, the one after their last, and where their attempts are."""
 
 
 class _Steps(NamedTuple):
@@ -157,14 +152,15 @@ def _blocks(attempts: Moments, presence: Presence) -> Iterator[_Block]:
     block = ends // BLOCK + np.arange(workers) // MOST_WORKERS
     first = begin = 0
     for last in (np.flatnonzero(np.diff(block, append=-1)) + 1).tolist():
-        yield _Block(first, last, order[begin : int(ends[last - 1])])
+        yield first, last, order[begin : int(ends[last - 1])]
         first, begin = last, int(ends[last - 1])
 
 
 def _steps(attempts: Moments, presence: Presence, pauses: Presence, block: _Block, axes: Axes) -> _Steps:
-    worker = attempts.worker[block.attempts] - block.first
-    presence, pauses = _of_block(presence, block), _of_block(pauses, block)
-    edges = [_places(worker, getattr(attempts, name)[block.attempts], axes) for name in list(EDGES)[:-1]]
+    first, last_worker, own = block
+    worker = attempts.worker[own] - first
+    presence, pauses = (_of_block(spans, first, last_worker) for spans in (presence, pauses))
+    edges = [_places(worker, getattr(attempts, name)[own], axes) for name in list(EDGES)[:-1]]
     edges += [_places(spans.worker, times, axes) for spans in (presence, pauses) for times in (spans.start, spans.stop)]
     kinds = [*range(len(EDGES) - 1), *[len(EDGES) - 1] * 4]
     keys = np.concatenate([places << KIND_BITS | kind for places, kind in zip(edges, kinds, strict=True)])
@@ -175,13 +171,13 @@ def _steps(attempts: Moments, presence: Presence, pauses: Presence, block: _Bloc
     busy, ready, arriving, way = (np.cumsum(change[kind], dtype=np.int64)[last] for change in changes.T)
     places = places[last]
     threads, paused = (_level(spans, places, axes) for spans in (presence, pauses))
-    worker, time = (places >> TIME_BITS) + block.first, places & ((1 << TIME_BITS) - 1)
+    worker, time = (places >> TIME_BITS) + first, places & ((1 << TIME_BITS) - 1)
     return _Steps(worker, time, busy, ready, arriving, way, threads, paused > 0)
 
 
-def _of_block(spans: Presence, block: _Block) -> Presence:
-    inside = (spans.worker >= block.first) & (spans.worker < block.last)
-    return Presence(spans.worker[inside] - block.first, spans.start[inside], spans.stop[inside], spans.threads[inside])
+def _of_block(spans: Presence, first: int, last: int) -> Presence:
+    inside = (spans.worker >= first) & (spans.worker < last)
+    return Presence(spans.worker[inside] - first, spans.start[inside], spans.stop[inside], spans.threads[inside])
 
 
 def _places(worker: Integers, moments: Numbers, axes: Axes) -> Integers:
@@ -242,13 +238,13 @@ def _share(
     a worker's time in that class is its free slots x what that clock advanced.
     """
     marks, waits = _waits(attempts, axes)
-    events = _events(attempts, left, surplus, marks, axes)
+
     by_wait = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
     free = np.zeros((axes.rows, axes.bins))
     behind = {cause: np.zeros_like(free) for cause in SHARED}
     at_edges = {cause: np.zeros(axes.bins + 1) for cause in SHARED}
     clocks = dict.fromkeys(SHARED, 0.0)
-    for part in events.parts():
+    for part in _parts(attempts, left, surplus, marks, axes):
         wait = waits[np.searchsorted(marks, part.time, side="right") - 1]
         amounts = _split(part, wait < len(TAIL_OF))
         by_wait += np.bincount(wait, (amounts[TAIL] + amounts[CLIENT]) * part.lasting, len(by_wait))
@@ -284,43 +280,31 @@ class _Part(NamedTuple):
     edge: Integers
 
 
-class _Events(NamedTuple):
-    """Changes of free slots, of surplus ready tasks, and of tasks that wait; moments at which nothing changes; edges.
+def _parts(attempts: Moments, left: _Changes, surplus: _Changes, marks: Integers, axes: Axes) -> Iterator[_Part]:
+    """Events in the order of time, about as many as are looked at in one go.
 
-    `ends` is where each of these five ends, `order` that of time.
+    They are changes of free slots, of surplus ready tasks, and of tasks that wait; moments at which nothing changes;
+    and edges.
     """
-
-    times: Integers
-    changes: npt.NDArray[np.int32]
-    ends: Integers
-    order: Integers
-
-    def parts(self) -> Iterator[_Part]:
-        """Events in the order of time, about as many as are looked at in one go."""
-        levels = [0, 0, 0]
-        for begin in range(0, len(self.order), BLOCK):
-            index = self.order[begin : begin + BLOCK]
-            time, sort = self.times[index], np.searchsorted(self.ends, index, side="right")
-            after = self.times[self.order[min(begin + BLOCK, len(self.order) - 1)]]
-            changes = (np.where(sort == level, self.changes[index], 0) for level in range(len(levels)))
-            counts = [level + np.cumsum(change) for level, change in zip(levels, changes, strict=True)]
-            levels = [int(count[-1]) for count in counts]
-            free, ready, queued = counts
-            is_left, is_edge = sort == 0, sort == len(self.ends) - 1
-            edge = index[is_edge] - self.ends[-2]
-            yield _Part(time, np.diff(time, append=after), free, ready, queued, is_left, index[is_left], is_edge, edge)
-
-
-def _events(attempts: Moments, left: _Changes, surplus: _Changes, marks: Integers, axes: Axes) -> _Events:
     runnable, assigned = axes.microseconds(attempts.runnable), axes.microseconds(attempts.assigned)
     waiting = runnable < assigned
-    times = np.concatenate([runnable[waiting], assigned[waiting]])
-    change = np.repeat([1, -1], len(times) // 2)
-    nothing = np.zeros(len(marks) + len(axes.edges), np.int64)
-    parts = (left.time, surplus.time, times, marks, axes.edges)
-    changes = np.concatenate([left.change, surplus.change, change, nothing]).astype(np.int32)
-    moments = np.concatenate(parts)
-    return _Events(moments, changes, np.cumsum([len(part) for part in parts]), np.argsort(moments, kind="stable"))
+    queued = np.concatenate([runnable[waiting], assigned[waiting]])
+    kinds = (left.time, surplus.time, queued, marks, axes.edges)
+    times, ends = np.concatenate(kinds), np.cumsum([len(kind) for kind in kinds])
+    changes = np.zeros(len(times), np.int32)
+    changes[: ends[2]] = np.concatenate([left.change, surplus.change, np.repeat([1, -1], len(queued) // 2)])
+    order = np.argsort(times, kind="stable")
+    levels = [0, 0, 0]
+    for begin in range(0, len(order), BLOCK):
+        index = order[begin : begin + BLOCK]
+        time, sort = times[index], np.searchsorted(ends, index, side="right")
+        after = times[order[min(begin + BLOCK, len(order) - 1)]]
+        amounts = (np.where(sort == kind, changes[index], 0) for kind in range(len(levels)))
+        counts = [level + np.cumsum(amount) for level, amount in zip(levels, amounts, strict=True)]
+        levels = [int(count[-1]) for count in counts]
+        is_left, is_edge = sort == 0, sort == len(ends) - 1
+        edge, (free, ready, waits) = index[is_edge] - ends[-2], counts
+        yield _Part(time, np.diff(time, append=after), free, ready, waits, is_left, index[is_left], is_edge, edge)
 
 
 def _split(part: _Part, active: Flags) -> dict[str, Integers]:

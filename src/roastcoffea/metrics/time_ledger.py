@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
 
@@ -12,9 +13,8 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.bins import MICROSECONDS, Axes, spread
-from roastcoffea.metrics.busy import Busy, Records, busy_chunks
-from roastcoffea.metrics.busy_tasks import busy_tasks
-from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric
+from roastcoffea.metrics.busy import Busy, Records, busy_chunks, busy_tasks
+from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger, add_metrics
 from roastcoffea.metrics.slots import Slots, idle_slots
@@ -51,6 +51,7 @@ LinesOf = Callable[[int, "str | None", bool], Timelines]
 """Makes timelines of so many bins: of one worker, of each, or (None) of all together."""
 
 
+@dataclass(eq=False, repr=False)
 class TimeLedger(Ledger[float]):
     """Seconds of worker threads by class; `total` is threads x the time that their workers were there.
 
@@ -61,41 +62,32 @@ class TimeLedger(Ledger[float]):
     title: ClassVar[str] = TIME_LEDGER
     unit: ClassVar[Unit] = SECOND
 
-    def __init__(
-        self,
-        rows: pa.Table,
-        capacity: Mapping[str, float],
-        certificate: Certificate,
-        *,
-        failed: Mapping[str, float] | None = None,
-        beyond: float = 0.0,
-        tail_of: Mapping[str, float] | None = None,
-        client_of: Mapping[str, float] | None = None,
-        lines_of: LinesOf | None = None,
-        unknown: Mapping[str, str] | None = None,
-        absent: str | None = None,
-    ) -> None:
-        self.rows = rows
-        """Seconds by `address` of the worker and `dataset` (none where the time belongs to none), a column a class."""
-        self.capacity = capacity
-        """Thread seconds by worker."""
-        self.failed = dict(failed or {})
-        """Seconds of the class "failed" by reason."""
-        self.beyond = beyond
-        """Busy seconds beyond a worker's threads, or while it was not there: they are in the residual."""
-        self.tail_of = dict(tail_of or {})
-        """Seconds of the class "idle: tail" by what was still on workers or on its way: "processor" while any such task
-        was, else "merge", else "preprocessing", else "other"."""
-        self.client_of = dict(client_of or {})
-        """Seconds of the class "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
-        self.unknown = dict(unknown or {})
-        """Classes that were not measured, with the reason: they are no part of the ledger."""
-        self._lines_of = lines_of
+    rows: pa.Table
+    """Seconds by `address` of the worker and `dataset` (none where the time belongs to none), a column a class."""
+    capacity: Mapping[str, float]
+    """Thread seconds by worker."""
+    certificate: Certificate
+    _: KW_ONLY
+    failed: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the class "failed" by reason."""
+    beyond: float = 0.0
+    """Busy seconds beyond a worker's threads, or while it was not there: they are in the residual."""
+    tail_of: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the class "idle: tail" by what was still on workers or on its way: "processor" while any such task
+    was, else "merge", else "preprocessing", else "other"."""
+    client_of: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the class "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
+    lines_of: LinesOf | None = None
+    """What makes timelines."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Classes that were not measured, with the reason: they are no part of the ledger."""
+    absent: str | None = None
+
+    def __post_init__(self) -> None:
         names = [name for name in COUNTED if name not in self.unknown]
-        sums = {name: float(pc.sum(rows[name], min_count=0).as_py()) for name in names}
-        self.total = None if absent is not None else sum(capacity.values())
-        classes = {} if self.total is None else sums | {phases.RESIDUAL: self.total - sum(sums.values())}
-        super().__init__(classes, certificate, absent)
+        sums = {name: float(pc.sum(self.rows[name], min_count=0).as_py()) for name in names}
+        self.total = None if self.absent is not None else sum(self.capacity.values())
+        self._classes = {} if self.total is None else sums | {phases.RESIDUAL: self.total - sum(sums.values())}
 
     @classmethod
     def not_measured(cls, reason: str) -> TimeLedger:
@@ -154,13 +146,13 @@ class TimeLedger(Ledger[float]):
         return self._lines(bins, None, True)
 
     def _lines(self, bins: int, worker: str | None, each: bool) -> Timelines:
-        if self._lines_of is None:
+        if self.lines_of is None:
             text = f"there is no timeline: {self.absent or 'the ledger was made without one'}"
             raise NotMeasuredError(text)
         if worker is not None and worker not in self.capacity:
             text = f"there was no worker {worker!r}; the workers are {', '.join(self.capacity)}"
             raise KeyError(text)
-        lines = self._lines_of(bins, worker, each)
+        lines = self.lines_of(bins, worker, each)
         return lines._replace(threads={name: rows for name, rows in lines.threads.items() if name in self})
 
 
@@ -170,19 +162,17 @@ def _rows_of(workers: list[str], datasets: list[str | None], seconds: Mapping[st
     return pa.table({"address": pa.array(workers, pa.string()), "dataset": pa.array(datasets, pa.string()), **classes})
 
 
-@metric(
-    STRUCTURE,
-    group=TIME,
-    source="task and chunk records, arrivals and departures of workers",
-    formula="busy seconds of tasks, split by the phases of their chunks; idle ones counted by cause",
-)
+SOURCES: Final = "task and chunk records, arrivals and departures of workers"
+SPLIT: Final = "busy seconds of tasks, split by the phases of their chunks; idle ones counted by cause"
+
+
+@metric(STRUCTURE, group=TIME, source=SOURCES, formula=SPLIT)
 def time_ledger(
     run: Run, lifetimes: pa.Table, chunks: pa.Table | None = None, counted_chunks: pa.Table | None = None
 ) -> TimeLedger:
     """What the threads of the workers did, and why they did nothing: see `TimeLedger`."""
     if chunks is None or counted_chunks is None:
-        if run.tasks is None:
-            raise NotMeasuredError(reason_of_absence(run, "chunks"))
+        refuse_if(run.tasks is None, reason_of_absence(run, "chunks"))
         chunks = counted_chunks = table_of_rows(CHUNK_COLUMNS, [])
     records = Records.of(run, lifetimes, chunks, counted_chunks)
     busy, presence, workers = _busy(records), records.presence, records.workers
@@ -286,6 +276,6 @@ MEANINGS: Final[Mapping[str, str]] = {
 @metric(PERCENT, group=TIME, source=TimeLedger.name, label="busy", formula="100 x busy classes / total")
 def busy_percent(time_ledger: TimeLedger) -> float:
     """Share of the threads' time in which a task ran."""
-    if not time_ledger.total:
-        raise NotMeasuredError("no worker was there")
-    return 100 * sum(time_ledger.get(name, 0.0) for name in phases.BUSY) / time_ledger.total
+    total = time_ledger.total or 0.0
+    refuse_if(not total, "no worker was there")
+    return 100 * sum(time_ledger.get(name, 0.0) for name in phases.BUSY) / total

@@ -14,16 +14,16 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import RoastcoffeaError, reported
+from roastcoffea.instrument.calls import is_watched
 from roastcoffea.interrupts import exit_in_any_case, uninterrupted, whole
 
 if TYPE_CHECKING:
@@ -85,10 +85,20 @@ class Recorder:
         """Record from now on; coffea is not loaded for it."""
         self.recording = True
         if not _recorders:
-            _tell_on_stderr()
-            _hear_of_termination()
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("roastcoffea: %(message)s"))
+            log.addHandler(handler)
+            log.setLevel(logging.INFO)
+            log.propagate = False
+            _exchange_handler(signal.SIG_DFL, _terminated)
         _recorders.append(self)
-        _when_imported(RUNNER_MODULE, self._patch, self._undo)
+        # An analysis may set the environment of numerical libraries before it imports them: they must not come earlier.
+        if RUNNER_MODULE in sys.modules:
+            self._patch(sys.modules[RUNNER_MODULE])
+        else:
+            finder = _Finder(self._patch)
+            sys.meta_path.insert(0, finder)
+            self._undo.append(finder.leave)
 
     def stop(self) -> None:
         """Record no more; a call that goes on is recorded to its end."""
@@ -97,8 +107,9 @@ class Recorder:
             self._undo.pop()()
         _recorders.remove(self)
         if not _recorders:
-            _be_silent()
-            _be_deaf_to_termination()
+            log.handlers.clear()
+            log.propagate = True
+            _exchange_handler(_terminated, signal.SIG_DFL)
 
     def save_open(self, error: BaseException) -> None:
         """Save what has been seen of calls that go on."""
@@ -111,7 +122,7 @@ class Recorder:
 
         @functools.wraps(original)
         def run(runner_itself: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._takes_call():
+            if not self.recording or _in_dask_task() or is_watched():
                 return original(runner_itself, *args, **kwargs)
             with _Recording(self, runner_itself.executor) as is_measured:
                 # where it is measured, the collector's hook stands around this function now
@@ -124,9 +135,6 @@ class Recorder:
         runner.run = run
         self._undo.append(undo)
 
-    def _takes_call(self) -> bool:
-        return self.recording and not _in_dask_task() and not _is_in_collector()
-
     def _collector_for(self, executor: Any) -> MetricsCollector:
         """A collector for one Runner call of this context alone."""
         from coffea.processor import DaskExecutor
@@ -137,10 +145,6 @@ class Recorder:
         collector.of_all_contexts = False
         self._open[id(collector)] = collector
         return collector
-
-    def _forget(self, collector: MetricsCollector) -> None:
-        """Save nothing of a collector that could not be entered."""
-        self._open.pop(id(collector), None)
 
     def _close(self, collector: MetricsCollector, error: BaseException | None) -> None:
         """Save what was measured of a Runner call, unless that is done already."""
@@ -156,8 +160,7 @@ class _Recording:
     """Context in which one Runner call is measured, and at whose end the measurement is saved; or why not is told."""
 
     def __init__(self, recorder: Recorder, executor: Any) -> None:
-        self._recorder = recorder
-        self._executor = executor
+        self._recorder, self._executor = recorder, executor
         self._collector: MetricsCollector | None = None
         self._is_open = False
         self._awaited_end: Any = None
@@ -169,7 +172,7 @@ class _Recording:
             try:
                 collector.__enter__()
             except BaseException:
-                self._recorder._forget(collector)
+                self._recorder._open.pop(id(collector), None)
                 raise
             return True
         return False
@@ -190,69 +193,27 @@ def _warn(text: str) -> None:
     log.warning("%s", " ".join(text.split()))
 
 
-def _is_in_collector() -> bool:
-    """Whether an open collector takes the Runner calls of this context."""
-    from roastcoffea.instrument.calls import is_watched
-
-    return is_watched()
-
-
 def _in_dask_task() -> bool:
     """Whether this thread runs a task of a Dask worker; `get_worker` would also give one that shares the process."""
     worker = sys.modules.get("distributed.worker")
     return worker is not None and hasattr(worker.thread_state, "execution_state")
 
 
-# lines on stderr
-
-
-def _tell_on_stderr() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("roastcoffea: %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
-
-
-def _be_silent() -> None:
-    log.handlers.clear()
-    log.propagate = True
-
-
 # patching a module when it is there
 
 
-def _when_imported(name: str, patch: Callable[[ModuleType], None], undo: list[Callable[[], None]]) -> None:
-    """Patch a module, at once or when it is imported; what ends the waiting is added to `undo`.
+class _Finder:
+    """Finds the Runner's module as the others do, and patches it right after it was executed."""
 
-    An analysis may set the environment of numerical libraries before it imports them: they must not come earlier.
-    """
-    if name in sys.modules:
-        patch(sys.modules[name])
-        return
-    finder = _Finder(name, patch)
-    sys.meta_path.insert(0, finder)
-    undo.append(finder.leave)
-
-
-class _Finder(MetaPathFinder):
-    """Finds one module as the others do, and patches it right after it was executed."""
-
-    def __init__(self, name: str, patch: Callable[[ModuleType], None]) -> None:
-        self._name = name
+    def __init__(self, patch: Callable[[ModuleType], None]) -> None:
         self._patch = patch
 
     def leave(self) -> None:
         with suppress(ValueError):
             sys.meta_path.remove(self)
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
-        if fullname != self._name:
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        if fullname != RUNNER_MODULE:
             return None
         self.leave()
         spec = importlib.util.find_spec(fullname)
@@ -272,17 +233,11 @@ class _Finder(MetaPathFinder):
 # being told to end
 
 
-def _hear_of_termination() -> None:
-    """Save before a SIGTERM ends the process, where it would end it."""
+def _exchange_handler(found: Any, new: Any) -> None:
+    """Have SIGTERM handled by another than what was found; nothing changes where that is not its handler."""
     with suppress(ValueError):  # not the main thread
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, _terminated)
-
-
-def _be_deaf_to_termination() -> None:
-    with suppress(ValueError):
-        if signal.getsignal(signal.SIGTERM) is _terminated:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if signal.getsignal(signal.SIGTERM) is found:
+            signal.signal(signal.SIGTERM, new)
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:

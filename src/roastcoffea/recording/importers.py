@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import secrets
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
-from roastcoffea.records.run import FINISHED, Environment, Run
+from roastcoffea.records.run import unwatched_run
 from roastcoffea.redaction import redacted_values
 
 NANOSECONDS: Final = 1e-9
@@ -20,20 +19,8 @@ FIELDS: Final = ("args", "duration", "performance_counters", "exception", "messa
 
 NOT_IN_REPORT: Final = "the report of a Dask collection does not have it"
 ABSENT: Final = (
-    "branch_reads",
-    "calls",
-    "client_host",
-    "coffea_report",
-    "hosts",
-    "lifetimes",
-    "pauses",
-    "preprocessing",
-    "samples",
-    "sampling_interval",
-    "scheduler_clock_offset",
-    "sections",
-    "span_metrics",
-    "tasks",
+    *("branch_reads", "calls", "client_host", "coffea_report", "hosts", "lifetimes", "pauses", "preprocessing"),
+    *("samples", "sampling_interval", "scheduler_clock_offset", "sections", "span_metrics", "tasks"),
 )
 OPENED_BEFORE: Final = (
     "{} of {} partitions read trees that were open already: the report tells neither their files nor what was "
@@ -78,15 +65,11 @@ def measurement_from_report(report: Any, *, start: float, stop: float, name: str
     reports = report if isinstance(report, Mapping) else {None: report}
     rows = [_row(dataset, partition) for dataset, each in reports.items() for partition in _partitions(each)]
     return Measurement(
-        Run(
-            id=uuid.uuid4().hex,
+        unwatched_run(
             name=name,
             start=start,
             stop=stop,
-            outcome=FINISHED,
-            error=None,
             backend="dask-awkward",
-            environment=Environment(versions={}, client_host=None),
             chunks=table_of_rows(CHUNK_COLUMNS, redacted_values(rows)),
             absent=dict.fromkeys(ABSENT, NOT_IN_REPORT),
             problems=tuple(_problems(rows)),

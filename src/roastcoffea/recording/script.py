@@ -130,14 +130,14 @@ def _chain(error: BaseException) -> list[BaseException]:
 def _without_probes(trace: TracebackType | None) -> TracebackType | None:
     """Traceback without frames of ours that only led on to others."""
     entries = list(_entries(trace))
-    kept = [entry for entry in entries if entry is entries[-1] or not _is_between(entry)]
+    kept = [
+        entry
+        for entry in entries
+        if entry is entries[-1] or not str(entry.tb_frame.f_globals.get("__name__")).startswith(BETWEEN)
+    ]
     for entry, following in pairwise(kept):
         entry.tb_next = following
     return kept[0] if kept else None
-
-
-def _is_between(entry: TracebackType) -> bool:
-    return str(entry.tb_frame.f_globals.get("__name__")).startswith(BETWEEN)
 
 
 def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:

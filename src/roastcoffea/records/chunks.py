@@ -9,28 +9,22 @@ from __future__ import annotations
 from typing import Final
 
 from roastcoffea.records.columns import Column
+from roastcoffea.records.phases import PHASES
 
 OK: Final = "ok"
 ERROR: Final = "error"
 SKIPPED: Final = "skipped"
 CHECKPOINT: Final = "checkpoint"
 
+_OF_PHASES: Final = [
+    Column(phase.column, "number", "s", f"{'in process(): ' if phase.in_process else ''}{phase.recorded}")
+    for phase in PHASES
+]
+_BEFORE_PROCESS: Final = sum(phase.part == "opening" for phase in PHASES)
 PHASE_COLUMNS: Final[tuple[Column, ...]] = (
-    Column("open_seconds", "number", "s", "opening the file"),
-    Column("build_seconds", "number", "s", "building tree, schema and events, with what is preloaded"),
+    *_OF_PHASES[:_BEFORE_PROCESS],
     Column("process_seconds", "number", "s", "wall time of process()"),
-    Column("read_seconds", "number", "s", "in process(): waiting for storage"),
-    Column("decompress_seconds", "number", "s", "in process(): CPU time of the thread in decompression"),
-    Column(
-        "interpret_seconds",
-        "number",
-        "s",
-        "in process(): CPU time of the thread in interpretation of baskets, from hand-over to final array",
-    ),
-    Column("compute_seconds", "number", "s", "in process(): CPU time of the thread in all else"),
-    Column("wait_seconds", "number", "s", "in process(): other time without CPU: GIL, locks, sleep"),
-    Column("checkpoint_seconds", "number", "s", "loading and saving the checkpoint"),
-    Column("result_seconds", "number", "s", "after process(): closing the file, coffea's own metrics"),
+    *_OF_PHASES[_BEFORE_PROCESS:],
 )
 """Where the time of an attempt went; `metrics.phases` says what each counts as."""
 

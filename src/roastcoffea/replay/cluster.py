@@ -1,17 +1,24 @@
-"""Chunks and merges on a simulated cluster: what their wall time would be."""
+"""Chunks and merges on a simulated cluster: what their wall time would be.
+
+The simulation is compiled where there are many chunks, and runs as it is where there are few.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import ceil, log2
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.compiled import simulated
-from roastcoffea.replay.inputs import NOTHING, Costs, Counts, Hosts, Outcome, Setting, Tasks
+from roastcoffea.metrics.statistics import Integers, Numbers
+from roastcoffea.replay.engine import Simulation
+from roastcoffea.replay.inputs import NOTHING, Costs, Hosts, Outcome, Setting, Tasks
+
+MANY: Final = 10_000
+"""Chunks from which on compiling is worth its time."""
 
 SATURATION: Final = 1.1
 """Tasks that Dask gives to a worker beside its threads (`distributed.scheduler.worker-saturation`)."""
@@ -25,8 +32,6 @@ CROWDED: Final = 0.25
 Measured on one machine of two cores, where chunks took 1.30 times as much with four processes as with two.
 """
 
-STEPS_TO_STRETCH: Final = 20
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
@@ -38,11 +43,6 @@ class Load:
 
     def __len__(self) -> int:
         return len(self.wait)
-
-    @property
-    def cpu(self) -> Numbers:
-        """CPU seconds of each chunk."""
-        return self.before + self.after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +76,7 @@ class Cluster:
         return sum(workers for workers, _ in self.hosts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
+class Replayed(NamedTuple):
     """What came of a simulated run.
 
     `seconds` is its wall time. `stretch` is how much longer computing took than its CPU time, for want of cores;
@@ -112,19 +111,19 @@ def replayed(
 def _stretch(longer: float, crowded: float) -> float:
     """How much longer than its CPU time computing takes that takes so much longer than it would alone."""
     stretch = longer
-    for _ in range(STEPS_TO_STRETCH):
+    for _ in range(20):  # steps towards the fixed point
         stretch = longer / (1 + crowded * log2(max(stretch, 1.0)))
     return float(stretch)
 
 
-def tree(chunks: int, fan_in: int) -> tuple[Counts, Counts]:
+def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
     """Merge that takes the result of each task (-1 for the last), and how many results each merge takes."""
     parents, inputs, first, width = [], [], 0, chunks
     while fan_in > 1 and width > 1:
-        above = ceil(width / fan_in)
-        parents.append(first + width + np.arange(width) // fan_in)
-        inputs.append(np.bincount(np.arange(width) // fan_in))
-        first, width = first + width, above
+        above = np.arange(width) // fan_in
+        parents.append(first + width + above)
+        inputs.append(np.bincount(above))
+        first, width = first + width, ceil(width / fan_in)
     last = np.full(width, NOTHING)
     return np.concatenate([*parents, last]), np.concatenate([np.zeros(0, np.int64), *inputs])
 
@@ -142,7 +141,14 @@ def _simulated(load: Load, cluster: Cluster, costs: Costs, merging: Merging, ser
         missing=np.concatenate([np.zeros(chunks, np.int64), inputs]),
     )
     # one type of costs, whatever integers are among them: each would be compiled anew
-    return simulated(setting, Costs(*map(float, costs)), tasks, _hosts(cluster))
+    given = setting, Costs(*map(float, costs)), tasks, _hosts(cluster)
+    if chunks >= MANY:
+        return _compiled()(*given)
+    simulation = Simulation(*given)
+    for name, value in vars(simulation).items():
+        if isinstance(value, np.ndarray):  # lists are quicker where nothing is compiled
+            setattr(simulation, name, value.tolist())
+    return simulation.until_done()
 
 
 def _hosts(cluster: Cluster) -> Hosts:
@@ -154,3 +160,24 @@ def _hosts(cluster: Cluster) -> Hosts:
     else:
         jobs, cores = [*jobs, 1], [*cores, 1.0]
     return Hosts(cores=np.minimum(cores, float(sum(jobs))), first_job=np.concatenate([[0], np.cumsum(jobs)]))
+
+
+@cache
+def _compiled() -> Callable[[Setting, Costs, Tasks, Hosts], Outcome]:
+    """The whole simulation, compiled as a class whose attributes have the types that they have in an example.
+
+    It begins and ends inside: a simulation that were handed out would be compiled for access from Python, which takes
+    as long again.
+    """
+    from numba import njit, typeof
+    from numba.experimental import jitclass
+
+    none, counts = np.zeros(0), np.zeros(0, np.int64)
+    setting = Setting(chunks=0, workers=1, threads=1, limit=1, fetch=0.0, serial=False)
+    tasks = Tasks(before=none, wait=none, after=none, parent=counts, missing=counts)
+    example = Simulation(setting, Costs(), tasks, Hosts(cores=np.ones(1), first_job=np.array([0, 3])))
+    compiled = jitclass({name: typeof(value) for name, value in vars(example).items()})(Simulation)
+    whole: Callable[[Setting, Costs, Tasks, Hosts], Outcome] = njit(
+        lambda setting, costs, tasks, hosts: compiled(setting, costs, tasks, hosts).until_done()
+    )
+    return whole

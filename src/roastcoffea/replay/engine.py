@@ -15,10 +15,7 @@ import numpy as np
 
 from roastcoffea.replay.inputs import NOTHING, Costs, Hosts, Outcome, Setting, Tasks
 
-BEFORE: Final = 0
-WAITING: Final = 1
-AFTER: Final = 2
-STARTING: Final = 3
+BEFORE, WAITING, AFTER, STARTING = range(4)
 """Stages of a task on its thread: computing, waiting, computing, and the way to its start."""
 
 INFINITY: Final = np.inf
@@ -160,12 +157,6 @@ class Simulation:
 
     # tasks on threads
 
-    def _begin(self, job: int, task: int, time: float) -> None:
-        """Have a thread begin a task at a later time."""
-        self.task[job] = task
-        self.stage[job] = STARTING
-        self._set_clock(job, time)
-
     def _step(self, job: int, time: float) -> None:
         """Take a task to its next stage; those that take no time are passed."""
         worker, task = job // (self.threads + 1), self.task[job]
@@ -236,12 +227,13 @@ class Simulation:
             self._occupy(worker, task, time + delay)
 
     def _occupy(self, worker: int, task: int, time: float) -> None:
-        """Begin a task on a free thread of a worker."""
+        """Have a free thread of a worker begin a task at a later time."""
         first = worker * (self.threads + 1)
         for job in range(first, first + self.threads):
             if self.task[job] == NOTHING:
                 self.idle[worker] -= 1
-                self._begin(job, task, time)
+                self.task[job], self.stage[job] = task, STARTING
+                self._set_clock(job, time)
                 return
 
     def _hold(self, queue: int, task: int) -> None:

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
-Counts = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.float64]
+from roastcoffea.metrics.statistics import Integers, Numbers
 
 NOTHING: Final = -1
 """In place of a task, a merge or a job where there is none."""
@@ -61,15 +57,15 @@ class Tasks(NamedTuple):
     before: Numbers
     wait: Numbers
     after: Numbers
-    parent: Counts
-    missing: Counts
+    parent: Integers
+    missing: Integers
 
 
 class Hosts(NamedTuple):
     """Hosts with their `cores`; the jobs of each lie between its `first_job` and the next one's."""
 
     cores: Numbers
-    first_job: Counts
+    first_job: Integers
 
 
 class Outcome(NamedTuple):

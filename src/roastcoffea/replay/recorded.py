@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import Metrics
-from roastcoffea.metrics.arrays import amounts, moments
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks, recorded, with_outcome
 from roastcoffea.metrics.phases import OTHER_TASKS
-from roastcoffea.metrics.statistics import clipped, integral
-from roastcoffea.records.run import FAILED, Run, RunnerCall
+from roastcoffea.metrics.statistics import amounts, clipped, integral, moments
+from roastcoffea.records.run import FAILED, Run
 from roastcoffea.records.tasks import OK
 from roastcoffea.replay.cluster import Cluster
 from roastcoffea.replay.dask_costs import costs_of
 from roastcoffea.replay.stages import Records, Stage, stages_of
 from roastcoffea.units import FRACTION, number
+
+Value = TypeVar("Value")
 
 ABSENT_THREADS: Final = 0.02
 """Share of the thread time that may be missing because workers came late or left."""
@@ -104,13 +105,16 @@ def _recorded(run: Run, metrics: Metrics, name: str) -> Recorded:
     chunks = counted_chunks(recorded(run, "chunks"))
     if not len(chunks) or not len(lifetimes):
         raise NotMeasuredError("no chunk of it gave a result, or no worker was seen")
-    calls = _in_sequence(run.calls)
+    calls = sorted(run.calls, key=lambda call: call.start)
+    if any(later.start < earlier.stop for earlier, later in pairwise(calls)):
+        raise NotMeasuredError("its Runner calls overlapped: their tasks cannot be told apart")
     ended = with_outcome(tasks, (OK,))
     stragglers = metrics.tables["stragglers"]
     records = Records(run=run, chunks=chunks, tasks=ended, costs=costs_of(run, ended), stragglers=stragglers)
     stages = tuple(stage for call in calls for stage in stages_of(call, records))
     if not any(stage.chunks for stage in stages):
         raise NotMeasuredError("no task of its chunks was seen")
+    size = only(call.options.get("chunksize") for call in calls)
     return Recorded(
         name=name,
         calls=tuple((call.processor, call.fileset) for call in calls),
@@ -120,9 +124,9 @@ def _recorded(run: Run, metrics: Metrics, name: str) -> Recorded:
         workers=max(round(metrics["avg_workers"]), 1),
         threads=int(median(lifetimes["threads"].to_pylist())),
         hosts=max(len(lifetimes["host"].unique()), 1),
-        cores=_cores(run),
+        cores=only(host.cores for host in run.environment.hosts),
         scheduler_here=run.environment.client_host in {host.name for host in run.environment.hosts},
-        chunksize=_chunksize(calls),
+        chunksize=size if isinstance(size, int) else None,
         events=int(pc.sum(chunks["events"], min_count=0).as_py()),
         core_wait=_core_wait(chunks),
         branches=frozenset(() if run.branch_reads is None else run.branch_reads["branch"].unique().to_pylist()),
@@ -131,24 +135,10 @@ def _recorded(run: Run, metrics: Metrics, name: str) -> Recorded:
     )
 
 
-def _in_sequence(calls: Sequence[RunnerCall]) -> list[RunnerCall]:
-    ordered = sorted(calls, key=lambda call: call.start)
-    if any(later.start < earlier.stop for earlier, later in pairwise(ordered)):
-        raise NotMeasuredError("its Runner calls overlapped: their tasks cannot be told apart")
-    return ordered
-
-
-def _chunksize(calls: Sequence[RunnerCall]) -> int | None:
-    """Chunk size that all calls asked for."""
-    sizes = {call.options.get("chunksize") for call in calls}
-    size = sizes.pop() if len(sizes) == 1 else None
-    return size if isinstance(size, int) else None
-
-
-def _cores(run: Run) -> int | None:
-    """Cores of a host; None where they are not known or differ."""
-    cores = {host.cores for host in run.environment.hosts}
-    return cores.pop() if len(cores) == 1 else None
+def only(values: Iterable[Value]) -> Value | None:
+    """The value that all have; None where they differ, or there is none."""
+    different = set(values)
+    return different.pop() if len(different) == 1 else None
 
 
 def _core_wait(chunks: pa.Table) -> float | None:
@@ -166,11 +156,13 @@ def _doubts(run: Run, metrics: Metrics, lifetimes: pa.Table, tasks: pa.Table, ch
     found = ["the recorded run failed: what it had not begun is no part of it"] if run.outcome == FAILED else []
     if chunks["core_wait_seconds"].null_count:
         found.append("it is not known how long chunks waited for a core while recording: other load is in their times")
-    if _cores(run) is None:
+    if only(host.cores for host in run.environment.hosts) is None:
         found.append("the cores of its hosts are not known, or differ: nothing is said of sharing them")
     if len(lifetimes["threads"].unique()) > 1:
         found.append("its workers have different numbers of threads: the median stands for all")
-    missing, foreign = _missing(run, lifetimes), _foreign(metrics)
+    starts, stops = clipped(moments(lifetimes, "start"), moments(lifetimes, "stop"), run.start, run.stop)
+    threads = amounts(lifetimes, "threads")
+    missing = float(1 - integral(starts, stops, threads) / (threads.sum() * (run.stop - run.start)))
     if missing > ABSENT_THREADS:
         found.append(
             f"workers came late or left while recording: {FRACTION.text(missing)} of the threads' time was missing"
@@ -178,19 +170,8 @@ def _doubts(run: Run, metrics: Metrics, lifetimes: pa.Table, tasks: pa.Table, ch
     lost = len(tasks) - len(with_outcome(tasks, (OK,)))
     if lost:
         found.append(f"{number(lost)} attempts of tasks failed while recording; they are left out")
+    ledger = metrics.get("time_ledger")
+    foreign = ledger.get(OTHER_TASKS, 0.0) / ledger.total if ledger and ledger.total else 0.0
     if foreign > FOREIGN:
         found.append(f"tasks of others took {FRACTION.text(foreign)} of the threads' time while recording")
     return found
-
-
-def _missing(run: Run, lifetimes: pa.Table) -> float:
-    """Share of the threads' time for which workers were not there."""
-    starts, stops = clipped(moments(lifetimes, "start"), moments(lifetimes, "stop"), run.start, run.stop)
-    threads = amounts(lifetimes, "threads")
-    return float(1 - integral(starts, stops, threads) / (threads.sum() * (run.stop - run.start)))
-
-
-def _foreign(metrics: Metrics) -> float:
-    """Share of the threads' time that tasks of others took."""
-    ledger = metrics.get("time_ledger")
-    return ledger.get(OTHER_TASKS, 0.0) / ledger.total if ledger and ledger.total else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from roastcoffea.units import number
@@ -26,13 +26,15 @@ def text(content: object) -> Markup:
 
 def rendered(template: str, /, **values: Any) -> Markup:
     """Template of `report/templates` with these values."""
-    return Markup(_template(template).render(values))
+    return Markup(_environment().get_template(template).render(values))
 
 
 @cache
-def _template(name: str) -> Template:
+def _environment() -> Environment:
+    """Templates of this process: each is read and compiled once."""
     environment = Environment(
         loader=PackageLoader(__package__),
+        auto_reload=False,
         autoescape=True,
         finalize=text,
         undefined=StrictUndefined,
@@ -40,4 +42,4 @@ def _template(name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.filters["number"] = number
-    return environment.get_template(name)
+    return environment

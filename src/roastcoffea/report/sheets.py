@@ -29,20 +29,17 @@ class Amount(NamedTuple):
         return NOT_KNOWN if self.value is None else self.unit.text(self.value)
 
 
-class Reason(NamedTuple):
+class Reason(str):
     """A cell that says why its amount is missing."""
 
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
+    __slots__ = ()
 
 
-Cell = str | float | Amount | Reason | None
+Cell = str | float | Amount | None
 """What stands in a row: a number is in the unit of its column, None is not known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """Head of a column: words where it has no unit, else amounts, flush right."""
 
@@ -60,9 +57,7 @@ class Column:
         """A cell as people read it."""
         if cell is None:
             return NOT_KNOWN
-        if isinstance(cell, str | Amount | Reason) or self.unit is None:
-            return str(cell)
-        return self.unit.text(cell)
+        return str(cell) if isinstance(cell, str | Amount) or self.unit is None else self.unit.text(cell)
 
     def value(self, cell: Cell) -> float | None:
         """What a cell is sorted by; None for text, and for what is not known."""
@@ -72,7 +67,12 @@ class Column:
         return float(value) if math.isfinite(value) else None
 
 
-LABELS: Final = Column(name="", width=26)
+def columns(unit: Unit | None, *names: str) -> list[Column]:
+    """Columns of one unit."""
+    return [Column(name, unit) for name in names]
+
+
+LABELS: Final = Column("", width=26)
 """Labels in tables below each other, which line up."""
 
 

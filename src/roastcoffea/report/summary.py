@@ -63,37 +63,37 @@ Keyed = tuple[str, Column]
 """A column with the key of its amounts in rows."""
 
 DATASET_COLUMNS: Final[Sequence[Keyed]] = (
-    ("num_chunks", Column(name="chunks", unit=COUNT)),
-    ("num_failed", Column(name="failed", unit=COUNT)),
-    ("total_events", Column(name="events", unit=COUNT)),
-    ("mean_duration", Column(name="wall/chunk", unit=SECOND)),
-    ("total_duration", Column(name="wall (ok)", unit=SECOND)),
-    ("cpu_seconds", Column(name="CPU (all)", unit=SECOND)),
+    ("num_chunks", Column("chunks", COUNT)),
+    ("num_failed", Column("failed", COUNT)),
+    ("total_events", Column("events", COUNT)),
+    ("mean_duration", Column("wall/chunk", SECOND)),
+    ("total_duration", Column("wall (ok)", SECOND)),
+    ("cpu_seconds", Column("CPU (all)", SECOND)),
 )
 SECTION_COLUMNS: Final[Sequence[Keyed]] = (
-    ("count", Column(name="count", unit=COUNT, dispensable=7)),
-    ("wall_seconds", Column(name="wall", unit=SECOND, dispensable=8)),
-    ("self_seconds", Column(name="self", unit=SECOND, dispensable=2)),
-    ("cpu_seconds", Column(name="CPU", unit=SECOND, dispensable=3)),
-    ("max_seconds", Column(name="max", unit=SECOND, dispensable=1)),
-    ("bytes", Column(name="bytes", unit=BYTE, dispensable=5)),
-    ("memory_peak", Column(name="memory", unit=BYTE, dispensable=4)),
-    ("errors", Column(name="errors", unit=COUNT, dispensable=6)),
+    ("count", Column("count", COUNT, dispensable=7)),
+    ("wall_seconds", Column("wall", SECOND, dispensable=8)),
+    ("self_seconds", Column("self", SECOND, dispensable=2)),
+    ("cpu_seconds", Column("CPU", SECOND, dispensable=3)),
+    ("max_seconds", Column("max", SECOND, dispensable=1)),
+    ("bytes", Column("bytes", BYTE, dispensable=5)),
+    ("memory_peak", Column("memory", BYTE, dispensable=4)),
+    ("errors", Column("errors", COUNT, dispensable=6)),
 )
 WORKER_COLUMNS: Final[Sequence[Keyed]] = (
-    ("chunks", Column(name="chunks", unit=COUNT)),
-    ("busy_share", Column(name="in chunks", unit=FRACTION)),
-    ("cpu_share", Column(name="CPU", unit=FRACTION)),
-    ("bound", Column(name="bound", unit=WORD)),
-    ("slowness", Column(name="slow", unit=RATIO)),
-    ("spill_seconds", Column(name="spill", unit=SECOND)),
-    ("transfer_bytes", Column(name="fetched", unit=BYTE)),
-    ("clock_offset", Column(name="clock", unit=SECOND)),
+    ("chunks", Column("chunks", COUNT)),
+    ("busy_share", Column("in chunks", FRACTION)),
+    ("cpu_share", Column("CPU", FRACTION)),
+    ("bound", Column("bound", WORD)),
+    ("slowness", Column("slow", RATIO)),
+    ("spill_seconds", Column("spill", SECOND)),
+    ("transfer_bytes", Column("fetched", BYTE)),
+    ("clock_offset", Column("clock", SECOND)),
 )
 BRANCH_COLUMNS: Final[Sequence[Keyed]] = (
-    ("bytes_payload_sum", Column(name="payload", unit=BYTE)),
-    ("bytes_reread_sum", Column(name="re-read", unit=BYTE)),
-    ("bytes_uncompressed_sum", Column(name="uncompressed", unit=BYTE)),
+    ("bytes_payload_sum", Column("payload", BYTE)),
+    ("bytes_reread_sum", Column("re-read", BYTE)),
+    ("bytes_uncompressed_sum", Column("uncompressed", BYTE)),
 )
 
 
@@ -104,10 +104,9 @@ def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     yield from failing_files(metrics)
     shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
     for group, members in groupby(shown, key=lambda metric: metric.group):
-        has_ledger = group in LEDGERS and LEDGERS[group].name in metrics
-        yield from (_ledger_group if has_ledger else _group)(group, list(members), metrics)
+        yield from _group(group, list(members), metrics)
     yield from _workers(metrics.tables["worker_balance"])
-    yield from _with_rows(datasets(metrics))
+    yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
     yield from _sections(metrics.get("sections") or {})
     yield problems([*run.problems, *metrics.problems])
 
@@ -118,7 +117,7 @@ def overview(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     yield from own_sheets(metrics, "verdict")
     ledgers = [*own_sheets(metrics, "time_ledger"), *own_sheets(metrics, "byte_ledger")[:1]]
     yield Sheet(beside=True, parts=[main_numbers(metrics), *ledgers])
-    yield from _with_rows(datasets(metrics))
+    yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
     yield from ([problems(found)] if (found := [*run.problems, *metrics.problems]) else [])
     title = f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)"
     yield Sheet(title=title, folded=True, parts=metrics.sheets())
@@ -162,27 +161,22 @@ def failing_files(metrics: Metrics) -> Iterator[Sheet]:
         files = metrics.evaluator.value("failed_files")
     except NotMeasuredError:
         return
-    if len(files):
-        lines = [_failed_file(row) for row in files.slice(0, MOST_FILES).to_pylist()]
-        if len(files) > MOST_FILES:
-            lines.append(f"and {number(len(files) - MOST_FILES)} more")
-        lines += _missing_elsewhere((metrics.get("num_missing_chunks") or 0) - (pc.sum(files["missing"]).as_py() or 0))
-        yield Sheet(title=f"files with failed attempts ({number(len(files))})", items=lines)
+    if not len(files):
+        return
+    lines = [_failed_file(row) for row in files.slice(0, MOST_FILES).to_pylist()]
+    if len(files) > MOST_FILES:
+        lines.append(f"and {number(len(files) - MOST_FILES)} more")
+    elsewhere = (metrics.get("num_missing_chunks") or 0) - (pc.sum(files["missing"]).as_py() or 0)
+    if elsewhere:
+        verb = "is" if elsewhere == 1 else "are"
+        lines.append(f"Of other files {counted(elsewhere, 'chunk')} {verb} missing as well")
+    yield Sheet(title=f"files with failed attempts ({number(len(files))})", items=lines)
 
 
 def _failed_file(row: Row) -> str:
     lacking = "nothing came of it" if row["missing"] is None else f"{counted(row['missing'], 'chunk')} missing"
-    outcome = lacking if row["missing"] != 0 else "nothing missing"
-    return f"{row['file']}, {row['dataset']}: {row['attempts']} failed, {outcome}; {_in_short(row['error'])}"
-
-
-def _in_short(error: str) -> str:
-    return root_cause(error)[:LONGEST_LINE]
-
-
-def _missing_elsewhere(chunks: int) -> list[str]:
-    verb = "is" if chunks == 1 else "are"
-    return [f"Of other files {counted(chunks, 'chunk')} {verb} missing as well"] if chunks else []
+    outcome, error = lacking if row["missing"] != 0 else "nothing missing", root_cause(row["error"])[:LONGEST_LINE]
+    return f"{row['file']}, {row['dataset']}: {row['attempts']} failed, {outcome}; {error}"
 
 
 # Metrics by group
@@ -191,7 +185,7 @@ def _missing_elsewhere(chunks: int) -> list[str]:
 def main_numbers(metrics: Metrics) -> Sheet:
     """The few numbers that stand on top."""
     rows = [(label, amount_of(metrics, name)) for name, label in MAIN.items() if name in metrics]
-    columns = (Column(name=""), Column(name="value", unit=COUNT))
+    columns = (Column(""), Column("value", COUNT))
     return Sheet(title="numbers", columns=columns, rows=rows, form="figures")
 
 
@@ -202,13 +196,11 @@ def amount_of(metrics: Metrics, name: str) -> Cell:
 
 
 def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
-    values, *spread = _values(members, metrics)
-    yield replace(values, title=group)
-    yield from spread
-
-
-def _ledger_group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
-    """A ledger, and the metrics that are not in it."""
+    """Metrics of a group; the table of a ledger in place of those that are in it."""
+    if group not in LEDGERS or LEDGERS[group].name not in metrics:
+        values, *spread = _values(members, metrics)
+        yield from (replace(values, title=group), *spread)
+        return
     name, title, in_ledger = LEDGERS[group]
     ledger, *advice = metrics[name].sheets()
     yield replace(ledger, title=title)
@@ -224,13 +216,13 @@ def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
     rows = [(metric.label, amount_of(metrics, metric.name)) for metric in known if metric.statistic is None]
     missing = _missing(members, metrics).items()
     reasons = [("\n".join(labels), Reason(reason)) for reason, labels in missing]
-    yield Sheet(columns=(LABELS, Column(name="")), rows=[*rows, *reasons])
+    yield Sheet(columns=(LABELS, Column("")), rows=[*rows, *reasons])
     spread = [metric for metric in known if metric.statistic is not None]
     if spread:
         yield _distributions(spread, metrics)
 
 
-def _missing(members: Sequence[Metric], metrics: Metrics) -> dict[str, list[str]]:
+def _missing(members: Sequence[Metric], metrics: Metrics) -> dict[str, Iterable[str]]:
     """Labels of missing metrics by their reason.
 
     A row of statistics that is missing whole has one label, and so has a whole group that is missing for one
@@ -240,14 +232,12 @@ def _missing(members: Sequence[Metric], metrics: Metrics) -> dict[str, list[str]
     if len(reasons) == 1 and None not in reasons:
         return {str(reasons.pop()): [NOT_MEASURED]}
     partly = {metric.label for metric in members if metric.statistic and metric.name in metrics}
-    labels: dict[str, list[str]] = {}
+    labels: dict[str, dict[str, None]] = {}
     for metric in members:
         if metric.name in metrics.missing:
             label = f"{metric.label} ({metric.statistic})" if metric.label in partly else metric.label
-            of_reason = labels.setdefault(metrics.missing[metric.name], [])
-            if label not in of_reason:
-                of_reason.append(label)
-    return labels
+            labels.setdefault(metrics.missing[metric.name], {})[label] = None
+    return dict(labels)
 
 
 def _distributions(members: Sequence[Metric], metrics: Metrics) -> Sheet:
@@ -257,31 +247,29 @@ def _distributions(members: Sequence[Metric], metrics: Metrics) -> Sheet:
     for label, same_label in groupby(members, key=lambda metric: metric.label):
         amounts = {str(metric.statistic): amount_of(metrics, metric.name) for metric in same_label}
         rows.append((f"{label} per chunk", *(amounts.get(statistic, "") for statistic in statistics)))
-    return Sheet(columns=(LABELS, *(Column(name=statistic, unit=COUNT) for statistic in statistics)), rows=rows)
+    return Sheet(columns=(LABELS, *(Column(statistic, COUNT) for statistic in statistics)), rows=rows)
 
 
 # Tables
 
 
-def keyed_sheet(names: str, named: Iterable[tuple[str, Row]], columns: Sequence[Keyed], **values: Any) -> Sheet:
-    """Sheet of names with amounts, which are found by the columns' keys."""
-    rows = [(name, *(amounts.get(key) for key, _ in columns)) for name, amounts in named]
-    return Sheet(columns=(Column(name=names), *(column for _, column in columns)), rows=rows, **values)
+def keyed_sheet(names: str, rows: Iterable[Row], columns: Sequence[Keyed], **values: Any) -> Sheet:
+    """Sheet of names with amounts, which are found in rows by the columns' keys."""
+    heads = [(names, Column(names)), *columns]
+    found = [[row.get(key) for key, _ in heads] for row in rows]
+    return Sheet(columns=[column for _, column in heads], rows=found, **values)
 
 
 def datasets(metrics: Metrics) -> Sheet:
     """What came of each dataset."""
-    found = (metrics.get("per_dataset") or {}).items()
+    found = [{"dataset": name, **row} for name, row in (metrics.get("per_dataset") or {}).items()]
     return keyed_sheet("dataset", found, DATASET_COLUMNS, title="datasets", things="datasets", first=FIRST_ROWS)
 
 
-def _with_rows(*sheets: Sheet) -> Iterator[Sheet]:
-    return (sheet for sheet in sheets if sheet.rows)
-
-
 def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
-    rows = [(f"{name}, {dataset}", row) for name, of_it in sections.items() for dataset, row in of_it.items()]
-    columns = [(key, column) for key, column in SECTION_COLUMNS if any(row.get(key) for _, row in rows)]
+    named = ((f"{name}, {dataset}", row) for name, of_it in sections.items() for dataset, row in of_it.items())
+    rows = [{"section, dataset": name, **row} for name, row in named]
+    columns = [(key, column) for key, column in SECTION_COLUMNS if any(row.get(key) for row in rows)]
     if rows:
         yield keyed_sheet("section, dataset", rows, columns, title="sections")
 
@@ -291,15 +279,12 @@ def _workers(workers: pa.Table | str) -> Iterator[Sheet]:
     if isinstance(workers, str) or not len(workers) or workers["chunks"].null_count:
         return
     rows = workers.sort_by("busy_share").to_pylist()
-    differ = any(abs(row["clock_offset"] or 0.0) >= SMALL_OFFSET for row in rows)
-    columns = [
-        (key, column)
-        for key, column in WORKER_COLUMNS
-        if any(row[key] for row in rows) and (key != "clock_offset" or differ)
-    ]
+    shown = {key for key, _ in WORKER_COLUMNS if any(row[key] for row in rows)}
+    if all(abs(row["clock_offset"] or 0.0) < SMALL_OFFSET for row in rows):
+        shown.discard("clock_offset")
+    columns = [each for each in WORKER_COLUMNS if each[0] in shown]
     more = [f"and {number(len(rows) - MOST_WORKERS)} that do more"] * (len(rows) > MOST_WORKERS)
-    named = [(row["worker"], row) for row in rows[:MOST_WORKERS]]
-    yield keyed_sheet("worker", named, columns, title=f"workers ({number(len(rows))})", notes=more)
+    yield keyed_sheet("worker", rows[:MOST_WORKERS], columns, title=f"workers ({number(len(rows))})", notes=more)
 
 
 def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
@@ -309,8 +294,7 @@ def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
     rows = ledger.branches.group_by("branch").aggregate(amounts).to_pylist()
     rows.sort(key=lambda row: (-(row["bytes_payload_sum"] or 0) - (row["bytes_reread_sum"] or 0), row["branch"]))
     if rows:
-        named = [(row["branch"], row) for row in rows[:MOST_BRANCHES]]
-        yield keyed_sheet("branch", named, BRANCH_COLUMNS, title="branches", total=len(rows))
+        yield keyed_sheet("branch", rows[:MOST_BRANCHES], BRANCH_COLUMNS, title="branches", total=len(rows))
 
 
 def problems(found: Sequence[str]) -> Sheet:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.report.sheets import Cell, Column, Sheet
-from roastcoffea.units import BY_SYMBOL, COUNT, SECOND, Unit, moment
+from roastcoffea.units import BY_SYMBOL, COUNT, FRACTION, RATIO, SECOND, Unit, moment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,18 +21,14 @@ MOST_ROWS: Final = 2000
 MOMENT: Final = Unit("Unix time", partial(moment, milliseconds=True))
 """Seconds that are a moment and no duration: the meaning of their column says so."""
 
+SHARES: Final = {"busy_share": FRACTION, "cpu_share": FRACTION, "slowness": RATIO}
+"""Units of columns that have none of their own, being quotients."""
+
 IDENTITIES: Final = frozenset({"id", "run_id", "thread"})
 """Columns of numbers that nobody adds: they are shown with all of their digits."""
 
 
-def sheet_of_table(
-    frame: pd.DataFrame,
-    things: str,
-    *,
-    title: str = "",
-    units: Mapping[str, Unit] | None = None,
-    most: int = MOST_ROWS,
-) -> Sheet:
+def sheet_of_table(frame: pd.DataFrame, things: str, *, title: str = "", most: int = MOST_ROWS) -> Sheet:
     """Sheet of a DataFrame, with the meaning of its columns; the reason where it is absent.
 
     Units and meanings are those of `frame.attrs`, as measurements have them.
@@ -43,17 +37,14 @@ def sheet_of_table(
     ----------
     things
         What its rows are, in the plural.
-    units
-        By column, for those whose unit the frame does not tell.
     most
         Rows that are taken, from the first on.
     """
     if "absent" in frame.attrs:
         return not_measured(frame.attrs["absent"], title)
-    columns = [_column(frame, label, units or {}) for label in frame.columns]
+    columns = [_column(frame, label) for label in frame.columns]
     taken = frame.head(most)
-    cells = [[_cell(value) for value in taken[label]] for label in taken]
-    rows = list(zip(*cells, strict=True))
+    rows = list(zip(*(map(_cell, taken[label]) for label in taken), strict=True))
     return Sheet(title=title, columns=columns, rows=rows, things=things, total=len(frame), first=FIRST_ROWS)
 
 
@@ -62,16 +53,16 @@ def not_measured(reason: str, title: str = "") -> Sheet:
     return Sheet(title=title, lead=[f"Not measured: {reason}."])
 
 
-def _column(frame: pd.DataFrame, label: Any, units: Mapping[str, Unit]) -> Column:
+def _column(frame: pd.DataFrame, label: Any) -> Column:
     meaning = str(frame.attrs.get("columns", {}).get(label, ""))
     symbol = str(frame.attrs.get("units", {}).get(label))
     known = frame[label].dropna().iloc[:100]
-    column = Column(name=str(label).replace("_", " "), meaning=meaning)
+    unit: Unit | None = SHARES.get(label) or BY_SYMBOL.get(symbol, COUNT)
     if label in IDENTITIES or not len(known) or not all(map(_is_number, known)):
-        return column
-    if symbol == SECOND.symbol and MOMENT.symbol in meaning:
-        return replace(column, unit=MOMENT)
-    return replace(column, unit=units.get(label) or BY_SYMBOL.get(symbol, COUNT))
+        unit = None
+    elif symbol == SECOND.symbol and MOMENT.symbol in meaning:
+        unit = MOMENT
+    return Column(str(label).replace("_", " "), unit, meaning)
 
 
 def _is_number(value: Any) -> bool:
@@ -86,6 +77,6 @@ def _cell(value: Any) -> Cell:
         return ", ".join(map(str, value))
     if pd.isna(value):
         return None
-    if isinstance(value, bool) or not isinstance(value, Real):
+    if not _is_number(value):
         return str(value)
     return int(value) if isinstance(value, Integral) else float(value)

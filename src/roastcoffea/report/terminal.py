@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import IO, Final
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
+from rich.table import Column as TableColumn
 from rich.table import Table
 from rich.text import Text
 
-from roastcoffea.report.sheets import Column, Heading, Sheet, Shown, flat
+from roastcoffea.report.sheets import Heading, Sheet, flat
 from roastcoffea.units import number
-
-WIDEST: Final = 100
-NARROWEST: Final = 80
-"""In a narrower terminal lines run on: a number that is cut would be another number."""
 
 INDENT: Final = (0, 0, 0, 2)
 GAP: Final = 2
 """Spaces between columns."""
 NARROWEST_NAME: Final = 12
-BOLD: Final = "bold"
-QUIET: Final = "dim"
 REASON: Final = "italic dim"
-ALARM: Final = "bold red"
 
 
 def print_sheets(sheets: Iterable[Sheet], file: IO[str] | None = None) -> None:
@@ -52,7 +46,8 @@ def for_terminal(sheets: Iterable[Sheet]) -> str:
 def console_for(file: IO[str] | None) -> Console:
     """Console that takes no markup from what it prints."""
     console = Console(file=file, highlight=False, markup=False, emoji=False)
-    console.width = min(max(console.width, NARROWEST), WIDEST)
+    # In a narrower terminal lines run on: a number that is cut would be another number.
+    console.width = min(max(console.width, 80), 100)
     return console
 
 
@@ -80,49 +75,40 @@ def show(console: Console, sheets: Iterable[Sheet]) -> None:
 def _print_sheet(console: Console, sheet: Sheet) -> None:
     if sheet.title:
         label = f"{sheet.label}  " if isinstance(sheet, Heading) and sheet.label else ""
-        _print_line(console, f"{label}{sheet.title if label else sheet.heading}", BOLD)
+        _print_line(console, f"{label}{sheet.title if label else sheet.heading}", "bold")
     for line in sheet.lead:
-        _print_line(console, line, QUIET)
+        _print_line(console, line, "dim")
     if isinstance(sheet, Heading):
-        _print_rest_of_heading(console, sheet)
+        for lines, style in (([sheet.alarm] if sheet.alarm else [], "bold red"), (sheet.notes, REASON)):
+            if lines:
+                console.print()
+            for line in lines:
+                _print_line(console, line, style)
         return
     if sheet.items:
-        console.print(Padding(_listed(console, sheet.items), INDENT, expand=False))
+        items = Table.grid("", TableColumn(overflow="fold"), padding=(0, 1))
+        for item in sheet.items:
+            items.add_row("-", verbatim(console, item))
+        console.print(Padding(items, INDENT, expand=False))
     if sheet.rows:
         console.print(Padding(_table(console, sheet), INDENT, expand=False))
     if sheet.left_out:
-        console.print(Padding(Text(f"and {number(sheet.left_out)} more", style=QUIET), INDENT))
+        console.print(Padding(Text(f"and {number(sheet.left_out)} more", style="dim"), INDENT))
     for note in sheet.notes:
         console.print(Padding(verbatim(console, note), INDENT), overflow="fold")
-
-
-def _print_rest_of_heading(console: Console, sheet: Heading) -> None:
-    for lines, style in (([sheet.alarm] if sheet.alarm else [], ALARM), (sheet.notes, REASON)):
-        if lines:
-            console.print()
-        for line in lines:
-            _print_line(console, line, style)
 
 
 def _print_line(console: Console, text: str, style: str) -> None:
     console.print(verbatim(console, text), style=style, overflow="fold")
 
 
-def _listed(console: Console, items: Sequence[str]) -> Table:
-    table = Table.grid(padding=(0, 1))
-    table.add_column()
-    table.add_column(overflow="fold")
-    for item in items:
-        table.add_row("-", verbatim(console, item))
-    return table
-
-
 def _table(console: Console, sheet: Sheet) -> Table:
     """Table without lines, as many of its columns as there is room for."""
     room = console.width - INDENT[3]
     while _least_width(sheet) > room and any(column.dispensable for column in sheet.columns):
-        sheet = sheet.without(_first_to_go(sheet.columns))
-    table = Table(box=None, show_header=sheet.headed, padding=(0, GAP, 0, 0), pad_edge=False, header_style=QUIET)
+        ranked = [(column.dispensable, -place) for place, column in enumerate(sheet.columns) if column.dispensable]
+        sheet = sheet.without(-min(ranked)[1])
+    table = Table(box=None, show_header=sheet.headed, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim")
     whole = _least_width(sheet) <= room
     for column in sheet.columns:
         head = verbatim(console, column.name)
@@ -132,30 +118,17 @@ def _table(console: Console, sheet: Sheet) -> Table:
         else:
             table.add_column(head, justify="right", overflow="fold", no_wrap=whole)
     for row in sheet.cells():
-        table.add_row(*(_text(console, cell) for cell in row))
+        texts = [verbatim(console, cell.text) for cell in row]
+        for text, cell in zip(texts, row, strict=True):
+            text.stylize(REASON if cell.missing else "")
+        table.add_row(*texts)
     return table
-
-
-def _text(console: Console, cell: Shown) -> Text:
-    text = verbatim(console, cell.text)
-    if cell.missing:
-        text.stylize(REASON)
-    return text
 
 
 def _least_width(sheet: Sheet) -> int:
     """Letters that a table takes at least: amounts whole, and names over several lines."""
-    columns = zip(*sheet.cells(), strict=True)
-    return sum(_least(column, cells) + GAP for column, cells in zip(sheet.columns, columns, strict=True))
-
-
-def _least(column: Column, cells: Iterable[Shown]) -> int:
-    if column.unit is None:
-        return column.width or NARROWEST_NAME
-    return max(map(cell_len, (column.name, *(cell.text for cell in cells))))
-
-
-def _first_to_go(columns: Sequence[Column]) -> int:
-    """Place of the column that is left out first."""
-    ranked = [(column.dispensable, -place) for place, column in enumerate(columns) if column.dispensable]
-    return -min(ranked)[1]
+    least = 0
+    for column, cells in zip(sheet.columns, zip(*sheet.cells(), strict=True), strict=True):
+        amounts = map(cell_len, (column.name, *(cell.text for cell in cells)))
+        least += GAP + (max(amounts) if column.unit else column.width or NARROWEST_NAME)
+    return least

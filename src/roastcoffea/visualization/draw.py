@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from textwrap import fill, shorten
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -35,6 +36,7 @@ NAMELESS: Final = "(none)"
 NOTE_WIDTH: Final = 46
 LONGEST_NOTE: Final = 3 * NOTE_WIDTH
 POINTS_PER_INCH: Final = 72
+
 MANY_TIMES: Final = 100
 """Spread of values, largest beside smallest, from which an axis is logarithmic."""
 
@@ -118,27 +120,14 @@ def legend(ax: Axes) -> None:
     labels = ax.get_legend_handles_labels()[1]
     if not labels:
         return
-    figure = ax.figure
-    box = ax.get_window_extent()
-    points = POINTS_PER_INCH / figure.dpi
-    size = 0.9 * letters(ax)
+    box, points, size = ax.get_window_extent(), POINTS_PER_INCH / ax.figure.dpi, 0.9 * letters(ax)
     columns = max(1, int(box.width * points / (0.58 * size * max(map(len, labels)) + 3.6 * size)))
-    columns = min(columns, len(labels))
-    rows = -(-len(labels) // columns)
-    columns = -(-len(labels) // rows)
+    rows = math.ceil(len(labels) / columns)
     share = min((1.3 * rows + 0.7) * size / (box.height * points), 0.6)
     _grow(ax, share / (1 - share))
-    ax.legend(
-        loc="upper center",
-        ncols=columns,
-        fontsize=size,
-        frameon=False,
-        borderaxespad=0.1,
-        columnspacing=1.0,
-        handlelength=1.4,
-        handletextpad=0.5,
-        labelspacing=0.3,
-    )
+    gaps: dict[str, Any] = {"columnspacing": 1.0, "handlelength": 1.4, "handletextpad": 0.5, "labelspacing": 0.3}
+    look: dict[str, Any] = {"loc": "upper center", "fontsize": size, "frameon": False, "borderaxespad": 0.1}
+    ax.legend(ncols=math.ceil(len(labels) / rows), **look, **gaps)
 
 
 def _grow(ax: Axes, share: float) -> None:
@@ -156,7 +145,11 @@ def worker_lines(ax: Axes, series: Series, start: float, label: str, scale: floa
     """Draw each worker's line; of many workers the median, and bands that hold 80 % and all of them."""
     axis = time_axis(ax, start, series.end)
     if len(series.workers) > MOST_LINES:
-        _draw_bands(ax, axis, *_gridded(series, scale))
+        grid, rows = _gridded(series, scale)
+        low, tenth, middle, ninth, high = np.nanquantile(rows, [0, 0.1, 0.5, 0.9, 1], axis=0)
+        _band(ax, axis(grid), low, high, 0.2, f"all {len(rows)} workers")
+        _band(ax, axis(grid), tenth, ninth, 0.4, "80 % of them")
+        ax.plot(axis(grid), middle, color=DARK, linewidth=1.4, label="median")
     else:
         _draw_each(ax, axis, series, scale)
     _end_of_workers(ax, label)
@@ -191,13 +184,6 @@ def _draw_each(ax: Axes, axis: Callable[[Numbers], Numbers], series: Series, sca
         ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=width, marker=marker, markersize=4)
 
 
-def _draw_bands(ax: Axes, axis: Callable[[Numbers], Numbers], grid: Numbers, rows: Numbers) -> None:
-    low, tenth, middle, ninth, high = np.nanquantile(rows, [0, 0.1, 0.5, 0.9, 1], axis=0)
-    _band(ax, axis(grid), low, high, 0.2, f"all {len(rows)} workers")
-    _band(ax, axis(grid), tenth, ninth, 0.4, "80 % of them")
-    ax.plot(axis(grid), middle, color=DARK, linewidth=1.4, label="median")
-
-
 def _band(ax: Axes, x: Numbers, low: Numbers, high: Numbers, alpha: float, label: str) -> None:  # noqa: PLR0917
     ax.fill_between(x, low, high, color=BLUE, alpha=alpha, linewidth=0, label=label)
 
@@ -210,9 +196,9 @@ def _end_of_workers(ax: Axes, label: str) -> None:
 
 def _gridded(series: Series, scale: float = 1.0) -> tuple[Numbers, Numbers]:
     """Moments at which any worker was sampled, and what each had there."""
-    first, last = series.begin, series.end
-    sampled = max(len(times) for times in series.times)
-    grid = np.linspace(first, last, min(GRID, max(2 * sampled, 2)) if last > first else 1)
+    sampled = max(map(len, series.times))
+    number = min(GRID, max(2 * sampled, 2)) if series.end > series.begin else 1
+    grid = np.linspace(series.begin, series.end, number)
     rows = on_grid(series, grid) * scale
     seen = ~np.isnan(rows).all(axis=0)
     return grid[seen], rows[:, seen]
@@ -239,7 +225,7 @@ def bar_texts(ax: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
     """Write a text beside the end of each bar, and make room for it."""
     size = 0.85 * letters(ax)
     for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
-        ax.annotate(text, (max(end, 0.0), place), (3, 0), textcoords="offset points", va="center", fontsize=size)
+        text_beside(ax, max(end, 0.0), place, text, size)
     low, high = min(0.0, *ends), max(0.0, *ends)
     longest = max(map(len, texts)) * 0.6 * size + 8
     width = ax.get_window_extent().width * POINTS_PER_INCH / ax.figure.dpi
@@ -247,20 +233,15 @@ def bar_texts(ax: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
     ax.set_xlim(1.02 * low, high / (1 - share) if high > 0 else 1.0)
 
 
+def text_beside(ax: Axes, x: float, y: float, text: str, size: float) -> None:
+    """Write a text to the right of a point."""
+    ax.annotate(text, (x, y), (3, 0), textcoords="offset points", va="center", fontsize=size)
+
+
 def largest_first(totals: Numbers, most: int = MOST_BARS) -> tuple[list[int], list[int]]:
     """Numbers of those with a bar of their own, the largest first, and of the others."""
     order = np.argsort(-totals, kind="stable").tolist()
     return (order, []) if len(order) <= most else (order[: most - 1], order[most - 1 :])
-
-
-def pooled(names: Sequence[str | None], parts: Mapping[str, Numbers]) -> tuple[list[str | None], dict[str, Numbers]]:
-    """The largest by their sum over parts, and the others together."""
-    own, others = largest_first(np.sum(list(parts.values()), axis=0))
-    kept: list[str | None] = [names[place] for place in own]
-    if not others:
-        return kept, {part: amounts[own] for part, amounts in parts.items()}
-    rest = {part: np.append(amounts[own], amounts[others].sum()) for part, amounts in parts.items()}
-    return [*kept, f"{len(others)} others"], rest
 
 
 def pooled_bars(
@@ -272,10 +253,15 @@ def pooled_bars(
     label: str,
 ) -> None:
     """Draw bars of parts (amounts and colour), the largest on top, and the smallest together."""
-    shown, amounts = pooled(names, {part: values for part, (values, _) in parts.items()})
-    scale = scale_of(float(np.sum(list(amounts.values()), axis=0).max()))
+    amounts = np.array([values for values, _ in parts.values()])
+    own, others = largest_first(amounts.sum(axis=0))
+    shown, drawn = [names[place] for place in own], amounts[:, own]
+    if others:
+        shown.append(f"{len(others)} others")
+        drawn = np.column_stack([drawn, amounts[:, others].sum(axis=1)])
+    scale = scale_of(float(drawn.sum(axis=0).max()))
     colours = {part: colour for part, (_, colour) in parts.items()}
-    bars(ax, shown, {part: values * scale.factor for part, values in amounts.items()}, colours)
+    bars(ax, shown, dict(zip(parts, drawn * scale.factor, strict=True)), colours)
     ax.set_xlabel(f"{label} ({scale.unit})")
 
 
@@ -325,9 +311,11 @@ def cloud(ax: Axes, x: Numbers, y: Numbers, groups: Sequence[str | None], things
         _density(ax, x, y, things)
         return
     kinds = list(dict.fromkeys(groups))
-    for kind, colour in zip(kinds if len(kinds) <= MOST_LINES else [None], CYCLE, strict=False):
-        here = np.array([group == kind for group in groups]) if len(kinds) <= MOST_LINES else slice(None)
-        label = entry(kind) if 1 < len(kinds) <= MOST_LINES else None
+    if len(kinds) > MOST_LINES:
+        kinds, groups = [None], [None] * len(x)
+    for kind, colour in zip(kinds, CYCLE, strict=False):
+        here = np.array([group == kind for group in groups])
+        label = entry(kind) if len(kinds) > 1 else None
         ax.plot(x[here], y[here], ".", color=colour, markersize=7, alpha=0.75, markeredgewidth=0, label=label)
 
 
@@ -336,9 +324,8 @@ def _density(ax: Axes, x: Numbers, y: Numbers, things: str) -> None:
     counts = np.histogram2d(x, y, (across, up))[0].T
     filled = np.ma.masked_equal(counts, 0)
     mesh = ax.pcolormesh(across, up, filled, norm=LogNorm(1, max(counts.max(), 2)), cmap="viridis_r", rasterized=True)
-    figure = ax.figure
-    if isinstance(figure, Figure):
-        figure.colorbar(mesh, ax=ax, label=things, pad=0.02)
+    if isinstance(ax.figure, Figure):
+        ax.figure.colorbar(mesh, ax=ax, label=things, pad=0.02)
 
 
 def _axis_bins(values: Numbers, log: bool) -> Numbers:

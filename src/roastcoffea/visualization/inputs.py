@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
-from roastcoffea.compat.older import ARGUMENTS, argument_of, with_older
+from roastcoffea.compat.shapes import ARGUMENTS, argument_of, with_older
 from roastcoffea.metrics import Metrics, evaluate
-from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, NotMeasuredError
-from roastcoffea.metrics.evaluator import Evaluator
-from roastcoffea.metrics.facts import clock_offsets, measured_values, recorded, with_outcome
+from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, refuse_if
+from roastcoffea.metrics.evaluation import Evaluator
+from roastcoffea.metrics.facts import clock_offsets, recorded, some, with_outcome
 from roastcoffea.metrics.phases import PHASES
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Numbers, measured_values
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run
 
@@ -69,29 +69,28 @@ def start(run: Run) -> float:
     if run.stop > run.start:
         return run.start
     tables = ((run.samples, "time"), (run.chunks, "start"))
-    known = [measured_values(table[column]) for table, column in tables if table is not None]
-    moments = np.concatenate([*known, [np.inf]])
-    return float(moments.min()) if len(moments) > 1 else run.start
+    earliest = [pc.min(table[column]).as_py() for table, column in tables if table is not None]
+    return min((moment for moment in earliest if moment is not None), default=run.start)
 
 
 @plot_input
 def chunk_attempts(run: Run) -> pa.Table:
     """Attempts of chunks."""
-    return _on_clients_clock(run, _some(recorded(run, "chunks"), "no attempt of a chunk was seen"), "start", "stop")
+    return on_clients_clock(run, some(recorded(run, "chunks"), "no attempt of a chunk was seen"), "start", "stop")
 
 
 @plot_input
 def computed_chunks(chunk_attempts: pa.Table) -> pa.Table:
     """Attempts of chunks that were computed to the end."""
-    return _some(with_outcome(chunk_attempts, (OK,)), "no chunk was computed to the end")
+    return some(with_outcome(chunk_attempts, (OK,)), "no chunk was computed to the end")
 
 
 @plot_input
 def phased_chunks(run: Run, computed_chunks: pa.Table) -> pa.Table:
     """Attempts of chunks that were computed to the end, of which at least one tells its phases."""
     columns = [phase.column for phase in PHASES]
-    if all(computed_chunks[column].null_count == len(computed_chunks) for column in columns):
-        raise NotMeasuredError(run.absent.get(f"chunks.{columns[0]}", "no chunk tells its phases"))
+    lacking = all(computed_chunks[column].null_count == len(computed_chunks) for column in columns)
+    refuse_if(lacking, run.absent.get(f"chunks.{columns[0]}", "no chunk tells its phases"))
     return computed_chunks
 
 
@@ -101,10 +100,9 @@ def requests(run: Run, chunk_attempts: pa.Table) -> pa.Table:
     asked = pc.coalesce(chunk_attempts["bytes_requested"], chunk_attempts["coffea_bytes_read"])
     loaded = pc.fill_null(pc.equal(chunk_attempts["outcome"], CHECKPOINT), False)
     found = [_timed(chunk_attempts, pc.if_else(loaded, pc.fill_null(asked, 0), asked))]
-    if not len(found[0].drop_null()):
-        raise NotMeasuredError("of no attempt of a chunk it is known when it ran and what it requested")
+    some(found[0].drop_null(), "of no attempt of a chunk it is known when it ran and what it requested")
     if run.preprocessing is not None:
-        openings = _on_clients_clock(run, run.preprocessing, "start", "stop")
+        openings = on_clients_clock(run, run.preprocessing, "start", "stop")
         found.append(_timed(openings, openings["bytes_requested"]))
     return pa.concat_tables(found)
 
@@ -115,19 +113,19 @@ def attempts(run: Run) -> tuple[pa.Table | None, pa.Table | None]:
     chunks = None if run.chunks is None or "chunks" in run.absent else chunk_attempts(run)
     if chunks is not None and run.tasks is None:
         return None, chunks
-    return _some(recorded(run, "tasks"), "no task was seen"), chunks
+    return some(recorded(run, "tasks"), "no task was seen"), chunks
 
 
 @plot_input
 def worker_samples(run: Run) -> pa.Table:
     """Samples of workers."""
-    return _on_clients_clock(run, _some(recorded(run, "samples"), "no sample of a worker was taken"), "time")
+    return on_clients_clock(run, some(recorded(run, "samples"), "no sample of a worker was taken"), "time")
 
 
 @plot_input
 def worker_lifetimes(run: Run) -> pa.Table:
     """Workers."""
-    return _some(recorded(run, "lifetimes"), "no worker was seen")
+    return some(recorded(run, "lifetimes"), "no worker was seen")
 
 
 # What is computed from them
@@ -139,12 +137,10 @@ def worker_counts(run: Run, present: tuple[Numbers, Numbers]) -> Counted:
 
     The last number is that of the workers who stayed to the end of the run: they leave as it ends.
     """
-    starts, stops = present
-    moments = np.unique(np.concatenate([starts, stops]))
-    if len(moments) == 0:
-        raise NotMeasuredError("no worker was seen")
-    left = np.searchsorted(np.sort(stops), moments, side="right")
-    counts = (np.searchsorted(np.sort(starts), moments, side="right") - left).astype(np.float64)
+    moments = np.unique(np.concatenate(present))
+    refuse_if(len(moments) == 0, "no worker was seen")
+    came, left = (np.searchsorted(np.sort(each), moments, side="right") for each in present)
+    counts = (came - left).astype(np.float64)
     if moments[-1] < run.stop:
         return np.append(moments, run.stop), np.append(counts, 0.0)
     return moments, np.append(counts[:-1], counts[-2:-1] if len(counts) > 1 else counts)
@@ -154,29 +150,22 @@ def worker_counts(run: Run, present: tuple[Numbers, Numbers]) -> Counted:
 def compression_factors(computed_chunks: pa.Table) -> tuple[str, Numbers]:
     """Uncompressed over compressed size of "chunks", or of other things that are named."""
     known = computed_chunks.select(["bytes_payload", "bytes_uncompressed"]).drop_null()
-    known = known.filter(pc.greater(known["bytes_payload"], 0))
-    known = _some(known, "of no chunk the payload is known with its size in memory")
+    read = known.filter(pc.greater(known["bytes_payload"], 0))
+    known = some(read, "of no chunk the payload is known with its size in memory")
     return "chunks", measured_values(known["bytes_uncompressed"]) / measured_values(known["bytes_payload"])
 
 
-def _some(table: pa.Table, otherwise: str) -> pa.Table:
-    if len(table) == 0:
-        raise NotMeasuredError(otherwise)
-    return table
-
-
 def _timed(attempts: pa.Table, requested: pa.ChunkedArray) -> pa.Table:
-    return pa.table({"start": attempts["start"], "stop": attempts["stop"], "bytes": requested})
+    return attempts.select(["start", "stop"]).append_column("bytes", requested)
 
 
-def _on_clients_clock(run: Run, table: pa.Table, *columns: str) -> pa.Table:
+def on_clients_clock(run: Run, table: pa.Table, *columns: str) -> pa.Table:
     """Table whose moments (these columns) were on the clocks of workers."""
     offsets = {worker: offset for worker, offset in clock_offsets(run).items() if offset}
-    if not offsets:
-        return table
-    place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))
-    ahead = pc.fill_null(pc.take(pa.array(list(offsets.values())), place), 0.0)
-    for name in columns:
-        number = table.schema.get_field_index(name)
-        table = table.set_column(number, table.schema.field(number), pc.subtract(table[name], ahead))
+    if offsets:
+        place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))
+        ahead = pc.fill_null(pc.take(pa.array(list(offsets.values())), place), 0.0)
+        for name in columns:
+            number = table.schema.get_field_index(name)
+            table = table.set_column(number, table.schema.field(number), pc.subtract(table[name], ahead))
     return table

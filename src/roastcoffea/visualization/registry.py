@@ -18,9 +18,9 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from roastcoffea.compat.older import ARGUMENTS
+from roastcoffea.compat.shapes import ARGUMENTS
 from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
-from roastcoffea.metrics.evaluator import Evaluator
+from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.visualization.inputs import PLOT_INPUTS, inputs_of

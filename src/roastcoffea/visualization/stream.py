@@ -6,19 +6,16 @@ import heapq
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.arrays import amounts, having, one_of
-from roastcoffea.metrics.attempts import identities
 from roastcoffea.metrics.busy import sum_of
-from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
+from roastcoffea.metrics.facts import GAVE_A_RESULT, identities
 from roastcoffea.metrics.phases import BUSY, COLUMNS_OF, FAILED, OF_TASK_KIND, OVERHEAD, RESIDUAL
-from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.records import chunks as chunk_records
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, one_of, places
 from roastcoffea.records import tasks as task_records
-from roastcoffea.visualization.series import Integers, busy_in_pixels
+from roastcoffea.visualization.series import busy_in_pixels
 
 SHOWN: Final = (*BUSY, RESIDUAL)
 """Classes; what the ledger cannot place, as nothing tells what went on, is in its residual."""
@@ -53,38 +50,27 @@ class Pixels(NamedTuple):
     busy: Numbers
 
 
-class _Rows(NamedTuple):
-    """Rows of a table of attempts: the class of each, and the row of its chunk."""
-
-    table: pa.Table
-    kind: Integers
-    chunk: Integers
-
-
 def stream_of(tasks: pa.Table | None, chunks: pa.Table | None) -> Stream:
     """Attempts of tasks; those of chunks where no scheduler tells of tasks (None)."""
     if tasks is not None:
-        found = _tasks_with_class(tasks, chunks)
+        table, (kind, chunk) = tasks, _classes_of_tasks(tasks, chunks)
     elif chunks is not None:
-        found = _Rows(chunks, _main_classes(chunks), np.arange(len(chunks)))
+        table, kind, chunk = chunks, _main_classes(chunks), np.arange(len(chunks))
     else:
         raise NotMeasuredError("neither tasks nor chunks were seen")
-    table = found.table
-    if table["worker"].null_count == len(table):
-        raise NotMeasuredError("it is not known on which worker anything ran")
+    refuse_if(table["worker"].null_count == len(table), "it is not known on which worker anything ran")
     timed = np.flatnonzero(pc.and_(table["start"].is_valid(), table["stop"].is_valid()).to_numpy())
-    if len(timed) == 0:
-        raise NotMeasuredError("it is not known of any task when it ran")
+    refuse_if(len(timed) == 0, "it is not known of any task when it ran")
     known = table.select(["worker", "thread", "start", "stop"]).take(pa.array(timed))
-    start, stop = (np.asarray(known[name].to_numpy(), dtype=np.float64) for name in ("start", "stop"))
+    start, stop = (amounts(known, name) for name in ("start", "stop"))
     lane, lanes = _lanes(known, start, stop)
     return Stream(
         lane=lane,
-        kind=found.kind[timed],
+        kind=kind[timed],
         start=start,
         stop=np.maximum(start, stop),
         task=timed if tasks is not None else np.full(len(timed), -1),
-        chunk=found.chunk[timed],
+        chunk=chunk[timed],
         lanes=lanes,
         workers=len(known["worker"].unique()),
     )
@@ -109,17 +95,16 @@ def main_in_pixels(stream: Stream, rows: int, edges: Numbers) -> Pixels:
     return Pixels(picture, most, busy)
 
 
-def _tasks_with_class(tasks: pa.Table, chunks: pa.Table | None) -> _Rows:
-    """Tasks, with the number of the class of each."""
-    numbers = {kind: SHOWN.index(name) for kind, name in OF_TASK_KIND.items()}
-    kinds, failed = _codes(tasks, "kind", numbers, SHOWN.index(RESIDUAL)), _failed(tasks, (task_records.OK,))
-    chunk = np.full(len(tasks), -1)
+def _classes_of_tasks(tasks: pa.Table, chunks: pa.Table | None) -> tuple[Integers, Integers]:
+    """Number of the class of each task, and the row of its chunk."""
+    numbers = np.array([SHOWN.index(name) for name in (*OF_TASK_KIND.values(), RESIDUAL)])
+    kinds, chunk = numbers[places(tasks["kind"], list(OF_TASK_KIND))], np.full(len(tasks), -1)
     if chunks is not None and len(chunks):
         chunk = _chunks_of(tasks, chunks)
         processed = having(tasks["kind"], task_records.PROCESSOR)
         kinds = np.where(processed & (chunk >= 0), _main_classes(chunks)[chunk], kinds)
-    others = having(tasks["kind"], task_records.OTHER)
-    return _Rows(tasks, np.where(failed & ~others, SHOWN.index(FAILED), kinds), chunk)
+    failed = ~having(tasks["outcome"], task_records.OK) & ~having(tasks["kind"], task_records.OTHER)
+    return np.where(failed, SHOWN.index(FAILED), kinds), chunk
 
 
 def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
@@ -132,36 +117,25 @@ def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
 
 def _main_classes(chunks: pa.Table) -> Integers:
     """For each attempt of a chunk the class that took the most of it, or that it failed."""
-    phases = np.column_stack([sum_of(chunks, columns) for columns in COLUMNS_OF.values()])
-    rest = amounts(chunks, "wall_seconds") - phases.sum(axis=1)
+    seconds = np.column_stack([sum_of(chunks, columns) for columns in COLUMNS_OF.values()])
+    rest = amounts(chunks, "wall_seconds") - seconds.sum(axis=1)
     names = np.array([SHOWN.index(name) for name in (*COLUMNS_OF, OVERHEAD)])
-    most = names[np.column_stack([phases, rest]).argmax(axis=1)]
-    kinds = np.where(phases.any(axis=1), most, SHOWN.index(RESIDUAL))
-    failed = _failed(chunks, (chunk_records.OK, chunk_records.CHECKPOINT))
-    return np.where(failed, SHOWN.index(FAILED), kinds)
-
-
-def _failed(table: pa.Table, good: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    return ~one_of(table["outcome"], pa.array(good))
-
-
-def _codes(table: pa.Table, column: str, numbers: dict[str, int], otherwise: int) -> Integers:
-    place = pc.index_in(table[column], value_set=pa.array(list(numbers), pa.string()))
-    known = np.array([*numbers.values(), otherwise])
-    return known[np.asarray(pc.fill_null(place, len(numbers)).to_numpy(), dtype=np.int64)]
+    most = names[np.column_stack([seconds, rest]).argmax(axis=1)]
+    kinds = np.where(seconds.any(axis=1), most, SHOWN.index(RESIDUAL))
+    return np.where(one_of(chunks["outcome"], pa.array(GAVE_A_RESULT)), kinds, SHOWN.index(FAILED))
 
 
 def _lanes(table: pa.Table, start: Numbers, stop: Numbers) -> tuple[Integers, list[str]]:
     """Lane of each attempt, lanes of a worker beside each other, and the worker of each lane."""
-    encoded = pc.fill_null(table["worker"], "?").combine_chunks().dictionary_encode()
-    names, place = np.unique(np.array(encoded.dictionary.to_pylist(), dtype=object), return_inverse=True)
-    code = place[np.asarray(encoded.indices.to_numpy())]
+    worker = pc.fill_null(table["worker"], "?")
+    names = sorted(worker.unique().to_pylist())
+    code = places(worker, names)
     thread = np.array(pc.fill_null(table["thread"], -1).to_numpy(), dtype=np.int64)
     unknown = np.flatnonzero(thread < 0)
     thread[unknown] = _free_places(code[unknown], start[unknown], stop[unknown])
     threads, number = np.unique(thread, return_inverse=True)
     pairs, lane = np.unique(code * len(threads) + number, return_inverse=True)
-    return np.asarray(lane, dtype=np.int64), [str(names[pair // len(threads)]) for pair in pairs]
+    return np.asarray(lane, dtype=np.int64), [names[pair // len(threads)] for pair in pairs]
 
 
 def _free_places(worker: Integers, start: Numbers, stop: Numbers) -> Integers:

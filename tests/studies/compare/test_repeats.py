@@ -122,7 +122,7 @@ def test_how_many_repeats_are_needed_does_not_depend_on_the_unit() -> None:
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "skewed", "two modes"])
 def test_repeats_of_one_run_are_seldom_told_apart(size: int, kind: str) -> None:
     drawn = np.random.default_rng(5)
-    draws = 400
+    draws = 200
     scatter = {
         "normal": drawn.normal(0, 0.1, (draws, 2 * size)),
         "heavy tails": 0.05 * drawn.standard_t(2, (draws, 2 * size)),

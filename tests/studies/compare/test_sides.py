@@ -47,7 +47,7 @@ def test_what_is_nowhere_is_refused(folder: Path) -> None:
 def test_repeats_failed_runs_and_labels(folder: Path) -> None:
     failed = Measurement(handmade_run(outcome="failed", error="OSError: gone", name="broken"))
     side = side_of("B", [folder / "again", failed], "new")
-    assert side.heading == "B: new (2 runs)"
+    assert (side.letter, side.label, len(side.runs)) == ("B", "new", 2)
     assert [run.name for run in side.runs] == ["again-1", "again-2"]
     assert side.left_out == ("broken failed: OSError: gone",)
     assert side_of("A", str(folder / "one")).label == str(folder / "one")

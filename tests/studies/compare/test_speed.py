@@ -10,7 +10,7 @@ from observing import observation, with_metric
 from scipy.stats import beta
 
 from roastcoffea.studies.compare.observations import Observation
-from roastcoffea.studies.compare.speed import CANNOT_TELL, FASTER, RATE, SLOWER, WALL, speed
+from roastcoffea.studies.compare.side_by_side import CANNOT_TELL, FASTER, RATE, SLOWER, WALL, speed
 
 WALLS = (10.0, 10.1, 10.2, 9.9)
 
@@ -81,7 +81,7 @@ A_FIFTH_SLOWER = (1.269, 1.313, 1.270, 1.255, 1.257, 1.388, 1.281, 1.264, 1.258,
 
 def test_a_fifth_slower_is_found_in_what_was_really_measured() -> None:
     same, slower = (with_metric(WALL, *seconds) for seconds in (SAME, A_FIFTH_SLOWER))
-    drawn, draws = np.random.default_rng(1), 500
+    drawn, draws = np.random.default_rng(1), 300
     words = [
         speed(*([side[place] for place in drawn.permutation(len(side))[:5]] for side in (same, slower))).word
         for _ in range(draws)
@@ -91,7 +91,7 @@ def test_a_fifth_slower_is_found_in_what_was_really_measured() -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_repeats_that_were_really_measured_are_seldom_told_apart(size: int) -> None:
-    same, draws, drawn = with_metric(WALL, *SAME), 1000, np.random.default_rng(size)
+    same, draws, drawn = with_metric(WALL, *SAME), 500, np.random.default_rng(size)
     told = 0
     for _ in range(draws):
         order = drawn.permutation(len(same))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roastcoffea.replay.chunk_parts import Chunks, Parts
 from roastcoffea.replay.cluster import Load, Merging
 from roastcoffea.replay.inputs import Costs
+from roastcoffea.replay.stages import Chunks, Parts
 from roastcoffea.studies.what_if.changes import AS_RECORDED, scenarios
 
 ONE, ROWS = np.ones(3), np.arange(3)

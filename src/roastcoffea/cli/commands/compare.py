@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import traceback
 from pathlib import Path
-from typing import Final
+from typing import Any
 
 import click
 
-from roastcoffea.cli import options
-from roastcoffea.cli.output import UNUSABLE, fail, leave_stdout
+from roastcoffea.cli import shell
 from roastcoffea.errors import RoastcoffeaError
-
-FORMATS: Final = ("text", "markdown", "json", "html")
 
 
 @click.command
@@ -24,25 +21,12 @@ FORMATS: Final = ("text", "markdown", "json", "html")
     metavar="CONDITION",
     help="A change that is not wanted, such as 'event_rate_core_khz < -10%'; may be given several times.",
 )
-@click.option(
-    "--confidence",
-    type=click.FloatRange(0.5, 1, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="Of intervals, verdicts and conditions.",
-)
-@options.choice("--format", "form", among=FORMATS, default="text", help="How to write it.")
-@options.output("File to write instead of the terminal.")
-@options.overwrite()
+@shell.bounded("--confidence", click.FloatRange(0.5, 1, max_open=True), 0.95, "Of intervals, verdicts and conditions.")
+@shell.choice("--format", "form", among=("text", "markdown", "json", "html"), default="text", help="How to write it.")
+@shell.output("File to write instead of the terminal.")
+@shell.overwrite()
 def command(
-    *,
-    runs: tuple[str, ...],
-    everything: bool,
-    fail_if: tuple[str, ...],
-    confidence: float,
-    form: str,
-    output: Path | None,
-    overwrite: bool,
+    *, runs: tuple[str, ...], form: str, output: Path | None, everything: bool, overwrite: bool, **evidence: Any
 ) -> int:
     """Compare measurements with the first one: what differs, why, and whether repeats can tell.
 
@@ -54,14 +38,14 @@ def command(
     try:
         from roastcoffea.studies.compare.compare import compare
 
-        comparison = compare(*runs, fail_if=fail_if, confidence=confidence, folder=options.RUNS_FOLDER)
+        comparison = compare(*runs, folder=shell.RUNS_FOLDER, **evidence)
         try:
             comparison.write(output, form, everything=everything, overwrite=overwrite)
         except BrokenPipeError:
-            leave_stdout()
+            shell.leave_stdout()
     except (RoastcoffeaError, OSError) as error:
-        return fail(str(error), UNUSABLE)
+        return shell.fail(str(error), shell.UNUSABLE)
     except Exception:  # noqa: BLE001  (Python's own status for it is that of a run that got worse)
         traceback.print_exc()
-        return UNUSABLE
+        return shell.UNUSABLE
     return comparison.status

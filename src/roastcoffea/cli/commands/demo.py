@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from roastcoffea.cli.options import FOLDER, measurements_folder, whole_number
+from roastcoffea.cli import shell
+
+CHUNKSIZE: Final = "About how many events make one task; coffea divides each file equally."
 
 
 @click.command
-@whole_number("--files", 1, 1000, 4, "Files in each of two datasets.")
-@whole_number("--events", 100, 10_000_000, 50_000, "Events in each file; 10,000 take 1.5 MB of disk.")
-@whole_number(
-    "--chunksize", 10, 10_000_000, 10_000, "About how many events make one task; coffea divides each file equally."
-)
-@whole_number("--workers", 1, 64, 2, "Worker processes.")
-@whole_number("--threads", 1, 64, 1, "Threads of a worker.")
+@shell.bounded("--files", click.IntRange(1, 1000), 4, "Files in each of two datasets.")
+@shell.bounded("--events", click.IntRange(100, 10_000_000), 50_000, "Events in each file; 10,000 take 1.5 MB of disk.")
+@shell.bounded("--chunksize", click.IntRange(10, 10_000_000), 10_000, CHUNKSIZE)
+@shell.bounded("--workers", click.IntRange(1, 64), 2, "Worker processes.")
+@shell.bounded("--threads", click.IntRange(1, 64), 1, "Threads of a worker.")
 @click.option(
-    "--folder", type=FOLDER, help="Keep the sample here, and take it from here the next time; else it is temporary."
+    "--folder",
+    type=shell.FOLDER,
+    help="Keep the sample here, and take it from here the next time; else it is temporary.",
 )
-@measurements_folder("Folder that gets the measurement.")
+@shell.measurements_folder("Folder that gets the measurement.")
 def command(*, folder: Path | None, out: Path, **size: Any) -> None:
     """Measure a small analysis, on a cluster of this machine.
 

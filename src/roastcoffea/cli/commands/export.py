@@ -7,21 +7,20 @@ from typing import Final
 
 import click
 
-from roastcoffea.cli import options
-from roastcoffea.cli.output import say
+from roastcoffea.cli import shell
 
 FORMATS: Final = ("csv", "parquet", "json", "openmetrics", "perfetto")
 """Those of `report.exports`, which takes a while to load."""
 
 
 @click.command
-@options.measurement
-@options.choice("--format", "file_format", among=FORMATS, required=True, help="What to write.")
-@options.output(
+@shell.measurement
+@shell.choice("--format", "file_format", among=FORMATS, required=True, help="What to write.")
+@shell.output(
     "Folder (csv, parquet, json) or file to write; else it gets the measurement's name, in this folder.",
     click.Path(path_type=Path),
 )
-@options.overwrite("the export, or the file, that is there")
+@shell.overwrite("the export, or the file, that is there")
 def command(*, path: Path, file_format: str, output: Path | None, overwrite: bool) -> None:
     """Write the measurement in PATH for other programs.
 
@@ -33,4 +32,4 @@ def command(*, path: Path, file_format: str, output: Path | None, overwrite: boo
     from roastcoffea.report.exports.formats import FORMATS, default_name
 
     measurement = load(path)
-    say(measurement.export(output or default_name(path, FORMATS[file_format]), file_format, overwrite))
+    shell.say(measurement.export(output or default_name(path, FORMATS[file_format]), file_format, overwrite))

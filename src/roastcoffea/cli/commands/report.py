@@ -6,15 +6,14 @@ from pathlib import Path
 
 import click
 
-from roastcoffea.cli import options
-from roastcoffea.cli.output import say
+from roastcoffea.cli import shell
 
 
 @click.command
-@options.measurement
-@options.output("File to write; else it gets the measurement's name, in this folder.")
+@shell.measurement
+@shell.output("File to write; else it gets the measurement's name, in this folder.")
 @click.option("--every-task", is_flag=True, help="Keep every task in it, also where there are more than 100,000.")
-@options.overwrite()
+@shell.overwrite()
 def command(*, path: Path, output: Path | None, every_task: bool, overwrite: bool) -> None:
     """Write the measurement in PATH as one HTML page, which needs nothing but a browser.
 
@@ -25,4 +24,4 @@ def command(*, path: Path, output: Path | None, every_task: bool, overwrite: boo
     from roastcoffea.report.exports.formats import default_name
 
     measurement = load(path)
-    say(measurement.report(output or default_name(path, ".html"), every_task=every_task, overwrite=overwrite))
+    shell.say(measurement.report(output or default_name(path, ".html"), every_task=every_task, overwrite=overwrite))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from roastcoffea.cli.options import measurements_folder
+from roastcoffea.cli import shell
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@measurements_folder("Folder that gets the measurements.", envvar="ROASTCOFFEA", show_envvar=True)
+@shell.measurements_folder("Folder that gets the measurements.", envvar="ROASTCOFFEA", show_envvar=True)
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import click
 
-from roastcoffea.cli import options
-from roastcoffea.cli.output import print_study, say
+from roastcoffea.cli import shell
 
 
 @click.command
-@options.runs
-@options.as_json
-@click.option("--plot", "picture", type=options.FILE, help="File for a picture.")
+@shell.runs
+@shell.as_json
+@click.option("--plot", "picture", type=shell.FILE, help="File for a picture.")
 def command(*, runs: tuple[str, ...], as_json: bool, picture: Path | None) -> None:
     """Tell what more workers gave, from which number on they are wasted, and what eats the loss.
 
@@ -23,11 +22,11 @@ def command(*, runs: tuple[str, ...], as_json: bool, picture: Path | None) -> No
     """
     from roastcoffea.studies.scaling.scaling import scaling
 
-    formats = options.PICTURE_FORMATS
+    formats = shell.PICTURE_FORMATS
     if picture is not None and picture.suffix[1:].lower() not in formats:
         raise click.UsageError(f"--plot {picture}: the name of a picture ends with .{', .'.join(formats)}")
-    found = scaling(options.paths_of(runs))
-    print_study(found, as_json)
+    found = scaling(shell.paths_of(runs))
+    shell.print_study(found, as_json)
     if picture is not None:
         found.plot(picture)
-        say(picture, err=as_json)
+        shell.say(picture, err=as_json)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from roastcoffea.cli import options
+from roastcoffea.cli import shell
 
 
 @click.command
-@options.measurement
+@shell.measurement
 def command(path: Path) -> None:
     """Print the tables of the measurement in PATH."""
     from roastcoffea.measurement import load

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from roastcoffea.cli import options
-from roastcoffea.cli.output import print_study
+from roastcoffea.cli import shell
 from roastcoffea.errors import RoastcoffeaError
 
 
@@ -30,38 +29,29 @@ class SeveralNumbers(click.Command):
             if not number:
                 option = word.partition("=")[0] if word.partition("=")[0] in several else None
             before = word
-        if further and not self._runs_in(ctx, given):
-            given[-2:] = given[-1:]
+        if further:
+            values, _, _ = self.make_parser(ctx).parse_args(list(given))
+            if not (isinstance(values.get("runs"), Sequence) and values["runs"]):  # click has an object for "not given"
+                given[-2:] = given[-1:]
         return super().parse_args(ctx, given)
-
-    def _runs_in(self, ctx: click.Context, given: Sequence[str]) -> bool:
-        values, _, _ = self.make_parser(ctx).parse_args(list(given))
-        runs = values.get("runs")
-        return isinstance(runs, Sequence) and len(runs) > 0  # click has an object of its own for what was not given
 
 
 def _names_run(word: str) -> bool:
     """Whether a word stands for measurements, here or in the usual folder."""
     try:
-        return bool(options.paths_of([word]))
+        return bool(shell.paths_of([word]))
     except RoastcoffeaError:
         return False
 
 
 @click.command(cls=SeveralNumbers)
-@options.runs
+@shell.runs
 @click.option("--workers", multiple=True, type=click.IntRange(1), help="Numbers of worker processes: 1 2 4.")
 @click.option("--threads", multiple=True, type=click.IntRange(1), help="Threads of each worker.")
 @click.option("--same-host", is_flag=True, help="Workers share the cores of one host; else each brings as many as now.")
 @click.option("--chunksize", multiple=True, type=click.IntRange(1), help="Events in a chunk: 25000 100000.")
-@click.option(
-    "--storage",
-    type=click.FloatRange(1),
-    default=2.0,
-    show_default=True,
-    help="How many times faster the storage is in that scenario.",
-)
-@options.as_json
+@shell.bounded("--storage", click.FloatRange(1), 2.0, "How many times faster the storage is in that scenario.")
+@shell.as_json
 def command(*, runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """Predict the wall time of RUN on other clusters, and in other chunks, with the error of such predictions.
 
@@ -74,4 +64,4 @@ def command(*, runs: tuple[str, ...], as_json: bool, **settings: Any) -> None:
     """
     from roastcoffea.studies.what_if.what_if import what_if
 
-    print_study(what_if(*options.paths_of(runs), **settings), as_json)
+    shell.print_study(what_if(*shell.paths_of(runs), **settings), as_json)

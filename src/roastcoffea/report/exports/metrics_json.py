@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, Final
 
@@ -28,29 +28,22 @@ def metrics_json(run: Run, metrics: Metrics) -> bytes:
     """
     try:
         with metrics.computing(METRICS_FILE):
-            return _encoded(run, _values(metrics), metrics.missing, metrics.problems)
+            return _encoded(run, metrics, metrics, metrics.missing)
     except NotMeasuredError as error:
-        reasons = {metric.name: str(error) for metric in CATALOGUE.metrics()}
-        return _encoded(run, {}, reasons, metrics.problems)
+        return _encoded(run, metrics, (), {metric.name: str(error) for metric in CATALOGUE.metrics()})
 
 
-def _values(metrics: Metrics) -> dict[str, dict[str, Any]]:
-    return {
-        name: {"value": metrics[name], "unit": str(metrics.unit[name]), "source": metrics.source[name]}
-        for name in metrics
-        if name not in RAW_METRICS
-    }
-
-
-def _encoded(
-    run: Run, values: Mapping[str, Mapping[str, Any]], missing: Mapping[str, str], problems: list[str]
-) -> bytes:
+def _encoded(run: Run, metrics: Metrics, names: Iterable[str], missing: Mapping[str, str]) -> bytes:
     document = {
         "format": METRICS_FORMAT,
         **{name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error")},
-        "metrics": values,
+        "metrics": {
+            name: {"value": metrics[name], "unit": str(metrics.unit[name]), "source": metrics.source[name]}
+            for name in names
+            if name not in RAW_METRICS
+        },
         "missing": {name: reason for name, reason in missing.items() if name not in RAW_METRICS},
-        "problems": [*run.problems, *problems],
+        "problems": [*run.problems, *metrics.problems],
     }
     return json.dumps(_standard(document), indent=1, allow_nan=False).encode()
 
@@ -68,11 +61,6 @@ def _standard(value: Any) -> Any:
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
-        return _finite(float(value))
+        number = float(value)
+        return number if math.isfinite(number) else json.dumps(number)
     return str(value)
-
-
-def _finite(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

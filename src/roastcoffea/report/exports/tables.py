@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TableFormat = Literal["csv", "parquet", "json"]
+Frames = Mapping[str, "pd.DataFrame"]
 
 EXPORT_FORMAT: Final = "roastcoffea export 1"
 COLUMNS_FILE: Final = "columns.json"
-METRICS_TABLE: Final = "metrics"
 BATCH: Final = 10_000
 """Rows that are turned into text at a time."""
 
@@ -53,10 +53,10 @@ METRIC_COLUMNS: Final[Mapping[str, str]] = {
 
 
 def write_tables(  # noqa: PLR0917
-    run: Run, metrics: Metrics, tables: Mapping[str, pd.DataFrame], folder: Path, file_format: str, overwrite: bool
+    run: Run, metrics: Metrics, tables: Frames, folder: Path, file_format: str, overwrite: bool
 ) -> Path:
     """Write each table to a file of a new folder, the metrics among them, and `columns.json`; give the folder."""
-    frames = {METRICS_TABLE: metrics_table(metrics), **tables}
+    frames = {"metrics": metrics_table(metrics), **tables}
     replaces = partial(is_export, tables=frames.keys())
     folder = folder.resolve() if folder.name in ("", "..") else folder
     if folder.exists() and not (overwrite and replaces(folder)):
@@ -102,13 +102,11 @@ def _metric_row(metrics: Metrics, name: str, entry: Metric | None) -> dict[str, 
     if entry is not None and entry.group == RAW:
         return None  # to look at it would build it
     value = metrics[name]
-    row |= {"source": metrics.source[name]}
-    if isinstance(value, str):
-        return row | {"text": value}
-    return row | {"value": float(value)} if isinstance(value, Real) else None
+    row |= {"source": metrics.source[name], "text" if isinstance(value, str) else "value": value}
+    return row if isinstance(value, str | Real) else None
 
 
-def _description(run: Run, metrics: Metrics, frames: Mapping[str, pd.DataFrame], file_format: str) -> dict[str, Any]:
+def _description(run: Run, metrics: Metrics, frames: Frames, file_format: str) -> dict[str, Any]:
     """Content of `columns.json`."""
     identity = {name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error")}
     identity["problems"] = [*run.problems, *metrics.problems]
@@ -129,10 +127,6 @@ def _arrow(frame: pd.DataFrame) -> pa.Table:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     fields = [pa.field(each.name, pa.string()) if pa.types.is_null(each.type) else each for each in table.schema]
     return table.cast(pa.schema(fields, metadata=table.schema.metadata))
-
-
-def _write_parquet(table: pa.Table, file: BinaryIO) -> None:
-    pq.write_table(table, file, compression="zstd")
 
 
 def _write_csv(table: pa.Table, file: BinaryIO) -> None:
@@ -156,7 +150,11 @@ def _write_json(table: pa.Table, file: BinaryIO) -> None:
 
 _encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
 
-WRITERS: Final = {"csv": _write_csv, "parquet": _write_parquet, "json": _write_json}
+WRITERS: Final[Mapping[str, Callable[[pa.Table, BinaryIO], None]]] = {
+    "csv": _write_csv,
+    "json": _write_json,
+    "parquet": partial(pq.write_table, compression="zstd"),
+}
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:

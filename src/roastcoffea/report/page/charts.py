@@ -6,31 +6,20 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import bokeh
 import numpy as np
+from bokeh import models
 from bokeh.document import Document
-from bokeh.models import (
-    BasicTicker,
-    BoxZoomTool,
-    ColumnDataSource,
-    FixedTicker,
-    LinearAxis,
-    PanTool,
-    Range1d,
-    ResetTool,
-    TimedeltaTickFormatter,
-    WheelZoomTool,
-)
 from bokeh.plotting import figure
 from markupsafe import Markup
 
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import RUN, NotMeasuredError
-from roastcoffea.metrics.evaluator import Evaluator
+from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.frame import asset, data_block, packed_block
 from roastcoffea.report.page.packing import MOST_GROUPS, groups_of, packed_pixels, packed_tasks
@@ -40,8 +29,7 @@ from roastcoffea.report.tables import not_measured
 from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
 from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
 from roastcoffea.visualization.draw import bytes_scale
-from roastcoffea.visualization.plots.throughput import data_rates, note_of_unknown
-from roastcoffea.visualization.series import Integers
+from roastcoffea.visualization.plots.workers import data_rates, note_of_unknown
 from roastcoffea.visualization.stream import SHOWN, Stream, stream_of
 
 MOST_TASKS: Final = 100_000
@@ -100,24 +88,26 @@ class _Context(NamedTuple):
 
 def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
     """Charts of what was measured, with the reason in place of one that was not."""
-    made = _made(inputs, every_task)
-    drawn = {name: chart for name, chart in made.items() if isinstance(chart, _Chart)}
-    sheets = [_sheet(name, chart) for name, chart in made.items()]
+    context = _context(inputs, every_task)
+    drawn: dict[str, _Chart] = {}
+    sheets = []
+    for name, (title, make) in KINDS.items():
+        try:
+            if not context.stop > context.start:
+                raise NotMeasuredError("it is not known when the run began and ended")
+            drawn[name] = make(context)
+        except NotMeasuredError as reason:
+            sheets.append(not_measured(str(reason), title))
+        else:
+            lead = f"{' '.join(str(make.__doc__).split())} {drawn[name].note}".strip()
+            sheets.append(Sheet(title=title, lead=[lead], pictures=[Picture(name)]))
     if not drawn:
         return Charts(sheets, {}, [], [])
     pictures = {name: rendered("chart.html", name=name, chart=chart) for name, chart in drawn.items()}
     packed = [packed_block(f"packed-{name}", chart.packed) for name, chart in drawn.items() if chart.packed is not None]
-    blocks = [data_block("charts", _content(inputs, drawn)), *packed]
+    blocks = [data_block("charts", _content(context, drawn)), *packed]
     pictures[CONTROLS] = rendered("controls.html")
     return Charts(sheets, pictures, blocks, [bokeh_program(), asset("charts.js")])
-
-
-def _sheet(name: str, chart: _Chart | str) -> Sheet:
-    """Title, meaning and picture of a chart; the reason where there is none."""
-    if isinstance(chart, str):
-        return not_measured(chart, KINDS[name].title)
-    title, meaning, _ = KINDS[name]
-    return Sheet(title=title, lead=[f"{meaning} {chart.note}".strip()], pictures=[Picture(name)])
 
 
 @cache
@@ -127,28 +117,16 @@ def bokeh_program() -> str:
     return file.read_text(encoding="utf-8").replace("\r", "")
 
 
-def _made(inputs: Evaluator, every_task: bool) -> dict[str, _Chart | str]:
-    """Each chart, or the reason why there is none."""
+def _context(inputs: Evaluator, every_task: bool) -> _Context:
     start = inputs.value("start")
     stop = max(inputs.value(RUN).stop, start)
     length = MILLISECONDS * max(stop - start, 1e-3)
-    window = Range1d(
-        start=0, end=length, bounds=(-0.02 * length, 1.02 * length), min_interval=CLOSEST * length, name="window"
-    )
-    context = _Context(inputs, start, stop, window, every_task)
-    return {name: _or_reason(kind.make, context) for name, kind in KINDS.items()}
+    bounds = (-0.02 * length, 1.02 * length)
+    window = models.Range1d(start=0, end=length, bounds=bounds, min_interval=CLOSEST * length, name="window")
+    return _Context(inputs, start, stop, window, every_task)
 
 
-def _or_reason(make: Callable[[_Context], _Chart], context: _Context) -> _Chart | str:
-    try:
-        if not context.stop > context.start:
-            raise NotMeasuredError("it is not known when the run began and ended")
-        return make(context)
-    except NotMeasuredError as reason:
-        return str(reason)
-
-
-def _content(inputs: Evaluator, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
+def _content(context: _Context, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
     """What the script draws: the figures as Bokeh has them, where they stand, and what they hold."""
     document = Document()
     with document.models.freeze():  # each root that is added alone looks through all models
@@ -157,7 +135,7 @@ def _content(inputs: Evaluator, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
     return {
         "doc": document.to_json(deferred=False),
         "roots": {chart.figure.id: f"plot-{name}" for name, chart in drawn.items()},
-        "start": inputs.value("start"),
+        "start": context.start,
         **{name: dict(chart.facts) for name, chart in drawn.items()},
     }
 
@@ -166,12 +144,15 @@ def _content(inputs: Evaluator, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
 
 
 def _rates(context: _Context) -> _Chart:
+    """Bytes requested from storage for chunks and preprocessing, those of each attempt spread over its own time;
+    dashed: workers.
+    """
     requests = context.inputs.value("requests")
     edges, rates = data_rates(requests, context.start, RATE_BINS)
     scale = bytes_scale(float(rates.max()), "bit/s")
     x, amounts = _since(context, edges), rates * scale.factor
     plot = _figure("rates", context, scale.unit, (0, 1.05 * max(float(amounts.max()), 1e-9)), 210)
-    source = ColumnDataSource({"x": x, "rate": np.append(amounts, amounts[-1:])})
+    source = models.ColumnDataSource({"x": x, "rate": np.append(amounts, amounts[-1:])})
     plot.varea_step(x="x", y1=0, y2="rate", source=source, step_mode="after", fill_color=BLUE, fill_alpha=0.45)
     plot.step(x="x", y="rate", source=source, mode="after", line_color=BLUE)
     _add_workers(plot, context)
@@ -187,17 +168,18 @@ def _add_workers(plot: Any, context: _Context) -> None:
         times, counts = context.inputs.value("worker_counts")
     except NotMeasuredError:
         return
-    source = ColumnDataSource({"x": _since(context, times), "workers": counts}, name="workers")
-    plot.extra_y_ranges = {"workers": Range1d(start=0, end=1.15 * max(float(counts.max()), 1.0))}
-    plot.step(
-        x="x", y="workers", source=source, y_range_name="workers", mode="after", line_color=GREY, line_dash="dashed"
-    )
-    axis = LinearAxis(y_range_name="workers", axis_label="workers", ticker=BasicTicker(min_interval=1))
+    source = models.ColumnDataSource({"x": _since(context, times), "workers": counts}, name="workers")
+    plot.extra_y_ranges = {"workers": models.Range1d(start=0, end=1.15 * max(float(counts.max()), 1.0))}
+    plot.step("x", "workers", source=source, y_range_name="workers", mode="after", line_color=GREY, line_dash="dashed")
+    axis = models.LinearAxis(y_range_name="workers", axis_label="workers", ticker=models.BasicTicker(min_interval=1))
     _dress(axis)
     plot.add_layout(axis, "right")
 
 
 def _classes(context: _Context) -> _Chart:
+    """How many threads were in which class of the time ledger: means over bins, whose areas are its sums.
+    The line is the threads that there were.
+    """
     ledger: TimeLedger = context.inputs.value("time_ledger")
     lines = ledger.timeline(BINS)
     edges = np.append(lines.index.to_numpy(), lines.index[-1] + lines["seconds"].iloc[-1])
@@ -206,7 +188,7 @@ def _classes(context: _Context) -> _Chart:
         raise NotMeasuredError("there were no threads")
     offered = lines[TOTAL].to_numpy()
     plot = _figure("classes", context, "threads", (0, 1.05 * max(float(offered.max()), 1.0)), 300)
-    source = ColumnDataSource({"x": _since(context, edges), **_stack(threads, offered)})
+    source = models.ColumnDataSource({"x": _since(context, edges), **_stack(threads, offered)})
     for below, name in zip((NOTHING, *threads), threads, strict=False):
         plot.varea_step(x="x", y1=below, y2=name, source=source, step_mode="after", fill_color=OF_TIME[name])
     plot.step(x="x", y=TOTAL, source=source, mode="after", line_width=1.5)
@@ -223,6 +205,7 @@ def _stack(threads: Mapping[str, Numbers], offered: Numbers) -> dict[str, Number
 
 
 def _stream(context: _Context) -> _Chart:
+    """What each worker thread did. A chunk's task has the colour of the class that took the most of it."""
     stream = stream_of(*context.inputs.value("attempts"))
     legend = {_named(SHOWN[kind]): OF_TIME[SHOWN[kind]] for kind in np.unique(stream.kind)}
     single = context.every_task or len(stream.start) <= MOST_TASKS
@@ -239,12 +222,12 @@ def _stream_figure(context: _Context, lanes: int) -> Any:
     height = int(np.clip(26 * lanes + 90, 180, 460))
     plot = _figure("stream", context, f"{number(lanes)} threads", (lanes - 0.5, -0.5), height)
     plot.ygrid.visible = False
-    plot.yaxis.ticker = FixedTicker(ticks=[])
+    plot.yaxis.ticker = models.FixedTicker(ticks=[])
     place = ("x", "y", "dw", "dh")
-    picture = ColumnDataSource({name: [] for name in ("image", *place)}, name="picture")
+    picture = models.ColumnDataSource({name: [] for name in ("image", *place)}, name="picture")
     plot.image_rgba(image="image", source=picture, **{name: name for name in place})
     edges = ("left", "right", "top", "bottom")
-    bars = ColumnDataSource({name: [] for name in (*edges, "colour")}, name="bars")
+    bars = models.ColumnDataSource({name: [] for name in (*edges, "colour")}, name="bars")
     plot.quad(source=bars, fill_color="colour", line_color=None, **{name: name for name in edges})
     return plot
 
@@ -270,50 +253,27 @@ def _named(name: str) -> str:
     return NOT_RECORDED if name == RESIDUAL else name
 
 
-class _Kind(NamedTuple):
-    """A chart of a page: its title, what it means, and what makes it."""
-
-    title: str
-    meaning: str
-    make: Callable[[_Context], _Chart]
-
-
-KINDS: Final[Mapping[str, _Kind]] = {
-    "rates": _Kind(
-        "Data rate and workers",
-        "Bytes requested from storage for chunks and preprocessing, those of each attempt spread over its own time; "
-        "dashed: workers.",
-        _rates,
-    ),
-    "classes": _Kind(
-        "Threads by class",
-        "How many threads were in which class of the time ledger: means over bins, whose areas are its sums. "
-        "The line is the threads that there were.",
-        _classes,
-    ),
-    "stream": _Kind(
-        "Task stream",
-        "What each worker thread did. A chunk's task has the colour of the class that took the most of it.",
-        _stream,
-    ),
+KINDS: Final[Mapping[str, tuple[str, Callable[[_Context], _Chart]]]] = {
+    "rates": ("Data rate and workers", _rates),
+    "classes": ("Threads by class", _classes),
+    "stream": ("Task stream", _stream),
 }
+"""Charts of a page, with their titles; what a chart means is the text of the function that makes it."""
 
 
 def _figure(name: str, context: _Context, label: str, heights: tuple[float, float], pixels: int) -> Any:
     """Figure over time, as wide as the page."""
-    dimensions: Literal["width", "both"] = "both" if name == "stream" else "width"
-    drag = PanTool(dimensions="width")
     plot = figure(
         name=name,
         x_range=context.window,
-        y_range=Range1d(start=heights[0], end=heights[1], bounds=(min(heights), max(heights))),
+        y_range=models.Range1d(start=heights[0], end=heights[1], bounds=(min(heights), max(heights))),
         x_axis_type="timedelta",
         y_axis_label=label,
         height=pixels,
         sizing_mode="stretch_width",
         toolbar_location="above",
-        tools=[drag, BoxZoomTool(dimensions=dimensions), WheelZoomTool(dimensions="width"), ResetTool()],
-        active_drag=drag,
+        tools=["xpan", "box_zoom" if name == "stream" else "xbox_zoom", "xwheel_zoom", "reset"],
+        active_drag="xpan",
         active_scroll=None,  # else the wheel would no longer move the page
         output_backend="canvas",
         min_border_left=BORDER,
@@ -322,7 +282,7 @@ def _figure(name: str, context: _Context, label: str, heights: tuple[float, floa
     )
     plot.toolbar.logo = None
     plot.xaxis.formatter = _formatter(context.stop - context.start)
-    plot.yaxis.ticker = BasicTicker(min_interval=1.0 if name == "classes" else 0.0)
+    plot.yaxis.ticker = models.BasicTicker(min_interval=1.0 if name == "classes" else 0.0)
     for axis in plot.axis:
         _dress(axis)
     return plot
@@ -335,13 +295,13 @@ def _dress(axis: Any) -> None:
     axis.stylesheets = [":host { --bk-background-fill-color: transparent }"]
 
 
-def _formatter(length: float) -> TimedeltaTickFormatter:
+def _formatter(length: float) -> models.TimedeltaTickFormatter:
     """How moments in a run of so many seconds are written."""
     seconds = "%s" if length < SECONDS_PER_MINUTE else "%m min %S"
     minutes = "%m min"
     if length >= SECONDS_PER_HOUR:
         seconds, minutes = "%h h %M min %S", "%h h %M min"
-    return TimedeltaTickFormatter(
+    return models.TimedeltaTickFormatter(
         microseconds=f"{seconds}.%MS%US s",
         milliseconds=f"{seconds}.%MS s",
         seconds=f"{seconds} s",

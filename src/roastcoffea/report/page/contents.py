@@ -15,25 +15,14 @@ from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.page.charts import CONTROLS, charts
 from roastcoffea.report.page.frame import page
 from roastcoffea.report.sheets import Cell, Column, Picture, Sheet
-from roastcoffea.report.summary import (
-    amount_of,
-    datasets,
-    heading,
-    main_numbers,
-    own_sheets,
-    problems,
-)
+from roastcoffea.report.summary import amount_of, datasets, heading, main_numbers, own_sheets, problems
 from roastcoffea.report.tables import not_measured, sheet_of_table
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND
+from roastcoffea.units import BYTE, COUNT, SECOND
 from roastcoffea.visualization.inputs import inputs_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-SHARES: Final = {"busy_share": FRACTION, "cpu_share": FRACTION, "slowness": RATIO}
-"""Units of columns that have none of their own, being quotients."""
-
 
 LEAST_FIRST: Final = "busy_share"
 """Column in whose order the least comes first."""
@@ -84,7 +73,7 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
 
 def _verdict(measured: Measured) -> Iterator[Sheet]:
     metrics = measured.metrics
-    yield from own_sheets(metrics, "verdict") or [not_measured(metrics.missing["verdict"])]
+    yield from own_sheets(metrics, "verdict") or [_missing(metrics, "verdict")]
     yield replace(main_numbers(metrics), title="")
 
 
@@ -112,18 +101,13 @@ def _problems(measured: Measured) -> Iterator[Sheet]:
 def _metrics(measured: Measured) -> Iterator[Sheet]:
     """Every metric with its value, as exact as it is to sort by; and why others are missing."""
     metrics, table = measured.metrics, metrics_table(measured.metrics)
-    rows = table[table["missing"].isna()].to_dict("records")
-    yield Sheet(columns=METRIC_COLUMNS, rows=[_metric(metrics, row) for row in rows], things="metrics")
-    reasons = list(table.loc[table["missing"].notna(), ["name", "missing"]].itertuples(index=False, name=None))
-    columns = (Column(name="metric"), Column(name="reason"))
-    yield Sheet(title="missing", columns=columns, rows=reasons, things="missing metrics")
+    rows = [_metric(metrics, row) for row in table[table["missing"].isna()].to_dict("records")]
+    yield Sheet(columns=METRIC_COLUMNS, rows=rows, things="metrics")
+    columns, missing = (Column("metric"), Column("reason")), list(metrics.missing.items())
+    yield Sheet(title="missing", columns=columns, rows=missing, things="missing metrics")
 
 
-METRIC_COLUMNS: Final = (
-    Column(name="metric"),
-    Column(name="value", unit=COUNT),
-    *(Column(name=name) for name in ("unit", "group", "source", "meaning")),
-)
+METRIC_COLUMNS: Final = (Column("metric"), Column("value", COUNT), *map(Column, ("unit", "group", "source", "meaning")))
 
 
 def _metric(metrics: Metrics, row: Mapping[Hashable, Any]) -> Sequence[Cell]:
@@ -133,7 +117,7 @@ def _metric(metrics: Metrics, row: Mapping[Hashable, Any]) -> Sequence[Cell]:
 
 def _environment(measured: Measured) -> Iterator[Sheet]:
     environment = measured.run.environment
-    columns = (Column(name="package"), Column(name="version"))
+    columns = (Column("package"), Column("version"))
     yield Sheet(columns=columns, rows=sorted(environment.versions.items()), things="versions")
     yield _hosts(environment.hosts)
     calls = list(map(_call, measured.run.calls))
@@ -142,27 +126,20 @@ def _environment(measured: Measured) -> Iterator[Sheet]:
 
 def _hosts(hosts: Sequence[Host]) -> Sheet:
     """What could be used of each host, and what the whole machine has where that is more."""
-    limited = any(
-        host.node_cores not in (None, host.cores) or host.node_memory not in (None, host.memory) for host in hosts
-    )
-    columns = HOST_COLUMNS if limited else HOST_COLUMNS[:3]
-    rows = [(host.name, host.cores, host.memory, host.node_cores, host.node_memory)[: len(columns)] for host in hosts]
-    return Sheet(title="hosts", columns=columns, rows=rows, things="hosts")
+    rows = [(host.name, host.cores, host.memory, host.node_cores, host.node_memory) for host in hosts]
+    limited = any(whole not in (None, part) for row in rows for part, whole in zip(row[1:3], row[3:], strict=True))
+    shown = len(HOST_COLUMNS) if limited else 3
+    return Sheet(title="hosts", columns=HOST_COLUMNS[:shown], rows=[row[:shown] for row in rows], things="hosts")
 
 
 HOST_COLUMNS: Final = (
-    Column(name="host"),
-    Column(name="cores", unit=COUNT),
-    Column(name="memory", unit=BYTE),
-    Column(name="cores of the machine", unit=COUNT),
-    Column(name="memory of the machine", unit=BYTE),
+    *(Column("host"), Column("cores", COUNT), Column("memory", BYTE)),
+    *(Column("cores of the machine", COUNT), Column("memory of the machine", BYTE)),
 )
 CALL_COLUMNS: Final = (
-    *(Column(name=name) for name in ("processor", "executor", "outcome")),
-    Column(name="time", unit=SECOND),
-    Column(name="chunks", unit=COUNT),
-    Column(name="options"),
-    Column(name="fileset", meaning="equal for equal input"),
+    *map(Column, ("processor", "executor", "outcome")),
+    *(Column("time", SECOND), Column("chunks", COUNT), Column("options")),
+    Column("fileset", meaning="equal for equal input"),
 )
 
 
@@ -183,20 +160,13 @@ def _tables(*tables: tuple[str, str, str, str]) -> Parts:
 
 def _table(measured: Measured, name: str, things: str, title: str, by: str) -> Sheet:
     """A table of the measurement, in the order of a column, without classes of a ledger that did not occur."""
-    frame = _that_occurred(measured.table(name)) if "_by_" in name else measured.table(name)
+    frame = whole = measured.table(name)
+    if "_by_" in name:
+        frame = frame[[each for each in frame if each in {RESIDUAL, TOTAL} or not frame[each].eq(0).all()]]
     if by in frame.columns:
-        attributes = frame.attrs
         frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
-        frame.attrs = attributes
-    return sheet_of_table(frame, things, title=title, units=SHARES)
-
-
-def _that_occurred(frame: pd.DataFrame) -> pd.DataFrame:
-    """Breakdown of a ledger without classes of nothing but zeros."""
-    kept = [name for name in frame.columns if name in {RESIDUAL, TOTAL} or not frame[name].eq(0).all()]
-    attributes, frame = frame.attrs, frame[kept]
-    frame.attrs = attributes
-    return frame
+    frame.attrs = whole.attrs
+    return sheet_of_table(frame, things, title=title)
 
 
 def _missing(metrics: Metrics, name: str) -> Sheet:

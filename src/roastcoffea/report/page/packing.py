@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.visualization.series import Integers
+from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.visualization.stream import Stream, main_in_pixels
 
 ESCAPE: Final = 0xFFFF
@@ -21,10 +20,6 @@ UNITS_IN_RUN: Final = 4_000_000
 MOST_GROUPS: Final = 0xFFFF
 PIXEL_ROWS: Final = 400
 PIXEL_COLUMNS: Final = 800
-
-
-Columns = tuple[pa.Table | None, Integers, list[str]]
-"""A table, the row in it of each task (-1 where there is none), and columns."""
 
 
 class Packed(NamedTuple):
@@ -62,11 +57,14 @@ def packed_pixels(stream: Stream, start: float, stop: float) -> Packed:
     return Packed(facts, b"".join(part.tobytes() for part in parts))
 
 
-def groups_of(tables: list[Columns], tasks: int) -> tuple[Integers, list[list[Any]]]:
-    """Number of the group of each task, and the groups: what tasks have in common in these columns."""
+def groups_of(parts: list[tuple[pa.Table | None, Integers, list[str]]], tasks: int) -> tuple[Integers, list[list[Any]]]:
+    """Number of the group of each task, and the groups: what tasks have in common in these columns.
+
+    Each table comes with the row in it of each task, -1 where there is none.
+    """
     groups: Integers = np.zeros(tasks, np.int64)
     found: list[list[Any]] = [[]]
-    for table, rows, names in tables:
+    for table, rows, names in parts:
         for name in names:
             codes, values = _coded(table, rows, name)
             pairs, groups = np.unique(groups * len(values) + codes, return_inverse=True)

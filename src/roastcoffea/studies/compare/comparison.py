@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from io import StringIO
@@ -14,21 +14,20 @@ from typing import IO, Any, Final
 
 from roastcoffea.report.markdown import markdown
 from roastcoffea.report.page import frame
+from roastcoffea.report.phrases import counted
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Column, Sheet
 from roastcoffea.report.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.studies.compare.explanation import Explanation, Part
+from roastcoffea.studies.compare.explanation import Explanation
 from roastcoffea.studies.compare.gate import FAILED, PASSED, STATUS, UNKNOWN, Outcome, change_of, signed
-from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, Judgement, spread
-from roastcoffea.studies.compare.side_by_side import BYTE_LEDGER, METRICS, THREAD_TIME, Fact, Row
+from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, spread
+from roastcoffea.studies.compare.side_by_side import BYTE_LEDGER, METRICS, THREAD_TIME, WALL, Fact, Row, Speed, all_have
 from roastcoffea.studies.compare.sides import Side
-from roastcoffea.studies.compare.speed import WALL, Speed, all_have
 from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, number
 
 FORMAT: Final = "roastcoffea comparison 1"
 
-Document = dict[str, Any]
 
 LEAST_PART: Final = 0.02
 """Share of the largest part below which parts of an explanation are shown together."""
@@ -37,11 +36,8 @@ OF_REPEATS: Final = ("processor", "executor", "fileset", "chunksize", "threads o
 """What repeats of a run have in common."""
 
 DIFFERENCE: Final = Unit("s", partial(signed, SECOND))
-CAUSES: Final = (
-    Column(name="cause"),
-    Column(name="wall", unit=DIFFERENCE),
-    Column(name="thread time", unit=DIFFERENCE),
-)
+DIFFERENCES: Final = [Column(name=name, unit=DIFFERENCE) for name in ("wall", "thread time")]
+CAUSES: Final = (Column(name="cause"), *DIFFERENCES, Column(name=""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +85,19 @@ class Comparison(Presented):
 
     markdown = to_markdown
 
-    def as_dict(self) -> Document:
+    def as_dict(self) -> dict[str, Any]:
         """All of it in types of standard JSON."""
-        return _document(self)
+        first, *others = self.sides
+        return {
+            "format": FORMAT,
+            "confidence": self.confidence,
+            "sides": [_side(side) for side in self.sides],
+            "comparisons": [_pair(first, *each) for each in zip(others, self.speeds, self.explanations, strict=True)],
+            "facts": {fact.name: list(fact.values) for fact in self.facts},
+            "metrics": {row.metric.name: _metric(row) for row in self.rows if any(row.spreads)},
+            "conditions": [_outcome(outcome) for outcome in self.outcomes],
+            "status": self.status,
+        }
 
     def write(
         self, path: str | PathLike[str] | None, form: str = "text", *, everything: bool = False, overwrite: bool = False
@@ -115,10 +121,10 @@ class Comparison(Presented):
         if path is not None:
             with whole_file(Path(path), overwrite=overwrite) as file:
                 file.write(self.text(form, everything=everything).encode())
-        elif form == "text":
-            print(for_terminal(self.sheets(everything=everything)), end="", flush=True)  # noqa: T201
-        else:
-            print(self.text(form, everything=everything), end="", flush=True)  # noqa: T201
+            return
+        sheets = self.sheets(everything=everything)
+        text = for_terminal(sheets) if form == "text" else self.text(form, everything=everything)
+        print(text, end="", flush=True)  # noqa: T201
 
     def text(self, form: str, *, everything: bool = False) -> str:
         """It as "text", "markdown", "json" or "html", the last as a page of its own."""
@@ -144,14 +150,18 @@ def _sheets(found: Comparison, everything: bool) -> Iterator[Sheet]:
         yield Sheet(title="conditions", notes=[f"{o.label}: {o.text}" for o in found.outcomes])
     for side, explanation in zip(found.sides[1:], found.explanations, strict=True):
         yield _explanation(f"why {side.letter} differs from {found.sides[0].letter}", explanation, everything)
-    yield from _facts(found, everything)
+    facts = [(fact.name, *fact.values) for fact in found.facts if fact.differs or everything]
+    if facts:
+        columns = [Column(name=name) for name in ("", *(side.letter for side in found.sides))]
+        yield Sheet(title="what they ran on", columns=columns, rows=facts)
     yield from _sections(found, everything)
     yield from _notes(found, everything)
 
 
 def _verdict(found: Comparison) -> Iterator[str]:
     first, *others = found.sides
-    yield from (f"{side.heading}{_wall_of(side, found.confidence)}" for side in found.sides)
+    for side in found.sides:
+        yield f"{side.letter}: {side.label} ({counted(len(side.runs), 'run')}){_wall_of(side, found.confidence)}"
     for side in others:  # a run that was given for two sides makes each look like the other
         same = [run.name for run in side.runs if run.id in {known.id for known in first.runs}]
         if same:
@@ -179,58 +189,36 @@ def _wall_of(side: Side, confidence: float) -> str:
 def _explanation(title: str, explanation: Explanation, everything: bool) -> Sheet:
     if explanation.absent is not None:
         return Sheet(title=title, notes=[f"not explained: {explanation.absent}"])
-    shown, rest = _split(explanation.parts, everything)
-    rows = [(part.cause, part.wall_seconds, part.thread_seconds, part.text) for part in shown]
-    if rest:
-        names = ", ".join(part.cause for part in rest)
-        wall, threads = sum(part.wall_seconds for part in rest), sum(part.thread_seconds for part in rest)
-        rows.append((f"{len(rest)} smaller ones", wall, threads, names))
-    rows.append(("difference", explanation.wall_seconds, explanation.thread_seconds, ""))
-    return Sheet(title=title, columns=(*CAUSES, Column(name="")), rows=rows, notes=explanation.remarks)
-
-
-def _split(parts: Sequence[Part], everything: bool) -> tuple[list[Part], list[Part]]:
-    """Parts that are shown, and those that are too small to be."""
+    parts = explanation.parts
     least = 0.0 if everything else LEAST_PART * max((abs(part.wall_seconds) for part in parts), default=0.0)
     small = [part for part in parts if abs(part.wall_seconds) < least]
-    return [part for part in parts if part not in small], small if len(small) > 1 else []
+    rows = [(part.cause, part.wall_seconds, part.thread_seconds, part.text) for part in parts if part not in small]
+    if len(small) > 1:
+        wall, threads = sum(part.wall_seconds for part in small), sum(part.thread_seconds for part in small)
+        rows.append((f"{len(small)} smaller ones", wall, threads, ", ".join(part.cause for part in small)))
+    rows.append(("difference", explanation.wall_seconds, explanation.thread_seconds, ""))
+    return Sheet(title=title, columns=CAUSES, rows=rows, notes=explanation.remarks)
 
 
 # Side by side
 
 
-def _facts(found: Comparison, everything: bool) -> Iterator[Sheet]:
-    rows = [(fact.name, *fact.values) for fact in found.facts if fact.differs or everything]
-    if rows:
-        columns = [Column(name=name) for name in ("", *(side.letter for side in found.sides))]
-        yield Sheet(title="what they ran on", columns=columns, rows=rows)
-
-
 def _sections(found: Comparison, everything: bool) -> Iterator[Sheet]:
     """Metrics and ledgers, of each side beside the first."""
     for place in range(1, len(found.sides)):
-        shown = [row for row in found.rows if row.is_known(place) and (everything or row.differs_at[place])]
+        first, other = found.sides[0].letter, found.sides[place].letter
+        amounts = [Column(name=name, unit=COUNT) for name in (first, other, "change", "relative")]
         for section in (METRICS, THREAD_TIME, BYTE_LEDGER):
-            rows = [row for row in shown if row.section == section]
+            every = [row for row in found.rows if row.section == section]
+            labels = Counter(row.label for row in every)
+            rows = [
+                (row.label if labels[row.label] == 1 else f"{row.metric.group}: {row.label}", *_cells(row, place))
+                for row in every
+                if (row.spreads[0] or row.spreads[place]) and (everything or row.differs_at[place])
+            ]
             if rows:
-                yield _section(found, section, rows, place)
-
-
-def _section(found: Comparison, section: str, rows: list[Row], place: int) -> Sheet:
-    first, other = found.sides[0].letter, found.sides[place].letter
-    labels = Counter(_label(row) for row in found.rows if row.section == section)
-    named = [_label(row) if labels[_label(row)] == 1 else f"{row.metric.group}: {_label(row)}" for row in rows]
-    amounts = [Column(name=name, unit=COUNT) for name in (first, other, "change", "relative")]
-    return Sheet(
-        title=section if len(found.sides) == 2 else f"{section}, {other} beside {first}",
-        columns=[Column(name=""), *amounts],
-        rows=[(name, *_cells(row, place)) for name, row in zip(named, rows, strict=True)],
-    )
-
-
-def _label(row: Row) -> str:
-    metric = row.metric
-    return f"{metric.label} ({metric.statistic})" if metric.statistic else metric.label
+                title = section if len(found.sides) == 2 else f"{section}, {other} beside {first}"
+                yield Sheet(title=title, columns=[Column(name=""), *amounts], rows=rows)
 
 
 def _cells(row: Row, place: int) -> Iterator[Cell]:
@@ -239,15 +227,10 @@ def _cells(row: Row, place: int) -> Iterator[Cell]:
     for known in (row.spreads[0], row.spreads[place]):
         yield None if known is None else Amount(known.median, unit)
     yield Amount(change, text="" if change is None else change_of(unit, change))
-    within = "" if relative is None else signed(FRACTION, relative) + _within(row.judgements[place])
-    yield Amount(relative, text=within)
-
-
-def _within(judgement: Judgement | None) -> str:
-    """Interval of a relative change, briefly."""
-    if judgement is None or judgement.low is None or judgement.high is None or judgement.low == judgement.high:
-        return ""
-    return f" ({100 * judgement.low:+.3g}, {100 * judgement.high:+.3g})"
+    text, judgement = "" if relative is None else signed(FRACTION, relative), row.judgements[place]
+    if text and judgement and judgement.low is not None and judgement.high is not None:
+        text += f" ({100 * judgement.low:+.3g}, {100 * judgement.high:+.3g})" if judgement.low != judgement.high else ""
+    yield Amount(relative, text=text)
 
 
 # Notes
@@ -257,7 +240,12 @@ def _notes(found: Comparison, everything: bool) -> Iterator[Sheet]:
     """How much is not shown, and what intervals are."""
     known = [row for row in found.rows if any(row.spreads)]
     alike = sum(not row.differs for row in known) + sum(not fact.differs for fact in found.facts)
-    notes = list(_no_repeats(found.sides))
+    notes = []
+    for side in found.sides:
+        names = [name for name in OF_REPEATS if len({run.facts.get(name) for run in side.runs}) > 1]
+        if names:
+            no_repeats = "has runs that are no repeats of each other: they differ in"
+            notes.append(f"{side.letter} {no_repeats} {', '.join(names)}")
     if not everything:
         notes.append(f"{number(alike)} rows do not differ, or no more than repeats do: see --all")
     if any(judgement.over == RUNS for row in found.rows for judgement in row.judgements if judgement is not None):
@@ -266,80 +254,40 @@ def _notes(found: Comparison, everything: bool) -> Iterator[Sheet]:
         yield Sheet(title="notes", notes=notes)
 
 
-def _no_repeats(sides: Iterable[Side]) -> Iterator[str]:
-    """Sides whose runs are not of one kind."""
-    for side in sides:
-        names = [name for name in OF_REPEATS if len({run.facts.get(name) for run in side.runs}) > 1]
-        if names:
-            yield f"{side.letter} has runs that are no repeats of each other: they differ in {', '.join(names)}"
-
-
 # For programs
 
 
-def _document(found: Comparison) -> Document:
-    """All of a comparison."""
-    return {
-        "format": FORMAT,
-        "confidence": found.confidence,
-        "sides": [
-            {
-                "letter": side.letter,
-                "label": side.label,
-                "runs": [run.name for run in side.runs],
-                "left_out": list(side.left_out),
-            }
-            for side in found.sides
-        ],
-        "comparisons": [_pair(found, place) for place in range(1, len(found.sides))],
-        "facts": {fact.name: list(fact.values) for fact in found.facts},
-        "metrics": {row.metric.name: _metric(row) for row in found.rows if any(row.spreads)},
-        "conditions": [
-            {
-                "condition": outcome.condition.text,
-                "side": outcome.label,
-                "outcome": outcome.word,
-                "text": outcome.text,
-                "judgement": outcome.judgement._asdict(),
-            }
-            for outcome in found.outcomes
-        ],
-        "status": found.status,
+def _side(side: Side) -> dict[str, Any]:
+    runs = [run.name for run in side.runs]
+    return {"letter": side.letter, "label": side.label, "runs": runs, "left_out": list(side.left_out)}
+
+
+def _outcome(found: Outcome) -> dict[str, Any]:
+    said = {"condition": found.condition.text, "side": found.label, "outcome": found.word, "text": found.text}
+    return said | {"judgement": found.judgement._asdict()}
+
+
+def _pair(first: Side, other: Side, speed: Speed, explanation: Explanation) -> dict[str, Any]:
+    said = {"verdict": speed.word, "metric": speed.metric, "text": speed.text, "judgement": speed.judgement._asdict()}
+    why = {
+        "absent": explanation.absent,
+        "wall_seconds": explanation.wall_seconds,
+        "thread_seconds": explanation.thread_seconds,
+        "rest_seconds": explanation.rest,
+        "parts": [asdict(part) for part in explanation.parts],
+        "remarks": list(explanation.remarks),
     }
+    return {"before": first.letter, "after": other.letter, **said, "explanation": why}
 
 
-def _pair(found: Comparison, place: int) -> Document:
-    speed, explanation = found.speeds[place - 1], found.explanations[place - 1]
-    return {
-        "before": found.sides[0].letter,
-        "after": found.sides[place].letter,
-        "verdict": speed.word,
-        "metric": speed.metric,
-        "text": speed.text,
-        "judgement": speed.judgement._asdict(),
-        "explanation": {
-            "absent": explanation.absent,
-            "wall_seconds": explanation.wall_seconds,
-            "thread_seconds": explanation.thread_seconds,
-            "rest_seconds": explanation.rest,
-            "parts": [asdict(part) for part in explanation.parts],
-            "remarks": list(explanation.remarks),
-        },
-    }
-
-
-def _metric(row: Row) -> Document:
+def _metric(row: Row) -> dict[str, Any]:
     return {
         "unit": str(row.metric.unit),
         "section": row.section,
         "differs": row.differs,
         "values": [None if found is None else found._asdict() for found in row.spreads],
-        "changes": [_change(row, place) for place in range(1, len(row.judgements))],
+        "changes": [
+            judged and {"absolute": row.change(place), "relative": row.relative_change(place), **judged._asdict()}
+            for place, judged in enumerate(row.judgements[1:], start=1)
+        ],
     }
-
-
-def _change(row: Row, place: int) -> Document | None:
-    judgement = row.judgements[place]
-    if judgement is None:
-        return None
-    return {"absolute": row.change(place), "relative": row.relative_change(place), **judgement._asdict()}

@@ -13,8 +13,7 @@ from typing import Final
 
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.studies.compare import factors
-from roastcoffea.studies.compare.factors import Factor, Share, shares_of
-from roastcoffea.studies.compare.leaves import Pair, bytes_of, leaves_of, thread_seconds, wall_seconds
+from roastcoffea.studies.compare.factors import Pair, Share, bytes_of, leaves_of, shares_of, wall_seconds
 from roastcoffea.studies.compare.observations import Observation
 from roastcoffea.units import BYTE, FRACTION, SECOND, number, three_digits
 
@@ -26,10 +25,6 @@ OTHER_SIZE: Final = 1.25
 
 MOST_BRANCHES: Final = 4
 MOST_REMARKS: Final = 4
-OTHER_HOSTS: Final = (
-    "they ran on different hosts, with too little work on the same ones: what a unit of work cost more or less may "
-    "come from code or from hosts"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +62,8 @@ class Explanation:
 
 def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Explanation:
     """Why the runs after differ from those before."""
-    lacking = [f"{run.name}: {run.time_absent}" for run in (*before, *after) if run.time_absent is not None]
+    runs = (*before, *after)
+    lacking = [f"{run.name}: {run.time_absent}" for run in runs if run.time_absent is not None]
     if lacking:
         return Explanation(absent="; ".join(dict.fromkeys(lacking)))
     pair = Pair(_middle(before), _middle(after))
@@ -75,12 +71,17 @@ def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Ex
         return Explanation(absent="no worker thread was there")
     shares = [share for leaf in leaves_of(pair) for share in shares_of(leaf, pair.volumes, pair.shared_rates)]
     parts = [_part(cause, shares, pair) for cause in dict.fromkeys(share.factor.cause for share in shares)]
-    threads, wall = pair.means(thread_seconds), pair.means(wall_seconds)
+    threads, wall = pair.means(lambda run: run.thread_seconds), pair.means(wall_seconds)
+    names = (" and ".join(run.name for run in side) for side in (pair.before, pair.after))
+    middle = f"of the repeats those in the middle by wall time are explained: {', and '.join(names)}"
     return Explanation(
-        parts=sorted((part for part in parts if part.thread_seconds or part.wall_seconds), key=_size, reverse=True),
+        parts=sorted(
+            (part for part in parts if part.thread_seconds or part.wall_seconds),
+            key=lambda part: (-abs(part.wall_seconds), -abs(part.thread_seconds)),
+        ),
         thread_seconds=threads[1] - threads[0],
         wall_seconds=wall[1] - wall[0],
-        remarks=[*_of_the_middle(len(before) + len(after), pair), *_remarks(pair)],
+        remarks=[*([middle] if len(pair.runs) < len(runs) else []), *_remarks(pair)],
     )
 
 
@@ -90,19 +91,18 @@ def _middle(side: Sequence[Observation]) -> list[Observation]:
     return ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
 
 
-def _size(part: Part) -> tuple[float, float]:
-    return abs(part.wall_seconds), abs(part.thread_seconds)
-
-
 def _part(cause: str, shares: Iterable[Share], pair: Pair) -> Part:
     """All shares of a cause together."""
     mine = [share for share in shares if share.factor.cause == cause]
     of_rows: dict[str, float] = {}
     for share in mine:
         of_rows[share.row] = of_rows.get(share.row, 0.0) + share.thread_seconds
+    # the cost of a unit of a class, else its thread seconds
+    own, text = mine[-1].factor, _text(cause, pair)
+    cost = f"{SECOND.text(own.after)} {own.of or 'of threads'} instead of {SECOND.text(own.before)}"
     return Part(
         cause=cause,
-        text=_text(cause, pair) or _cost(mine[-1].factor),
+        text=text or cost,
         thread_seconds=sum(share.thread_seconds for share in mine),
         wall_seconds=sum(share.wall_seconds for share in mine),
         rows={row: threads for row, threads in of_rows.items() if threads},
@@ -125,8 +125,10 @@ def _text(cause: str, pair: Pair) -> str | None:
     if cause in (factors.NEW_BRANCHES, factors.GONE_BRANCHES):
         new, gone = pair.branches
         side, some = (pair.after, new) if cause == factors.NEW_BRANCHES else (pair.before, gone)
-        size = fmean(bytes_of(run, some) for run in side)
-        return f"{_branches(some)}, {BYTE.text(size) if size else 'whose baskets came with the tree'}"
+        size, names = fmean(bytes_of(run, some) for run in side), sorted(some)
+        more = f" and {len(names) - MOST_BRANCHES} more" if len(names) > MOST_BRANCHES else ""
+        bytes_read = BYTE.text(size) if size else "whose baskets came with the tree"
+        return f"{', '.join(names[:MOST_BRANCHES])}{more}, {bytes_read}"
     return OWN_TEXTS.get(cause)
 
 
@@ -140,37 +142,15 @@ OWN_TEXTS: Final[Mapping[str, str]] = {
 }
 
 
-def _cost(own: Factor) -> str:
-    """Cost of a unit of a class, else its thread seconds, before and after."""
-    new, old = SECOND.text(own.after), SECOND.text(own.before)
-    return f"{new} {own.of} instead of {old}" if own.of else f"{new} of threads instead of {old}"
-
-
 def _instead(what: str, before: float | None, after: float | None) -> str:
-    return f"{_count(after)} {what[:-1] if after == 1 else what} instead of {_count(before)}"
-
-
-def _count(amount: float | None) -> str:
-    if amount is None:
-        return "an unknown number of"
-    return number(three_digits(amount) if amount < 1e3 else amount)
-
-
-def _branches(names: frozenset[str]) -> str:
-    listed = sorted(names)
-    first = ", ".join(listed[:MOST_BRANCHES])
-    return first if len(listed) <= MOST_BRANCHES else f"{first} and {len(listed) - MOST_BRANCHES} more"
+    new, old = (
+        "an unknown number of" if amount is None else number(three_digits(amount) if amount < 1e3 else amount)
+        for amount in (after, before)
+    )
+    return f"{new} {what[:-1] if after == 1 else what} instead of {old}"
 
 
 # Remarks
-
-
-def _of_the_middle(runs: int, pair: Pair) -> list[str]:
-    """Which of the repeats are explained, where these are not all."""
-    if runs == len(pair.runs):
-        return []
-    names = (" and ".join(run.name for run in side) for side in (pair.before, pair.after))
-    return [f"of the repeats those in the middle by wall time are explained: {', and '.join(names)}"]
 
 
 def _remarks(pair: Pair) -> list[str]:
@@ -180,7 +160,10 @@ def _remarks(pair: Pair) -> list[str]:
         remarks = [*remarks[:MOST_REMARKS], f"{len(remarks) - MOST_REMARKS} more such remarks on single runs"]
     first, second = pair.hosts
     if first and second and first != second and not pair.shared_rates:
-        remarks.append(OTHER_HOSTS)
+        remarks.append(
+            "they ran on different hosts, with too little work on the same ones: what a unit of work cost more or less "
+            "may come from code or from hosts"
+        )
     remarks += [
         f"in {run.name} chunks waited for a core for {FRACTION.text(run.core_wait_share)} of their time, "
         "which is in wait: others used the hosts, or there are more threads than cores"

@@ -12,17 +12,7 @@ from roastcoffea.errors import ComparisonError
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.studies.compare.observations import Observation
 from roastcoffea.studies.compare.repeats import ABOVE, CONFIDENCE, EXACT, RUNS, Judgement, judged
-from roastcoffea.units import (
-    BYTE,
-    FRACTION,
-    GIGABIT_PER_SECOND,
-    KILOHERTZ,
-    MEBIBYTE,
-    PERCENT,
-    SECOND,
-    Unit,
-    suffixed,
-)
+from roastcoffea.units import BYTE, FRACTION, GIGABIT_PER_SECOND, KILOHERTZ, MEBIBYTE, PERCENT, SECOND, Unit, suffixed
 
 FAILED: Final = "failed"
 PASSED: Final = "passed"
@@ -49,8 +39,7 @@ UNITS: Final[Mapping[Unit, Mapping[str, float]]] = {
 """What may stand behind a number, by the unit of the metric; as a factor to what is stored."""
 
 
-POINTS: Final = Unit("points", suffixed("points"))
-POINTS_OF_FRACTION: Final = Unit("points", suffixed("points", 100))
+POINTS: Final = {PERCENT: Unit("points", suffixed("points")), FRACTION: Unit("points", suffixed("points", 100))}
 """Of differences of shares: a change of 5 % would be another thing."""
 
 
@@ -63,11 +52,6 @@ class Condition:
     sign: str
     limit: float
     relative: bool
-
-    @property
-    def inclusive(self) -> bool:
-        """Whether the limit itself is not wanted."""
-        return self.sign.endswith("=")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,20 +82,15 @@ def condition_of(text: str) -> Condition:
         near = get_close_matches(found["name"], [*known, *CATALOGUE.aliases])
         hint = f"; did you mean {' or '.join(near)}?" if near else "; `roastcoffea metrics` lists them"
         raise ComparisonError(f"there is no metric {found['name']!r}{hint}")
-    relative = unit == "%"
-    factor = 0.01 if relative else _factor(name, known[name], unit)
-    limit = float(found["number"]) * factor
+    relative, own = unit == "%", known[name]
+    factors = {"": 1.0, own.symbol: 1.0, **UNITS.get(own, {}), "%": 0.01}
+    if unit not in factors:
+        possible = ", ".join(filter(None, dict.fromkeys((*UNITS.get(own, {}), own.symbol))))
+        raise ComparisonError(f"{name} is in {own.symbol}, not in {unit!r}; write %, {possible} or nothing")
+    limit = float(found["number"]) * factors[unit]
     if relative and limit <= -1:
         raise ComparisonError(f"{text!r} asks for a change of {found['number']} %: nothing can fall that far")
     return Condition(text=" ".join(text.split()), name=name, sign=found["sign"], limit=limit, relative=relative)
-
-
-def _factor(name: str, unit: Unit, given: str) -> float:
-    factors = {"": 1.0, unit.symbol: 1.0} | dict(UNITS.get(unit, {}))
-    if given not in factors:
-        known = ", ".join(filter(None, dict.fromkeys((*UNITS.get(unit, {}), unit.symbol))))
-        raise ComparisonError(f"{name} is in {unit.symbol}, not in {given!r}; write %, {known} or nothing")
-    return factors[given]
 
 
 def outcome_of(
@@ -129,39 +108,26 @@ def outcome_of(
         If a run lacks the metric.
     """
     name = condition.name
-    old, new = ([_value(run, name) for run in side] for side in (before, after))
+    for run in (*before, *after):
+        if name not in run.metrics:
+            raise ComparisonError(f"{run.name} has no {name}: {run.missing.get(name, 'it is no plain number')}")
+    old, new = ([run.metrics[name] for run in side] for side in (before, after))
     judgement = judged(
         old, new, condition.limit, relative=condition.relative, exact=name in EXACT, confidence=confidence
     )
     word = _word(condition, judgement)
-    return Outcome(
-        condition=condition,
-        label=label,
-        word=word,
-        text=_text(condition, judgement, word, before[0].units[name], confidence),
-        judgement=judgement,
-    )
-
-
-def _value(run: Observation, name: str) -> float:
-    if name in run.metrics:
-        return run.metrics[name]
-    raise ComparisonError(f"{run.name} has no {name}: {run.missing.get(name, 'it is no plain number')}")
+    text = f"{condition.text}: {word}, {change_text(judgement, condition.relative, before[0].units[name], confidence)}"
+    if word == UNKNOWN:
+        text += f"; {judgement.reason}" + (f"; {needed_text(judgement)}" if judgement.needed else "")
+    return Outcome(condition=condition, label=label, word=word, text=text, judgement=judgement)
 
 
 def _word(condition: Condition, judgement: Judgement) -> str:
     if judgement.side is None:
         on_limit = judgement.low is not None and judgement.over is None  # known, and not from repeats that scatter
-        return UNKNOWN if not on_limit else FAILED if condition.inclusive else PASSED
+        return UNKNOWN if not on_limit else FAILED if condition.sign.endswith("=") else PASSED
     unwanted = (judgement.side == ABOVE) == condition.sign.startswith(">")
     return FAILED if unwanted else PASSED
-
-
-def _text(condition: Condition, judgement: Judgement, word: str, unit: Unit, confidence: float) -> str:
-    reason = "" if word != UNKNOWN else f"; {judgement.reason}"
-    if judgement.needed and word == UNKNOWN:
-        reason += f"; {needed_text(judgement)}"
-    return f"{condition.text}: {word}, {change_text(judgement, condition.relative, unit, confidence)}{reason}"
 
 
 def needed_text(judgement: Judgement) -> str:
@@ -189,4 +155,4 @@ def signed(unit: Unit, value: float) -> str:
 
 def change_of(unit: Unit, value: float) -> str:
     """Difference of two amounts with its sign; of two shares it is in points."""
-    return signed(POINTS if unit is PERCENT else POINTS_OF_FRACTION if unit is FRACTION else unit, value)
+    return signed(POINTS.get(unit, unit), value)

@@ -9,7 +9,7 @@ no 5 %: there, from three each on, it is that of Welch's t.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, takewhile
 from math import comb, exp, log1p, sqrt
@@ -37,7 +37,6 @@ SMALLEST: Final = 0.05
 """Relative change that is worth to be told: the number of repeats that are needed is never for less."""
 
 POWER: Final = 0.8
-LARGEST_EXPONENT: Final = 700.0
 MOST_NEEDED: Final = 1000
 
 RUNS: Final = "runs"
@@ -47,25 +46,10 @@ ABOVE: Final = "above"
 BELOW: Final = "below"
 
 EXACT: Final = frozenset(
-    {
-        "total_events",
-        "total_events_from_chunks",
-        "num_chunks",
-        "num_successful_chunks",
-        "chunk_events_mean",
-        "chunk_events_min",
-        "chunk_events_max",
-        "total_bytes_read",
-        "bytes_payload",
-        "bytes_reread",
-        "bytes_metadata",
-        "total_bytes_uncompressed",
-        "compression_ratio",
-        "read_amplification",
-        "avg_bytes_read_percent",
-        "avg_branches_read_percent",
-        "total_branches_read",
-    }
+    {"total_events", "total_events_from_chunks", "num_chunks", "num_successful_chunks", "total_branches_read"}
+    | {"chunk_events_mean", "chunk_events_min", "chunk_events_max"}
+    | {"total_bytes_read", "bytes_payload", "bytes_reread", "bytes_metadata", "total_bytes_uncompressed"}
+    | {"compression_ratio", "read_amplification", "avg_bytes_read_percent", "avg_branches_read_percent"}
 )
 """Metrics that are the same in each repeat of a run: one run will do to know them."""
 
@@ -114,13 +98,9 @@ def _median_interval(values: Sequence[float], confidence: float) -> tuple[float,
     # it takes half a second to load, and a comparison of single runs does without
     from scipy.stats import bootstrap
 
+    rng = np.random.default_rng(SEED)
     resampled = bootstrap(
-        (values,),
-        np.median,
-        n_resamples=RESAMPLES,
-        confidence_level=confidence,
-        method="percentile",
-        random_state=np.random.default_rng(SEED),
+        (values,), np.median, n_resamples=RESAMPLES, confidence_level=confidence, method="percentile", random_state=rng
     )
     low, high = resampled.confidence_interval
     return float(low), float(high)
@@ -132,34 +112,11 @@ def interval(resampled: Numbers, confidence: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-class OfChunks(NamedTuple):
-    """How a metric follows from resampled chunks: `power` of the wall or CPU time that they give the run."""
-
-    of: Callable[[Observation], tuple[Numbers, float, float]]
-    power: int
-
-
-def _wall(run: Observation) -> tuple[Numbers, float, float]:
-    """Seconds of chunks, how much of them is one of wall time, and the wall time."""
-    return run.chunk_seconds, run.metrics.get("total_cores", 0.0), run.metrics["elapsed_time_seconds"]
-
-
-def _cpu(run: Observation) -> tuple[Numbers, float, float]:
-    return run.chunk_cpu_seconds, 1.0, run.metrics["total_cpu_time"]
-
-
-FROM_CHUNKS: Final[Mapping[str, OfChunks]] = {
-    "elapsed_time_seconds": OfChunks(_wall, 1),
-    "event_rate_elapsed_khz": OfChunks(_wall, -1),
-    "event_rate_core_khz": OfChunks(_wall, -1),
-    "data_rate_gbps": OfChunks(_wall, -1),
-    "data_rate_requested_gbps": OfChunks(_wall, -1),
-    "data_rate_payload_gbps": OfChunks(_wall, -1),
-    "total_cpu_time": OfChunks(_cpu, 1),
-    "avg_cpu_time_per_chunk": OfChunks(_cpu, 1),
-    "event_rate_cpu_total_khz": OfChunks(_cpu, -1),
-}
-"""Metrics of a run that follow from the time that its chunks took."""
+RATES: Final = ("event_rate_elapsed_khz", "event_rate_core_khz")
+DATA_RATES: Final = ("data_rate_gbps", "data_rate_requested_gbps", "data_rate_payload_gbps")
+FROM_WALL: Final = {"elapsed_time_seconds": 1, **dict.fromkeys((*RATES, *DATA_RATES), -1)}
+FROM_CPU: Final = {"total_cpu_time": 1, "avg_cpu_time_per_chunk": 1, "event_rate_cpu_total_khz": -1}
+"""Metrics that follow from the wall or CPU time which chunks give a run: the power of that time in them."""
 
 
 def resampled_chunks(run: Observation, name: str, seed: int = SEED) -> Numbers | None:
@@ -167,16 +124,19 @@ def resampled_chunks(run: Observation, name: str, seed: int = SEED) -> Numbers |
 
     What chunks take beyond those that were seen is shared by the threads. How runs differ as a whole is not in it.
     """
-    if name not in FROM_CHUNKS:
+    if name in FROM_WALL:
+        seconds, total, threads = run.chunk_seconds, run.metrics["elapsed_time_seconds"], run.metrics.get("total_cores")
+    elif name in FROM_CPU:
+        seconds, total, threads = run.chunk_cpu_seconds, run.metrics["total_cpu_time"], 1.0
+    else:
         return None
-    seconds, threads, total = FROM_CHUNKS[name].of(run)
     if len(seconds) < FEWEST or not threads or not total:
         return None
     groups = np.array_split(np.sort(seconds), min(len(seconds), MOST_GROUPS))
     sizes, means = np.array([len(group) for group in groups]), np.array([group.mean() for group in groups])
     drawn = np.random.default_rng(seed).multinomial(len(seconds), sizes / len(seconds), RESAMPLES)
     totals = np.maximum(total + (drawn @ means - seconds.sum()) / threads, total / 100)
-    return np.asarray(run.metrics[name] * (totals / total) ** FROM_CHUNKS[name].power)
+    return np.asarray(run.metrics[name] * (totals / total) ** (FROM_WALL | FROM_CPU)[name])
 
 
 # Telling two groups apart
@@ -203,14 +163,10 @@ def judged(
     first, second = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
     if relative and np.median(first) == 0 and (np.any(first) or np.any(second)):
         return Judgement(reason=NO_RATIO)
-    if np.ptp(first) == np.ptp(second) == 0 and (exact or min(len(first), len(second)) >= FEWEST):
-        return _compared(float(np.median(first)), float(np.median(second)), limit, relative)
-    return _tested(first, second, limit, relative, confidence)
-
-
-def _compared(before: float, after: float, limit: float, relative: bool) -> Judgement:
-    """Judgement of values that have no scatter."""
-    change = (after - before) / abs(before) if relative and before else after - before
+    if not (np.ptp(first) == np.ptp(second) == 0 and (exact or min(len(first), len(second)) >= FEWEST)):
+        return _tested(first, second, limit, relative, confidence)
+    one, other = float(np.median(first)), float(np.median(second))
+    change = (other - one) / abs(one) if relative and one else other - one
     side = ABOVE if change > limit else BELOW if change < limit else None
     return Judgement(side, change, change, reason=None if side else "it lies on the limit")
 
@@ -229,16 +185,10 @@ def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confi
     needed = _needed(old, new, moved, confidence, ratios)
     if count < FEWEST and not left_out:
         return Judgement(reason=f"{len(old)} and {len(new)} runs are too few", needed=needed)
-    bounds = (_change(low, ratios), _change(high, ratios))
+    least, most = (exp(min(each, 700.0)) - 1 if ratios else each for each in (low, high))  # exp() overflows above 709
     if low <= moved <= high:
-        return Judgement(None, *bounds, RUNS, "repeats differ as much", needed)
-    return Judgement(ABOVE if low > moved else BELOW, *bounds, RUNS)
-
-
-def _change(difference: float, ratios: bool) -> float:
-    if not ratios:
-        return difference
-    return exp(min(difference, LARGEST_EXPONENT)) - 1
+        return Judgement(None, least, most, RUNS, "repeats differ as much", needed)
+    return Judgement(ABOVE if low > moved else BELOW, least, most, RUNS)
 
 
 def _welch_interval(old: Numbers, new: Numbers, confidence: float) -> tuple[float, float]:

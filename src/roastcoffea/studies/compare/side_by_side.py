@@ -1,18 +1,44 @@
-"""Metrics and facts of all sides, each side against the first."""
+"""Each side against the first: whether it is faster or slower, and its metrics and facts beside those of the first."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.catalogue import RAW, TIME
+from roastcoffea.report.phrases import counted
 from roastcoffea.report.summary import LEDGERS
-from roastcoffea.studies.compare.repeats import EXACT, FEWEST, Judgement, Spread, judged, spread
+from roastcoffea.studies.compare.gate import needed_text, signed
+from roastcoffea.studies.compare.observations import Observation
+from roastcoffea.studies.compare.repeats import (
+    ABOVE,
+    CHUNKS,
+    CONFIDENCE,
+    EXACT,
+    FEWEST,
+    SEED,
+    Judgement,
+    Spread,
+    interval,
+    judged,
+    resampled_chunks,
+    spread,
+)
 from roastcoffea.studies.compare.sides import Side
-from roastcoffea.studies.compare.speed import all_have, median_of
-from roastcoffea.units import STRUCTURE, WORD
+from roastcoffea.units import FRACTION, STRUCTURE, WORD
+
+FASTER: Final = "faster"
+SLOWER: Final = "slower"
+CANNOT_TELL: Final = "cannot tell"
+
+WALL: Final = "elapsed_time_seconds"
+RATE: Final = "event_rate_elapsed_khz"
+EVENTS: Final = "total_events"
+SAME_EVENTS: Final = 1e-3
+"""Relative difference in events below which wall times are compared, and not rates."""
 
 METRICS: Final = "metrics"
 THREAD_TIME: Final = "thread time"
@@ -24,8 +50,76 @@ THREAD_TOTAL: Final = "time_total_seconds"
 SMALL: Final = 0.01
 """Relative change, or share of a ledger, from which on a difference of few runs is shown."""
 
+Runs = Sequence[Observation]
+
+
+# Faster or slower
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Whether a run is "faster" or "slower" than the first, or one "cannot tell", by the metric that was judged."""
+
+    word: str
+    metric: str
+    judgement: Judgement
+    text: str
+
+
+def speed(before: Runs, after: Runs, confidence: float = CONFIDENCE) -> Speed:
+    """Verdict on wall time, where runs have as many events, else on their rate."""
+    events = [median_of(side, EVENTS) for side in (before, after) if all_have(side, EVENTS)]
+    same_events = len(events) < 2 or abs(events[1] - events[0]) <= SAME_EVENTS * max(events)
+    name = WALL if same_events else RATE
+    lacking = next((run for run in (*before, *after) if name not in run.metrics), None)
+    if lacking is not None:
+        reason = lacking.missing.get(name, "it was not reported")
+        text = f"{CANNOT_TELL}: {lacking.name} has no {name}: {reason}"
+        return Speed(word=CANNOT_TELL, metric=name, judgement=Judgement(reason=reason), text=text)
+    old, new = ([run.metrics[name] for run in side] for side in (before, after))
+    judgement = judged(old, new, confidence=confidence)
+    if judgement.over is None and len(before) == len(after) == 1:
+        one, other = resampled_chunks(before[0], name), resampled_chunks(after[0], name, SEED + 1)
+        if one is not None and other is not None:  # an interval of the change, where runs give none
+            low, high = interval(other / one - 1, confidence)
+            judgement = judgement._replace(low=low, high=high, over=CHUNKS)
+    word = CANNOT_TELL
+    if judgement.side is not None:
+        word = SLOWER if (judgement.side == ABOVE) == (name == WALL) else FASTER
+    return Speed(word=word, metric=name, judgement=judgement, text=_text(word, name, before, after, judgement))
+
+
+def all_have(side: Runs, name: str) -> bool:
+    """Whether all runs have a metric."""
+    return all(name in run.metrics for run in side)
+
+
+def median_of(side: Runs, name: str) -> float:
+    """Median of a metric."""
+    return median(run.metrics[name] for run in side)
+
+
+def _text(word: str, name: str, before: Runs, after: Runs, judgement: Judgement) -> str:
+    old, new = median_of(before, name), median_of(after, name)
+    metric = next(metric for metric in CATALOGUE.metrics() if metric.name == name)
+    what = "wall time" if name == WALL else f"event rate ({metric.label})"
+    change = f"{what} {signed(FRACTION, (new - old) / old)}" if old else what
+    if judgement.low is not None and judgement.high is not None and judgement.low != judgement.high:
+        over = ", over chunks within the runs" if judgement.over == CHUNKS else ""
+        change += f" ({signed(FRACTION, judgement.low)} to {signed(FRACTION, judgement.high)}{over})"
+    parts = [f"{word}: {change}, {counted(len(after), 'run')} against {counted(len(before), 'run')}"]
+    if judgement.side is None:
+        parts += [str(judgement.reason), *([needed_text(judgement)] if judgement.needed else [])]
+    lacking = dict.fromkeys(run.name for run in (*before, *after) if EVENTS not in run.metrics)
+    if name == WALL and lacking:
+        parts.append(f"taken to have as many events, as those of {', '.join(lacking)} are not known")
+    return "; ".join(parts)
+
+
+# Metrics and facts
+
+
+@dataclass(frozen=True, slots=True)
 class Fact:
     """Something that runs were made on or with, for each side."""
 
@@ -38,7 +132,7 @@ class Fact:
         return len(set(self.values)) > 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """A metric of all sides, and its change from the first to each of the others; None where a side lacks it."""
 
@@ -50,13 +144,14 @@ class Row:
     """Of each side whether its difference from the first is worth to be shown."""
 
     @property
+    def label(self) -> str:
+        """Name of the metric, with what statistic it is."""
+        return f"{self.metric.label} ({self.metric.statistic})" if self.metric.statistic else self.metric.label
+
+    @property
     def differs(self) -> bool:
         """Whether any side differs from the first."""
         return any(self.differs_at)
-
-    def is_known(self, place: int) -> bool:
-        """Whether the first side has it, or this one."""
-        return self.spreads[0] is not None or self.spreads[place] is not None
 
     def change(self, place: int) -> float | None:
         """Difference of the medians, of a side less the first."""
@@ -73,10 +168,7 @@ def facts_of(sides: Sequence[Side]) -> tuple[Fact, ...]:
     """All that runs were made on and with; different values of repeats are separated, "-" is not known."""
     names = dict.fromkeys(name for side in sides for run in side.runs for name in run.facts)
     return tuple(
-        Fact(
-            name=name,
-            values=tuple(" / ".join(dict.fromkeys(run.facts.get(name, "-") for run in side.runs)) for side in sides),
-        )
+        Fact(name, tuple(" / ".join(dict.fromkeys(run.facts.get(name, "-") for run in side.runs)) for side in sides))
         for name in names
     )
 
@@ -88,37 +180,22 @@ def rows_of(sides: Sequence[Side], confidence: float) -> tuple[Row, ...]:
 
 
 def _row(metric: Metric, sides: Sequence[Side], confidence: float) -> Row:
-    first, *others = [
-        spread(side.runs, metric.name, confidence) if all_have(side.runs, metric.name) else None for side in sides
-    ]
+    name, section, runs = metric.name, METRICS, [side.runs for side in sides]
+    if metric.group in LEDGERS and metric.label in LEDGERS[metric.group].labels:
+        section = THREAD_TIME if metric.group == TIME else BYTE_LEDGER
+    # beside the total of a ledger small differences of its classes are not shown
+    in_total = section == THREAD_TIME and all_have(runs[0], THREAD_TOTAL)
+    least = SMALL * median_of(runs[0], THREAD_TOTAL) if in_total else 0.0
+    first, *others = (spread(side, name, confidence) if all_have(side, name) else None for side in runs)
+    exact = name in EXACT
     judgements = [
         None
         if first is None or other is None
-        else judged(first.values, other.values, exact=metric.name in EXACT, confidence=confidence)
+        else judged(first.values, other.values, exact=exact, confidence=confidence)
         for other in others
     ]
-    section = _section(metric)
-    least = SMALL * _total(section, sides[0])
-    differ = [_differs(first, *pair, least) for pair in zip(others, judgements, strict=True)]
-    return Row(
-        metric=metric,
-        section=section,
-        spreads=(first, *others),
-        judgements=(None, *judgements),
-        differs_at=(False, *differ),
-    )
-
-
-def _section(metric: Metric) -> str:
-    if metric.group not in LEDGERS or metric.label not in LEDGERS[metric.group].labels:
-        return METRICS
-    return THREAD_TIME if metric.group == TIME else BYTE_LEDGER
-
-
-def _total(section: str, side: Side) -> float:
-    """Total of a ledger, beside which small differences of its classes are not shown; 0 of other sections."""
-    known = section == THREAD_TIME and all_have(side.runs, THREAD_TOTAL)
-    return median_of(side.runs, THREAD_TOTAL) if known else 0.0
+    differ = (_differs(first, *pair, least) for pair in zip(others, judgements, strict=True))
+    return Row(metric, section, (first, *others), (None, *judgements), (False, *differ))
 
 
 def _differs(first: Spread | None, other: Spread | None, judgement: Judgement | None, least: float) -> bool:

@@ -31,11 +31,6 @@ class Side:
     left_out: tuple[str, ...] = ()
     """What was given and is not compared, with the reason."""
 
-    @property
-    def heading(self) -> str:
-        """Letter, label and number of runs."""
-        return f"{self.letter}: {self.label} ({len(self.runs)} {'run' if len(self.runs) == 1 else 'runs'})"
-
 
 def side_of(letter: str, given: Any, label: str | None = None, folder: Path | None = None) -> Side:
     """What was given, as repeats of one run.
@@ -57,26 +52,19 @@ def side_of(letter: str, given: Any, label: str | None = None, folder: Path | No
     for name, measurement in _measurements(given, folder):
         if measurement.outcome == FAILED:
             left_out.append(f"{name or title_of(measurement.run)} failed: {measurement.error}")
-        else:
-            runs.append(_usable(observed(measurement, name)))
-    label = label or _label(given, runs) or letter
+            continue
+        run = observed(measurement, name)
+        if run.metrics.get("total_events") == 0 or "elapsed_time_seconds" not in run.metrics:
+            reason = run.missing.get("elapsed_time_seconds", "it has no events")
+            raise ComparisonError(f"{run.name} cannot be compared: {reason}; give a run that did something")
+        runs.append(run)
+    if not label:
+        alone = runs[0].name if len(runs) == 1 else ""
+        label = (str(given) if isinstance(given, str | os.PathLike) else alone) or letter
     if not runs:
         reason = "; ".join(left_out) or "nothing was given"
         raise ComparisonError(f"{label} has no run that can be compared: {reason}")
     return Side(letter=letter, label=label, runs=tuple(runs), left_out=tuple(left_out))
-
-
-def _usable(run: Observation) -> Observation:
-    if run.metrics.get("total_events") == 0 or "elapsed_time_seconds" not in run.metrics:
-        reason = run.missing.get("elapsed_time_seconds", "it has no events")
-        raise ComparisonError(f"{run.name} cannot be compared: {reason}; give a run that did something")
-    return run
-
-
-def _label(given: Any, runs: Sequence[Observation]) -> str:
-    if isinstance(given, str | os.PathLike):
-        return str(given)
-    return runs[0].name if len(runs) == 1 else ""
 
 
 def _measurements(given: Any, folder: Path | None) -> Iterator[tuple[str | None, Measurement]]:
@@ -103,19 +91,16 @@ def paths_of(given: str | os.PathLike[str], folder: Path | None = None) -> list[
     if path.is_dir():
         found = [stored.path for stored in list_runs(path)]
     else:
-        found = _matching(str(given)) or _repeats(path)
+        # Path.glob takes no pattern that begins with a root
+        matching = map(Path, sorted(glob.glob(str(given))))  # noqa: PTH207
+        found = list(filter(is_measurement, matching)) or _repeats(path)
         if not found and folder is not None and not path.is_absolute():
             found = paths_of(folder / path) if is_measurement(folder / path) else _repeats(folder / path)
     if not found:
-        nothing = "is no measurement, no pattern of some, and no name with repeats"
-        what = "holds no measurement" if path.is_dir() else nothing
-        raise ComparisonError(f"{given} {what}")
+        if path.is_dir():
+            raise ComparisonError(f"{given} holds no measurement")
+        raise ComparisonError(f"{given} is no measurement, no pattern of some, and no name with repeats")
     return found
-
-
-def _matching(pattern: str) -> list[Path]:
-    # Path.glob takes no pattern that begins with a root
-    return [path for path in map(Path, sorted(glob.glob(pattern))) if is_measurement(path)]  # noqa: PTH207
 
 
 def _repeats(name: Path) -> list[Path]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 import numpy as np
 
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.chunk_parts import Chunks
 from roastcoffea.replay.cluster import Load, Merging
 from roastcoffea.replay.inputs import Costs
+from roastcoffea.replay.stages import Chunks
 
 AS_RECORDED: Final = "as recorded"
 STORAGE_FACTOR: Final = 2.0
@@ -49,24 +48,6 @@ def _without_stragglers(chunks: Chunks) -> Chunks:
     return replace(chunks, parts=expected._replace(overhead=chunks.parts.overhead))
 
 
-def _faster_storage(factor: float, chunks: Chunks) -> Chunks:
-    return _with(chunks, open_wait=chunks.parts.open_wait / factor, read=chunks.parts.read / factor)
-
-
-def _faster_opening(factor: float, load: Load) -> Load:
-    """What preprocessing waits for is taken for storage."""
-    return replace(load, wait=load.wait / factor)
-
-
-def _without_overhead(chunks: Chunks) -> Chunks:
-    return _with(chunks, overhead=np.zeros(len(chunks)))
-
-
-def _free(costs: Costs) -> Costs:
-    """Costs of a Dask that takes no time; processes have to begin all the same."""
-    return Costs(cold_cpu=costs.cold_cpu, cold_wait=costs.cold_wait, steal=0.0, crowded=costs.crowded)
-
-
 def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
     """Changes by name; the first is none."""
     return {
@@ -74,9 +55,14 @@ def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
         "no metadata re-reads": Scenario(chunks=_without_rereads),
         "no stragglers": Scenario(chunks=_without_stragglers),
         f"storage {storage:g} x faster": Scenario(
-            chunks=partial(_faster_storage, storage), preprocessing=partial(_faster_opening, storage)
+            lambda old: _with(old, open_wait=old.parts.open_wait / storage, read=old.parts.read / storage),
+            # what preprocessing waits for is taken for storage
+            preprocessing=lambda load: replace(load, wait=load.wait / storage),
         ),
         "Dask's overhead gone": Scenario(
-            chunks=_without_overhead, costs=_free, merging=lambda merging: replace(merging, fetch=0.0)
+            chunks=lambda chunks: _with(chunks, overhead=np.zeros(len(chunks))),
+            # processes have to begin all the same
+            costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, own=0.0, steal=0.0),
+            merging=lambda merging: replace(merging, fetch=0.0),
         ),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.replay.chunk_parts import Chunks, Parts
-from roastcoffea.replay.inputs import Counts
+from roastcoffea.metrics.statistics import Integers, Numbers
+from roastcoffea.replay.stages import Chunks, Parts
 from roastcoffea.units import number
 
 FEWEST: Final = 4
@@ -34,9 +33,9 @@ ChunkLaw = Mapping[str, Numbers]
 class Pieces(NamedTuple):
     """Files cut into chunks: the place of each chunk's file among the recorded chunks, and its entries."""
 
-    row: Counts
-    start: Counts
-    stop: Counts
+    row: Integers
+    start: Integers
+    stop: Integers
 
 
 class Bracket(NamedTuple):
@@ -46,21 +45,22 @@ class Bracket(NamedTuple):
     opening: Chunks
 
 
-@dataclass(frozen=True, slots=True)
-class NoLaw:
-    """Why the fixed cost of a chunk cannot be told."""
+def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
+    """What a chunk of so many events takes, by dataset, from all chunks of runs of the same analysis.
 
-    reason: str
-
-
-def law_of(runs: Sequence[Chunks]) -> ChunkLaw | NoLaw:
-    """What a chunk of so many events takes, by dataset, from all chunks of runs of the same analysis."""
+    A text says why what a chunk costs beside its events cannot be told.
+    """
     laws = {}
     for name in dict.fromkeys(name for chunks in runs for name in chunks.datasets):
         events = np.concatenate([chunks.events[rows] for chunks, rows in _of_dataset(runs, name)])
-        reason = _untold(name, events)
-        if reason is not None:
-            return NoLaw(reason)
+        if len(events) < FEWEST:
+            return f"{name} has {len(events)} chunks, which are too few to tell what a chunk costs beside its events"
+        low, high = np.quantile(events, [0.05, 0.95])
+        if not (high >= VARIED * low and np.std(events) >= SPREAD * np.mean(events)):
+            return (
+                f"chunks of {name} have about {number(round(float(np.median(events))))} events each: what a chunk "
+                "costs beside its events cannot be told; give a run with another chunk size as well"
+            )
         traits = np.column_stack([np.ones(len(events)), events])
         parts = zip(*(chunks.parts.each(itemgetter(rows)) for chunks, rows in _of_dataset(runs, name)), strict=True)
         laws[name] = np.array([nnls(traits, np.concatenate(seconds))[0] for seconds in parts])
@@ -72,19 +72,6 @@ def _of_dataset(runs: Sequence[Chunks], name: str) -> Iterator[tuple[Chunks, npt
     for chunks in runs:
         if name in chunks.datasets:
             yield chunks, chunks.dataset == chunks.datasets.index(name)
-
-
-def _untold(name: str, events: Numbers) -> str | None:
-    """Why what a chunk costs beside its events cannot be told; None where it can."""
-    if len(events) < FEWEST:
-        return f"{name} has {len(events)} chunks, which are too few to tell what a chunk costs beside its events"
-    low, high = np.quantile(events, [0.05, 0.95])
-    if high >= VARIED * low and np.std(events) >= SPREAD * np.mean(events):
-        return None
-    return (
-        f"chunks of {name} have about {number(round(float(np.median(events))))} events each: what a chunk costs "
-        "beside its events cannot be told; give a run with another chunk size as well"
-    )
 
 
 def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
@@ -134,12 +121,6 @@ def cut(chunks: Chunks, size: int) -> Pieces:
 
 
 def _cut_chunks(chunks: Chunks, pieces: Pieces, parts: Parts) -> Chunks:
-    return replace(
-        chunks,
-        parts=parts,
-        dataset=chunks.dataset[pieces.row],
-        file=chunks.file[pieces.row],
-        start=pieces.start,
-        stop=pieces.stop,
-        factor=np.ones(len(pieces.row)),
-    )
+    row, start, stop = pieces
+    dataset, file, factor = chunks.dataset[row], chunks.file[row], np.ones(len(row))
+    return replace(chunks, parts=parts, dataset=dataset, file=file, start=start, stop=stop, factor=factor)

@@ -8,12 +8,11 @@ from functools import cached_property
 from statistics import median
 from typing import Final
 
-from roastcoffea.replay.chunk_parts import Chunks
 from roastcoffea.replay.cluster import CROWDED, Cluster, Replayed, replayed
 from roastcoffea.replay.recorded import Recorded
-from roastcoffea.replay.stages import Stage
+from roastcoffea.replay.stages import Chunks, Stage
 from roastcoffea.studies.what_if.changes import AS_RECORDED, UNCHANGED, Scenario
-from roastcoffea.studies.what_if.chunk_sizes import ChunkLaw, NoLaw, bracket, by_law, law_of
+from roastcoffea.studies.what_if.chunk_sizes import ChunkLaw, bracket, by_law, law_of
 from roastcoffea.units import FRACTION, number
 
 FAR: Final = 2
@@ -32,7 +31,7 @@ WRONG: Final = 0.15
 """Error of replaying a recorded run itself from which on it is told."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Prediction:
     """Wall time of the run in seconds if it were so; from `low` to `high` where one number cannot be given.
 
@@ -53,7 +52,7 @@ class Prediction:
     doubts: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """A run that was really made, and what was predicted for it from others (from itself where there was no other)."""
 
@@ -101,8 +100,8 @@ class Predictor:
         return [stage.chunks for run in self.runs for stage in run.stages if stage.chunks is not None]
 
     @cached_property
-    def law(self) -> ChunkLaw | NoLaw:
-        """What a chunk of so many events takes."""
+    def law(self) -> ChunkLaw | str:
+        """What a chunk of so many events takes; or why that is not known."""
         return law_of(self.chunks)
 
     @cached_property
@@ -111,18 +110,10 @@ class Predictor:
         return [self._check(run) for run in self.runs]
 
     def _check(self, run: Recorded) -> Check:
-        others = [source for source in self.repeats if source is not run]
-        if run.chunksize != self.runs[0].chunksize:
-            others = []
-        return Check(
-            name=run.name,
-            workers=run.workers,
-            threads=run.threads,
-            chunksize=run.chunksize,
-            measured=run.seconds,
-            predicted=median(_replay(source, run.own_cluster).seconds for source in others or [run]),
-            from_itself=not others,
-        )
+        sources = self.repeats if run.chunksize == self.runs[0].chunksize else []
+        others = [source for source in sources if source is not run]
+        predicted = _median([_replay(source, run.own_cluster) for source in others or [run]])
+        return Check(run.name, *run.configuration, run.seconds, predicted, not others)
 
     @cached_property
     def doubts(self) -> list[str]:
@@ -133,13 +124,8 @@ class Predictor:
         found += filter(None, map(_misfit, self.checks))
         return list(dict.fromkeys(found))
 
-    def of_clusters(self, workers: Sequence[int], threads: Sequence[int]) -> Iterator[Prediction]:
-        """Predictions for all these clusters and scenarios."""
-        for name in self.scenarios:
-            for number_of in workers:
-                yield from (self._of_cluster(number_of, each, name) for each in threads)
-
-    def _of_cluster(self, workers: int, threads: int, scenario: str) -> Prediction:
+    def of_cluster(self, scenario: str, workers: int, threads: int) -> Prediction:
+        """Prediction for another cluster and a scenario."""
         change = self.scenarios[scenario]
         replays = self._replays(workers, threads, change)
         low = high = _median(replays)
@@ -151,47 +137,43 @@ class Predictor:
     def of_chunksize(self, size: int) -> Prediction:
         """Prediction for chunks of another size, on the cluster of the run."""
         law = self.law
-        if isinstance(law, NoLaw):
+        if isinstance(law, str):
             fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed)
             opening = self._in_chunks(lambda chunks: bracket(chunks, size).opening)
             low, high = sorted((_median(fixed), _median(opening)))
             made = self._prediction(low, high, [*fixed, *opening], ())
-            return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law.reason)
+            return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law)
         replays = self._in_chunks(lambda chunks: by_law(chunks, law, size))
         seconds = _median(replays)
         made = self._prediction(seconds, seconds, replays, self._of_size(size))
         return replace(made, chunksize=size, rechunked=True)
 
-    def _replays(self, workers: int, threads: int, change: Scenario, *, serial: bool = False) -> list[Replay]:
+    def _replays(self, workers: int, threads: int, change: Scenario, *, serial: bool = False) -> list[Replayed]:
         clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
         pairs = zip(self.repeats, clusters, strict=True)
         return [_replay(run, cluster, change, serial=serial) for run, cluster in pairs]
 
-    def _in_chunks(self, other: Callable[[Chunks], Chunks]) -> list[Replay]:
+    def _in_chunks(self, other: Callable[[Chunks], Chunks]) -> list[Replayed]:
         """Replays of the repeats with other chunks."""
         return [_replay(run, run.own_cluster, Scenario(chunks=other)) for run in self.repeats]
 
-    def _prediction(self, low: float, high: float, replays: Sequence[Replay], doubts: Iterable[str]) -> Prediction:
+    def _prediction(self, low: float, high: float, replays: Sequence[Replayed], doubts: Iterable[str]) -> Prediction:
         """Prediction for the cluster of the run, with the range that its error makes."""
-        run, use = self.runs[0], max(replay.scheduler_use for replay in replays)
-        return Prediction(
-            workers=run.workers,
-            threads=run.threads,
-            chunksize=run.chunksize,
-            scenario=AS_RECORDED,
-            seconds=(low * high) ** 0.5,
-            low=low / (1 + self.error),
-            high=high * (1 + self.error),
-            scheduler_use=use,
-            doubts=(*_of_scheduler(use), *doubts),
-        )
+        use = max(replay.scheduler_use for replay in replays)
+        if use >= SCHEDULER_LIMIT:
+            busy = f"past the scheduler's throughput: it would be busy for {FRACTION.text(use)} of the time"
+            doubts = (busy, *doubts)
+        run, seconds, error = self.runs[0].configuration, (low * high) ** 0.5, 1 + self.error
+        return Prediction(*run, AS_RECORDED, seconds, low / error, high * error, use, doubts=tuple(doubts))
 
     # doubts
 
     def _of_cores(self, workers: int, threads: int) -> Iterator[str]:
         """What is not known of threads that share a core."""
         run = self.runs[0]
-        here, there = map(_most_crowded, (run.own_cluster, run.cluster(workers, threads, same_host=self.same_host)))
+        clusters = (run.own_cluster, run.cluster(workers, threads, same_host=self.same_host))
+        # threads that share a core, on the host where these are the most
+        here, there = (max(some * each.threads / cores for some, cores in each.hosts) for each in clusters)
         if there > max(here, 1.0):
             yield (
                 f"{there:.3g} threads share a core, and take each other's caches: that each doubling costs "
@@ -225,26 +207,11 @@ class Predictor:
 # Replays
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """A whole run again: `client` seconds outside of all stages, and the stages one after the other."""
-
-    client: float
-    stages: Sequence[Replayed]
-
-    @property
-    def seconds(self) -> float:
-        """Wall time."""
-        return self.client + sum(stage.seconds for stage in self.stages)
-
-    @property
-    def scheduler_use(self) -> float:
-        """The most that the scheduler was busy in any stage."""
-        return max((stage.scheduler_use for stage in self.stages), default=0.0)
-
-
-def _replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replay:
-    return Replay(run.client, [_replayed(stage, cluster, change, serial) for stage in run.stages])
+def _replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replayed:
+    """A whole run again: seconds outside of all stages, and the stages one after the other."""
+    stages = (_replayed(stage, cluster, change, serial) for stage in run.stages)
+    seconds, stretches, uses = zip(*stages, strict=True)
+    return Replayed(run.client + sum(seconds), max(stretches), max(uses))
 
 
 def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) -> Replayed:
@@ -252,29 +219,18 @@ def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) ->
     return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging), serial=serial)
 
 
-def _median(replays: Sequence[Replay]) -> float:
+def _median(replays: Sequence[Replayed]) -> float:
     return median(replay.seconds for replay in replays)
 
 
-def _most_crowded(cluster: Cluster) -> float:
-    """Threads that share a core, on the host where these are the most."""
-    return max(workers * cluster.threads / cores for workers, cores in cluster.hosts)
-
-
 # Doubts of runs
-
-
-def _of_scheduler(use: float) -> list[str]:
-    if use < SCHEDULER_LIMIT:
-        return []
-    return [f"past the scheduler's throughput: it would be busy for {FRACTION.text(use)} of the time"]
 
 
 def _foreign_load(run: Recorded) -> str | None:
     """Whether chunks waited for cores longer than the run itself explains."""
     if run.core_wait is None:
         return None
-    explained = max(stage.stretch for stage in _replay(run, run.own_cluster).stages)
+    explained = _replay(run, run.own_cluster).stretch
     if run.core_wait < (1 + SURPLUS_WAIT) * explained:
         return None
     return (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product, starmap
 from typing import Any, Final
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.recorded import Recorded, recorded_run
+from roastcoffea.report.phrases import counted
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import NOT_KNOWN, Amount, Column, Heading, Sheet
+from roastcoffea.report.sheets import NOT_KNOWN, Amount, Cell, Column, Heading, Sheet, columns
 from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.studies.what_if.changes import STORAGE_FACTOR, scenarios
 from roastcoffea.studies.what_if.prediction import Check, Prediction, Predictor
@@ -17,23 +19,8 @@ from roastcoffea.units import COUNT, FRACTION, SECOND, number
 
 MOST_COLUMNS: Final = 5
 
-RANGE: Final = Column(name="range", unit=SECOND)
-CLUSTERS: Final = (
-    Column(name="workers"),
-    Column(name="as recorded", unit=SECOND),
-    RANGE,
-    Column(name="scheduler busy", unit=FRACTION),
-)
-SIZES: Final = (Column(name="events"), Column(name="wall", unit=SECOND), RANGE)
-CHECKS: Final = (
-    Column(name="run"),
-    Column(name="workers", unit=COUNT),
-    Column(name="events a chunk", unit=COUNT),
-    Column(name="measured", unit=SECOND),
-    Column(name="predicted", unit=SECOND),
-    Column(name="error", unit=FRACTION),
-    Column(name="from", unit=COUNT),
-)
+MEASURED: Final = columns(None, "run") + columns(COUNT, "workers", "events a chunk") + columns(SECOND, "measured")
+PREDICTED: Final = columns(SECOND, "predicted") + columns(FRACTION, "error") + columns(COUNT, "from")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +69,11 @@ class WhatIf(Presented):
 def _heading_of(recorded: Recorded) -> Heading:
     """What was recorded, and on what."""
     workers = _cluster(recorded.workers, recorded.threads)
-    cores = "an unknown number of cores" if recorded.cores is None else _counted(recorded.cores, "core")
+    cores = "an unknown number of cores" if recorded.cores is None else counted(recorded.cores, "core")
     chunks = "unknown size" if recorded.chunksize is None else f"{number(recorded.chunksize)} events"
     made = (
         f"recorded: {SECOND.text(recorded.seconds)} on {workers} worker{'s' * (workers != '1')}, "
-        f"{_counted(recorded.hosts, 'host')} of {cores}, chunks of {chunks}"
+        f"{counted(recorded.hosts, 'host')} of {cores}, chunks of {chunks}"
     )
     return Heading(label="what if", title=recorded.name, lead=[made])
 
@@ -99,9 +86,10 @@ def _cluster_sheets(
     clusters = list(dict.fromkeys((one.workers, one.threads) for one in predictions))
     found = {(one.workers, one.threads, one.scenario): one for one in predictions}
     as_recorded = [found[*cluster, names[0]] for cluster in clusters]
+    predicted = columns(None, "workers") + columns(SECOND, "as recorded", "range")
     yield Sheet(
         title=f"Wall time, {_sharing(recorded, same_host)}; give or take {FRACTION.text(error)}",
-        columns=CLUSTERS,
+        columns=predicted + columns(FRACTION, "scheduler busy"),
         rows=[(_cluster(one.workers, one.threads), one.seconds, _range(one), one.scheduler_use) for one in as_recorded],
         notes=["Scheduler busy: the share of that time; tasks wait for it long before 100 %."],
     )
@@ -118,26 +106,22 @@ def _sharing(recorded: Recorded, same_host: bool) -> str:
     """Which cores the workers of the predicted clusters have."""
     if recorded.cores is None:
         return "with as many cores as it takes"
-    cores, each = _counted(recorded.cores, "core"), recorded.workers_of_host
+    cores, each = counted(recorded.cores, "core"), recorded.workers_of_host
     if same_host:
         return f"workers sharing {cores}"
-    return (
-        f"each worker with {cores} of its own"
-        if each == 1
-        else f"each {number(each)} workers with {cores} of their own"
-    )
+    if each == 1:
+        return f"each worker with {cores} of its own"
+    return f"each {number(each)} workers with {cores} of their own"
 
 
 def _size_sheet(predictions: Sequence[Prediction]) -> Sheet:
     """A row for each size of chunks."""
     reasons = dict.fromkeys(one.reason for one in predictions if one.reason is not None)
+    sizes = (NOT_KNOWN if one.chunksize is None else number(one.chunksize) for one in predictions)
     return Sheet(
         title="Wall time in chunks of other sizes, on the recorded cluster",
-        columns=SIZES,
-        rows=[
-            (NOT_KNOWN if one.chunksize is None else number(one.chunksize), one.seconds, _range(one))
-            for one in predictions
-        ],
+        columns=columns(None, "events") + columns(SECOND, "wall", "range"),
+        rows=[(size, one.seconds, _range(one)) for size, one in zip(sizes, predictions, strict=True)],
         notes=[f"No number, but what it is between: {reason}." for reason in reasons],
     )
 
@@ -145,21 +129,15 @@ def _size_sheet(predictions: Sequence[Prediction]) -> Sheet:
 def _check_sheet(checks: Sequence[Check], spread: float | None) -> Sheet:
     """Runs that were really made beside what was predicted for them."""
     known = "not known: give more than one run of it" if spread is None else FRACTION.text(spread)
+    rows: list[Sequence[Cell]] = []
+    for check in checks:
+        workers = Amount(check.workers, text=_cluster(check.workers, check.threads))
+        source = "itself" if check.from_itself else "others"
+        rows.append((check.name, workers, check.chunksize, check.measured, check.predicted, check.error, source))
     return Sheet(
         title="Runs that were made, and what was predicted for them",
-        columns=CHECKS,
-        rows=[
-            (
-                check.name,
-                Amount(check.workers, text=_cluster(check.workers, check.threads)),
-                check.chunksize,
-                check.measured,
-                check.predicted,
-                check.error,
-                "itself" if check.from_itself else "others",
-            )
-            for check in checks
-        ],
+        columns=MEASURED + PREDICTED,
+        rows=rows,
         notes=[f"Range of repeats of the recorded run: {known}."],
     )
 
@@ -173,10 +151,6 @@ def _doubt_sheets(doubts: Sequence[str], predictions: Sequence[Prediction]) -> I
     if clusters:
         where = {doubt: f" ({', '.join(some)} workers)" if some else "" for doubt, some in clusters.items()}
         yield Sheet(title="Not to be trusted fully", items=[f"{doubt}{some}." for doubt, some in where.items()])
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{number(count)} {what}{'s' * (count != 1)}"
 
 
 def _cluster(workers: int, threads: int) -> str:
@@ -221,16 +195,19 @@ def what_if(
     ValueError
         If a number of workers or threads, a chunk size or `storage` is not above 0.
     """
-    _refuse_none(workers=workers or (), threads=threads or (), chunksize=chunksize, storage=[storage])
+    given = {"workers": workers or (), "threads": threads or (), "chunksize": chunksize, "storage": [storage]}
+    for name, values in given.items():
+        if none := [value for value in values if not value > 0]:
+            raise ValueError(f"{name} is {none[0]:g}; give what is above 0")
     first, *rest = runs = [_recorded(source) for source in (run, *others)]
     for other in rest:
         _refuse_other_analysis(first, other)
     predictor = Predictor(runs, same_host, scenarios(storage))
-    clusters = predictor.of_clusters(workers or [first.workers], threads or [first.threads])
+    clusters = product(predictor.scenarios, workers or [first.workers], threads or [first.threads])
     return WhatIf(
         runs=runs,
         same_host=same_host,
-        predictions=[*clusters, *map(predictor.of_chunksize, chunksize)],
+        predictions=[*starmap(predictor.of_cluster, clusters), *map(predictor.of_chunksize, chunksize)],
         checks=predictor.checks,
         error=predictor.error,
         spread=predictor.spread,
@@ -243,30 +220,16 @@ def _recorded(source: Source) -> Recorded:
     return recorded_run(measurement.run, measurement.metrics, name_of(source))
 
 
-def _refuse_none(**settings: Sequence[float]) -> None:
-    """Refuse settings with a number that is not above 0."""
-    for name, values in settings.items():
-        for value in values:
-            if not value > 0:
-                raise ValueError(f"{name} is {value:g}; give what is above 0")
-
-
 def _refuse_other_analysis(first: Recorded, run: Recorded) -> None:
     if run.failed:
         raise NotMeasuredError(f"{run.name} failed: leave it out")
-    difference = _difference(first, run)
-    if difference is not None:
-        raise NotMeasuredError(f"{difference}: give runs of one analysis on the same files")
-
-
-def _difference(one: Recorded, other: Recorded) -> str | None:
-    """How the analyses of two runs differ; None where nothing tells that they do."""
-    first, second = (", ".join(processor for processor, _ in run.calls) for run in (one, other))
-    if first != second:
-        return f"{other.name} ran {second} and {one.name} {first}"
-    files = [{before, after} - {None} for (_, before), (_, after) in zip(one.calls, other.calls, strict=True)]
-    if any(len(fingerprints) > 1 for fingerprints in files):
-        return f"{other.name} and {one.name} read different files"
-    if one.events != other.events:
-        return f"{other.name} processed {number(other.events)} events and {one.name} {number(one.events)}"
-    return None
+    before, after = (", ".join(processor for processor, _ in each.calls) for each in (first, run))
+    if before != after:
+        difference = f"{run.name} ran {after} and {first.name} {before}"
+    elif any(len({one, other} - {None}) > 1 for (_, one), (_, other) in zip(first.calls, run.calls, strict=True)):
+        difference = f"{run.name} and {first.name} read different files"
+    elif first.events != run.events:
+        difference = f"{run.name} processed {number(run.events)} events and {first.name} {number(first.events)}"
+    else:
+        return
+    raise NotMeasuredError(f"{difference}: give runs of one analysis on the same files")

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from roastcoffea.log.received import attempt_numbers
-from roastcoffea.metrics.attempts import identities
+from roastcoffea.metrics.facts import identities
 
 
 def table(rows: list[tuple[str | None, int | None]]) -> pa.Table:

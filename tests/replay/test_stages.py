@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from made_runs import made_run, plan
 
-from roastcoffea.replay.chunk_parts import Chunks, chunks_in_parts
 from roastcoffea.replay.cluster import CROWDED
+from roastcoffea.replay.stages import Chunks, chunks_in_parts
 
 
 def parts_of(*plans: Mapping[str, Any], seconds: float = 10.0, stragglers: pa.Table | str = "none") -> Chunks:
