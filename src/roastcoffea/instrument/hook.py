@@ -32,8 +32,6 @@ from roastcoffea.records.tasks import PREPROCESSING
 from roastcoffea.redaction import added_patterns
 
 LOST: Final = "records were lost"
-PROCESSING = "processing"
-
 _filters: list[Any] = []
 _patches: list[tuple[type, str, Any, Any]] = []
 
@@ -140,7 +138,7 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
         if call is not None and preprocessing:
             call.preprocess_files(items)
         elif call is not None:
-            step, name = PROCESSING, call.name(self)
+            step, name = "processing", call.name(self)
             items = list(items)
             call.process_chunks(items)
         prefix = None if name is None else str(key_split(f"{name}-{'0' * 32}"))

@@ -218,10 +218,8 @@ class Sections:
         Names are without secrets; `added` are patterns of these, as for `redacted`.
         """
         with self.lock:
-            rows = [section.row() for section in self._sections.values() if section.count]
-        for row in rows:
-            row["name"] = redacted(row["name"], added)
-        return rows
+            passed = [section.row() for section in self._sections.values() if section.count]
+        return [{**row, "name": redacted(row["name"], added)} for row in passed]
 
     def meter_in_dask(self, rows: list[dict[str, Any]]) -> None:
         """Enter each section's wall time into the metrics of the Dask task on this thread, if there is one."""

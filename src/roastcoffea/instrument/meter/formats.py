@@ -260,7 +260,7 @@ class ReadShadow(Shadow):
     def _came(self, column: str, cpu: float, waited: float) -> None:
         """Take note of a column that Arrow has read."""
         tally, metadata = self.tally, self.original.__self__.metadata
-        read = tally.branch_read(column)
+        read, here = tally.branch_read(column), tally.places[get_ident()]
         with tally.lock:
             for group in range(metadata.num_row_groups):
                 row_group = metadata.row_group(group)
@@ -270,7 +270,6 @@ class ReadShadow(Shadow):
                 tally.without_source = (tally.without_source or 0) + compressed
                 read.add(group, compressed)
                 read.uncompressed += sum([leaf.total_uncompressed_size for leaf in ours])
-            here = tally.places[get_ident()]
             here.waited += waited
             here.stepped += cpu
             if here.own:
