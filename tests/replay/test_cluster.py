@@ -29,8 +29,10 @@ def test_nothing_to_do_takes_no_time() -> None:
     assert found == Replayed(seconds=0.0, stretch=1.0, scheduler_use=0.0)
 
 
-def test_workers_of_all_hosts() -> None:
-    assert Cluster(threads=2, hosts=[(3, 4.0), (1, 2.0)]).workers == 4
+def test_workers_of_all_hosts_take_part() -> None:
+    waiting = Load(before=np.zeros(8), wait=np.ones(8), after=np.zeros(8))
+    assert replayed(waiting, Cluster(threads=2, hosts=[(3, 4.0), (1, 2.0)]), Costs()).seconds == pytest.approx(1.0)
+    assert replayed(waiting, Cluster(threads=2, hosts=[(3, 4.0)]), Costs()).seconds == pytest.approx(2.0)
 
 
 def test_few_chunks_are_handed_out_at_once() -> None:

@@ -70,11 +70,6 @@ class Cluster:
     hosts: Sequence[tuple[int, float]]
     scheduler_here: bool = False
 
-    @property
-    def workers(self) -> int:
-        """Worker processes."""
-        return sum(workers for workers, _ in self.hosts)
-
 
 class Replayed(NamedTuple):
     """What came of a simulated run.
@@ -130,9 +125,9 @@ def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
 
 def _simulated(load: Load, cluster: Cluster, costs: Costs, merging: Merging, serial: bool) -> Outcome:
     parent, inputs = tree(len(load), merging.fan_in)
-    chunks, merges, slots = len(load), len(inputs), cluster.workers * cluster.threads
-    limit = chunks if chunks <= ROOTISH * slots else ceil(SATURATION * cluster.threads)
-    setting = Setting(chunks, cluster.workers, cluster.threads, limit, float(merging.fetch), serial)
+    chunks, merges, workers = len(load), len(inputs), sum(workers for workers, _ in cluster.hosts)
+    limit = chunks if chunks <= ROOTISH * workers * cluster.threads else ceil(SATURATION * cluster.threads)
+    setting = Setting(chunks, workers, cluster.threads, limit, float(merging.fetch), serial)
     tasks = Tasks(
         before=np.concatenate([load.before, inputs * merging.cpu]),
         wait=np.concatenate([load.wait, inputs * merging.wait]),

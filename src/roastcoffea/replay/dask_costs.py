@@ -135,11 +135,6 @@ class FirstTasks:
         alike = self.alike[row]
         return float(np.median(values[alike] / self.events[alike]) * self.events[row])
 
-    def stands_out(self, values: Numbers) -> bool:
-        """Whether first tasks took longer than chance makes of so few."""
-        spread = float(np.mean([np.std(values[self.alike[row]]) for row in self.leaders.tolist()]))
-        return bool(self.excess(values) > STANDS_OUT * spread / len(self.leaders) ** 0.5)
-
 
 def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numbers) -> FirstTasks:
     """First tasks of processes, of tasks in the order of their starts; those of a group are alike."""
@@ -151,8 +146,11 @@ def first_tasks(tasks: pa.Table, group: Integers, events: Numbers, seconds: Numb
     others = ~early[:COMPARED]
     alike = {row: _alike(row, others, group, events) for row in np.flatnonzero(early).tolist()}
     first = FirstTasks(alike, leaders, np.maximum(events, 1.0))
-    if all(len(others) >= FEWEST for others in alike.values()) and first.stands_out(seconds):
-        return first
+    if all(len(others) >= FEWEST for others in alike.values()):
+        spread = np.mean([np.std(seconds[alike[row]]) for row in leaders.tolist()])
+        # whether first tasks took longer than chance makes of so few
+        if first.excess(seconds) > STANDS_OUT * spread / len(leaders) ** 0.5:
+            return first
     return FirstTasks({}, leaders[:0], events)
 
 

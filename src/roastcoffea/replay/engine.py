@@ -194,17 +194,13 @@ class Simulation:
         self.ended_last += 1
         self._take_note(time)
         loop = worker * (self.threads + 1) + self.threads
-        self.pending[loop] += self.costs.own * self._longer(job, task, time)
+        needed = self.before[task] + self.wait[task] + self.after[task]
+        # how many times as long as it needs it took, as far as the event loop computes more meanwhile
+        longer = min(max((time - self.started[job]) / needed, 1.0), MOST_OWN) if needed > 0.0 else 1.0
+        self.pending[loop] += self.costs.own * longer
         self._loop(loop, time)
         self.idle[worker] += 1
         self._go_on(worker, time, self.costs.gap)
-
-    def _longer(self, job: int, task: int, time: float) -> float:
-        """How many times as long as it needs a task took, as far as the event loop computes more meanwhile."""
-        needed = self.before[task] + self.wait[task] + self.after[task]
-        if needed <= 0.0:
-            return 1.0
-        return float(min(max((time - self.started[job]) / needed, 1.0), MOST_OWN))
 
     def _loop(self, loop: int, time: float) -> None:
         """Have an event loop do what it has to, if it is not at it."""
@@ -265,7 +261,9 @@ class Simulation:
             self.missing[merge] -= 1
             if self.missing[merge] == 0:
                 self._send_merge(merge, worker, time)
-        self._fill(worker, time)
+        # it assigns chunks to a worker until that holds what it may
+        while self.held[worker] < self.setting.limit and self.next_chunk < self.chunks:
+            self._assign(worker, time)
         if self.idle[worker] > 0:
             self._steal(worker, time)
         self._take_note(time)
@@ -289,12 +287,8 @@ class Simulation:
         self._hold(self.workers + worker, self.merging[at])
         self._go_on(worker, time, 0.0)
 
-    def _fill(self, worker: int, time: float) -> None:
-        """Assign chunks to a worker until it holds what it may."""
-        while self.held[worker] < self.setting.limit and self.next_chunk < self.chunks:
-            self._assign(worker, time)
-
     def _assign(self, worker: int, time: float) -> None:
+        """Assign the next chunk to a worker."""
         task = self.next_chunk
         self.next_chunk += 1
         self.held[worker] += 1
@@ -319,7 +313,13 @@ class Simulation:
 
     def until_done(self) -> Outcome:
         """Work until the scheduler knows of the last task."""
-        self._hand_out()
+        # each worker gets its first tasks, one after the other
+        for _ in range(self.setting.limit):
+            for worker in range(self.workers):
+                if self.next_chunk < self.chunks:
+                    self._assign(worker, 0.0)
+            if self.next_chunk == self.chunks:
+                break
         jobs, time = len(self.task), 0.0
         while self.done < len(self.before):
             which = self.heap[0]
@@ -332,15 +332,6 @@ class Simulation:
             else:
                 self._job_ends(which - jobs, time)
         return Outcome(time, self.computing, self.computed, self.scheduling)
-
-    def _hand_out(self) -> None:
-        """Give each worker its first tasks, one after the other."""
-        for _ in range(self.setting.limit):
-            for worker in range(self.workers):
-                if self.next_chunk < self.chunks:
-                    self._assign(worker, 0.0)
-            if self.next_chunk == self.chunks:
-                return
 
     def _job_ends(self, host: int, time: float) -> None:
         """Go on after a job of a host has computed what it had to."""

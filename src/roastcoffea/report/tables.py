@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
@@ -42,7 +43,9 @@ def sheet_of_table(frame: pd.DataFrame, things: str, *, title: str = "", most: i
     """
     if "absent" in frame.attrs:
         return not_measured(frame.attrs["absent"], title)
-    columns = [_column(frame, label) for label in frame.columns]
+    attributes, frame = frame.attrs, frame.copy(deep=False)
+    frame.attrs = {}  # pandas copies them with each column
+    columns = [_column(frame[label], attributes) for label in frame.columns]
     taken = frame.head(most)
     rows = list(zip(*(map(_cell, taken[label]) for label in taken), strict=True))
     return Sheet(title=title, columns=columns, rows=rows, things=things, total=len(frame), first=FIRST_ROWS)
@@ -53,10 +56,10 @@ def not_measured(reason: str, title: str = "") -> Sheet:
     return Sheet(title=title, lead=[f"Not measured: {reason}."])
 
 
-def _column(frame: pd.DataFrame, label: Any) -> Column:
-    meaning = str(frame.attrs.get("columns", {}).get(label, ""))
-    symbol = str(frame.attrs.get("units", {}).get(label))
-    known = frame[label].dropna().iloc[:100]
+def _column(values: pd.Series, attributes: Mapping[Any, Any]) -> Column:
+    label: Any = values.name
+    meaning, symbol = (str(attributes.get(name, {}).get(label, "")) for name in ("columns", "units"))
+    known = values.dropna().iloc[:100]
     unit: Unit | None = SHARES.get(label) or BY_SYMBOL.get(symbol, COUNT)
     if label in IDENTITIES or not len(known) or not all(map(_is_number, known)):
         unit = None

@@ -9,7 +9,7 @@ import pytest
 from made_runs import made_run, plan
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.studies.scaling.points import RESAMPLES, THREADS, WORKERS, Scaled, point_of, resampled_rates, scaled
+from roastcoffea.studies.scaling.laws import RESAMPLES, THREADS, WORKERS, Scaled, point_of, resampled_rates, scaled
 
 RUN = Measurement(made_run([plan(1.0)] * 8, 2, cores=4))
 
@@ -17,11 +17,11 @@ RUN = Measurement(made_run([plan(1.0)] * 8, 2, cores=4))
 def test_what_is_taken_of_a_run() -> None:
     found = scaled("it", RUN, WORKERS)
     assert (found.name, found.workers, found.threads, found.seconds, found.events) == ("it", 2, 2, 4.0, 800)
-    assert (found.rate, found.cores, found.crowded, found.failed, found.scatter) == (200.0, 4, False, False, 0.0)
+    assert (found.rate, found.cores, found.failed, found.scatter) == (200.0, 4, False, 0.0)
     assert found.missing == pytest.approx(0.0)
     assert found.classes["compute"] == pytest.approx(8.0 / 800)
-    assert scaled("it", Measurement(made_run([plan(1.0)] * 8, 2, cores=1)), THREADS).crowded
-    assert not scaled("it", Measurement(made_run([plan(1.0)] * 8, 2, cores=None)), THREADS).crowded
+    assert scaled("it", Measurement(made_run([plan(1.0)] * 8, 2, cores=1)), THREADS).cores == 1
+    assert scaled("it", Measurement(made_run([plan(1.0)] * 8, 2, cores=None)), THREADS).cores is None
 
 
 def repeats(*seconds: float) -> list[Scaled]:

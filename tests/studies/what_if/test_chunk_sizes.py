@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from roastcoffea.replay.stages import Chunks, Parts
-from roastcoffea.studies.what_if.chunk_sizes import bracket, by_law, cut, law_of
+from roastcoffea.studies.what_if.changes import bracket, by_law, cut, law_of
 
 
 def chunks(*events: int, fixed: float = 0.5, each: float = 0.01) -> Chunks:

@@ -111,15 +111,13 @@ def _description(run: Run, metrics: Metrics, frames: Frames, file_format: str) -
     identity = {name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error")}
     identity["problems"] = [*run.problems, *metrics.problems]
     notes = {"note": CSV_NOTE} if file_format == "csv" else {}
-    tables = {name: _table_description(name, frame, file_format) for name, frame in frames.items()}
+    tables = {}
+    for name, frame in frames.items():
+        meanings, units = frame.attrs.get("columns", {}), frame.attrs.get("units", {})
+        absent = {"absent": frame.attrs["absent"]} if "absent" in frame.attrs else {}
+        columns = {column: {"unit": units.get(column), "meaning": meanings.get(column)} for column in frame.columns}
+        tables[name] = {"file": f"{name}.{file_format}", "rows": len(frame), **absent, "columns": columns}
     return {"format": EXPORT_FORMAT, "run": identity, **notes, "tables": tables}
-
-
-def _table_description(name: str, frame: pd.DataFrame, file_format: str) -> dict[str, Any]:
-    meanings, units = frame.attrs.get("columns", {}), frame.attrs.get("units", {})
-    absent = {"absent": frame.attrs["absent"]} if "absent" in frame.attrs else {}
-    columns = {column: {"unit": units.get(column), "meaning": meanings.get(column)} for column in frame.columns}
-    return {"file": f"{name}.{file_format}", "rows": len(frame), **absent, "columns": columns}
 
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:

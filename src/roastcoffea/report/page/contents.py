@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import Metrics
@@ -101,18 +101,17 @@ def _problems(measured: Measured) -> Iterator[Sheet]:
 def _metrics(measured: Measured) -> Iterator[Sheet]:
     """Every metric with its value, as exact as it is to sort by; and why others are missing."""
     metrics, table = measured.metrics, metrics_table(measured.metrics)
-    rows = [_metric(metrics, row) for row in table[table["missing"].isna()].to_dict("records")]
+    rows = [
+        (name, amount_of(metrics, name), *(str(word or "").partition("\n")[0] for word in words))
+        for name, *words in table.loc[table["missing"].isna(), ["name", *WORDS]].itertuples(index=False)
+    ]
     yield Sheet(columns=METRIC_COLUMNS, rows=rows, things="metrics")
     columns, missing = (Column("metric"), Column("reason")), list(metrics.missing.items())
     yield Sheet(title="missing", columns=columns, rows=missing, things="missing metrics")
 
 
-METRIC_COLUMNS: Final = (Column("metric"), Column("value", COUNT), *map(Column, ("unit", "group", "source", "meaning")))
-
-
-def _metric(metrics: Metrics, row: Mapping[Hashable, Any]) -> Sequence[Cell]:
-    words = [str(row[key] or "").partition("\n")[0] for key in ("unit", "group", "source", "meaning")]
-    return row["name"], amount_of(metrics, row["name"]), *words
+WORDS: Final = ("unit", "group", "source", "meaning")
+METRIC_COLUMNS: Final = (Column("metric"), Column("value", COUNT), *map(Column, WORDS))
 
 
 def _environment(measured: Measured) -> Iterator[Sheet]:
@@ -160,7 +159,9 @@ def _tables(*tables: tuple[str, str, str, str]) -> Parts:
 
 def _table(measured: Measured, name: str, things: str, title: str, by: str) -> Sheet:
     """A table of the measurement, in the order of a column, without classes of a ledger that did not occur."""
-    frame = whole = measured.table(name)
+    whole = measured.table(name)
+    frame = whole.copy(deep=False)
+    frame.attrs = {}  # pandas copies them with each column
     if "_by_" in name:
         frame = frame[[each for each in frame if each in {RESIDUAL, TOTAL} or not frame[each].eq(0).all()]]
     if by in frame.columns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -27,8 +27,6 @@ COLOURS: Final[Mapping[str, str]] = {
     "bytes_output": CYCLE[2],
 }
 INPUT: Final = ("bytes_read", "bytes_payload", "bytes_reread", "bytes_metadata")
-ALWAYS: Final = "bytes_payload"
-"""Drawn also where it is 0."""
 
 OUTPUT: Final = ("bytes_results", "bytes_output")
 
@@ -36,29 +34,20 @@ OUTPUT: Final = ("bytes_results", "bytes_output")
 def drawn(study: Growth) -> Figure:
     """Figure of the four panels."""
     with own_style(), new_figure(SIZE) as figure:
-        panels = figure.subplots(2, 2)
-        for ax, panel in zip(panels.flat, PANELS, strict=True):
-            panel(ax, study)
+        first, second, third, fourth = figure.subplots(2, 2).flat
+        _amounts(first, study, "Input", INPUT)
+        _amounts(second, study, "Output", OUTPUT)
+        _growth(third, study)
+        _against(fourth, study)
     return figure
 
 
-def _input(ax: Axes, study: Growth) -> None:
-    _amounts(ax, study, INPUT)
-    ax.set_title("Input")
-
-
-def _output(ax: Axes, study: Growth) -> None:
-    _amounts(ax, study, OUTPUT)
-    ax.set_title("Output")
-
-
-def _amounts(ax: Axes, study: Growth, names: Sequence[str]) -> None:
-    """Draw amounts in bytes against the number of branches."""
-    known = {name: values for name, values in study.known(names).items() if values.any() or name == ALWAYS}
+def _amounts(ax: Axes, study: Growth, title: str, names: Sequence[str]) -> None:
+    """Draw amounts in bytes against the number of branches; the payload also where it is 0."""
+    known = {name: values for name, values in study.known(names).items() if values.any() or name == "bytes_payload"}
     scale = draw.bytes_scale(max((float(values.max()) for values in known.values()), default=1.0))
     _lines(ax, study, {name: values * scale.factor for name, values in known.items()})
-    ax.set_ylabel(f"bytes ({scale.unit})")
-    _finish(ax)
+    _finish(ax, title, "branches read", f"bytes ({scale.unit})")
 
 
 def _growth(ax: Axes, study: Growth) -> None:
@@ -68,9 +57,7 @@ def _growth(ax: Axes, study: Growth) -> None:
     if branches[0]:
         ax.plot(branches, branches / branches[0], "--", color=GREY, linewidth=1, label="branches")
     _lines(ax, study, {name: values for name, values in ratios.items() if not np.isnan(values).any()})
-    ax.set_title("Growth from the first count")
-    ax.set_ylabel("times")
-    _finish(ax)
+    _finish(ax, "Growth from the first count", "branches read", "times")
 
 
 def _against(ax: Axes, study: Growth) -> None:
@@ -86,34 +73,19 @@ def _against(ax: Axes, study: Growth) -> None:
         goes = "" if correlation is None else f", correlation {correlation:.2f}"
         label = f"{COLUMNS[output].label}{goes}"
         ax.plot(read * across.factor, values * up.factor, "o", color=COLOURS[output], markersize=5, label=label)
-    ax.set_title("Output against input")
-    ax.set_xlabel(f"{COLUMNS[name].label} ({across.unit})")
-    ax.set_ylabel(f"bytes ({up.unit})")
-    ax.set_ylim(bottom=0)
-    draw.legend(ax)
-
-
-PANELS: Final[tuple[Callable[[Axes, Growth], None], ...]] = (_input, _output, _growth, _against)
+    _finish(ax, "Output against input", f"{COLUMNS[name].label} ({across.unit})", f"bytes ({up.unit})")
 
 
 def _lines(ax: Axes, study: Growth, columns: Mapping[str, Numbers]) -> None:
     branches = study.amounts("branches_read")
     # the first are wider, so that lines which lie on each other are seen
     for narrower, (name, values) in enumerate(columns.items()):
-        width = 1.2 + 0.5 * (len(columns) - 1 - narrower)
-        ax.plot(
-            branches,
-            values,
-            "o-",
-            color=COLOURS[name],
-            markersize=width + 2.5,
-            linewidth=width,
-            label=COLUMNS[name].label,
-        )
-
-
-def _finish(ax: Axes) -> None:
-    ax.set_xlabel("branches read")
+        width, colour, label = 1.2 + 0.5 * (len(columns) - 1 - narrower), COLOURS[name], COLUMNS[name].label
+        ax.plot(branches, values, "o-", color=colour, markersize=width + 2.5, linewidth=width, label=label)
     draw.whole_numbers(ax.xaxis)
+
+
+def _finish(ax: Axes, title: str, across: str, up: str) -> None:
+    ax.set(title=title, xlabel=across, ylabel=up)
     ax.set_ylim(bottom=0)
     draw.legend(ax)

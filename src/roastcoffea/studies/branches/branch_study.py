@@ -52,9 +52,8 @@ class BranchStudy(Growth, Presented):
         if output is None or payload is None:
             return "What output size stands for cannot be told: input or output was not measured for every count."
         size = f"{COLUMNS[name].label} ({COLUMNS[name].meaning})"
-        grown = (
-            f"From the first count to the last {COLUMNS[read].label} grew x{_times(payload)}, {size} x{_times(output)}"
-        )
+        input_grown = f"{COLUMNS[read].label} grew x{_times(payload)}"
+        grown = f"From the first count to the last {input_grown}, {size} x{_times(output)}"
         together = self.correlation(read, name)
         if abs(output - 1) <= FLAT:
             return f"{grown}: the size of the output says nothing of what was read; it is that of what is filled."
@@ -71,15 +70,11 @@ class BranchStudy(Growth, Presented):
     @property
     def notes(self) -> list[str]:
         """What has to be known to read the table, such as why there is no payload."""
-        found = [_embedded(self.table)] if self._all_embedded() else []
+        # where branches were read, and none of their bytes were requested on their own
+        embedded = (self.table["bytes_payload"] == 0).all() and (self.table["bytes_uncompressed"] > 0).any()
         lacking = [name for name in COLUMNS if self.table[name].isna().any()]
-        reasons = self.table.attrs["absent"]
-        return found + [f"{COLUMNS[name].label}: not measured, {reasons[name]}" for name in lacking]
-
-    def _all_embedded(self) -> bool:
-        """Whether branches were read, and none of their bytes were requested on their own."""
-        payload, uncompressed = self.table["bytes_payload"], self.table["bytes_uncompressed"]
-        return bool((payload == 0).all() and (uncompressed > 0).any())
+        reasons = (f"{COLUMNS[name].label}: not measured, {self.table.attrs['absent'][name]}" for name in lacking)
+        return [*([_embedded(self.table)] if embedded else []), *reasons]
 
     def sheets(self) -> list[Sheet]:
         """The table, how amounts grow, and what output size stands for."""
@@ -164,9 +159,11 @@ def branch_study(
     rows, measurements = [], []
     for count in counts:
         with MetricsCollector(client) as collector:
-            found = runner(fileset, treename=treename, processor_instance=processor_factory(count))
+            output = runner(fileset, treename=treename, processor_instance=processor_factory(count))
+        if isinstance(output, tuple) and len(output) == 2:
+            output, _ = output  # the metrics that the Runner gives with it
         measurements.append(collector.measurement)
-        rows.append(_row(count, collector.measurement, _output(found)))
+        rows.append(_row(count, collector.measurement, output))
     return BranchStudy(_table(rows, measurements[0]), tuple(measurements))
 
 
@@ -178,23 +175,16 @@ def _runner(client: Any, chunksize: int) -> Any:
     return Runner(executor=executor, schema=NanoAODSchema, chunksize=chunksize, savemetrics=True)
 
 
-def _output(found: Any) -> Any:
-    """What a processor made, without the metrics that the Runner gives with it."""
-    return found[0] if isinstance(found, tuple) and len(found) == 2 else found
-
-
 def _row(count: int, measurement: Measurement, output: Any) -> dict[str, Any]:
     from dask.sizeof import sizeof
 
     metrics, ledger = measurement.metrics, measurement.byte_ledger
+    totals = {name: metrics.get(f"total_{name}") for name in ("branches_read", "bytes_read", "bytes_uncompressed")}
+    classes = {"bytes_payload": PAYLOAD, "bytes_reread": REREAD, "bytes_metadata": METADATA}
     return {
         "branches_asked": count,
-        "branches_read": metrics.get("total_branches_read"),
-        "bytes_read": metrics.get("total_bytes_read"),
-        "bytes_payload": ledger.get(PAYLOAD),
-        "bytes_reread": ledger.get(REREAD),
-        "bytes_metadata": ledger.get(METADATA),
-        "bytes_uncompressed": metrics.get("total_bytes_uncompressed"),
+        **totals,
+        **{name: ledger.get(of_ledger) for name, of_ledger in classes.items()},
         "bytes_results": _result_bytes(measurement),
         "bytes_output": sizeof(output),
         "elapsed_time_seconds": metrics.get("elapsed_time_seconds"),

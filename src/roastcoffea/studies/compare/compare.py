@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import ComparisonError
 from roastcoffea.metrics import CATALOGUE, Metrics
-from roastcoffea.report.sheets import Amount, Cell, Column, Sheet
+from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
 from roastcoffea.report.terminal import print_sheets
 from roastcoffea.studies.compare.comparison import Comparison
 from roastcoffea.studies.compare.explanation import explained
@@ -139,8 +139,8 @@ def _sheet(scenarios: Mapping[str, Mapping[str, Any]], units: Mapping[str, Unit]
         for title, name in SHOWN.items()
     ]
     lacking = dict.fromkeys(f"{label}: {reason}" for label, values in scenarios.items() for reason in _reasons(values))
-    columns = [Column(name=""), *(Column(name=label, unit=COUNT) for label in scenarios)]
-    return Sheet(title="scenarios", columns=columns, rows=rows, notes=list(lacking))
+    heads = columns(None, "") + columns(COUNT, *scenarios)
+    return Sheet(title="scenarios", columns=heads, rows=rows, notes=list(lacking))
 
 
 def _reasons(values: Mapping[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ from roastcoffea.report.markdown import markdown
 from roastcoffea.report.page import frame
 from roastcoffea.report.phrases import counted
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Amount, Cell, Column, Sheet
+from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
 from roastcoffea.report.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.studies.compare.explanation import Explanation
@@ -36,8 +36,7 @@ OF_REPEATS: Final = ("processor", "executor", "fileset", "chunksize", "threads o
 """What repeats of a run have in common."""
 
 DIFFERENCE: Final = Unit("s", partial(signed, SECOND))
-DIFFERENCES: Final = [Column(name=name, unit=DIFFERENCE) for name in ("wall", "thread time")]
-CAUSES: Final = (Column(name="cause"), *DIFFERENCES, Column(name=""))
+CAUSES: Final = columns(None, "cause") + columns(DIFFERENCE, "wall", "thread time") + columns(None, "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,8 +151,8 @@ def _sheets(found: Comparison, everything: bool) -> Iterator[Sheet]:
         yield _explanation(f"why {side.letter} differs from {found.sides[0].letter}", explanation, everything)
     facts = [(fact.name, *fact.values) for fact in found.facts if fact.differs or everything]
     if facts:
-        columns = [Column(name=name) for name in ("", *(side.letter for side in found.sides))]
-        yield Sheet(title="what they ran on", columns=columns, rows=facts)
+        heads = columns(None, "", *(side.letter for side in found.sides))
+        yield Sheet(title="what they ran on", columns=heads, rows=facts)
     yield from _sections(found, everything)
     yield from _notes(found, everything)
 
@@ -161,7 +160,14 @@ def _sheets(found: Comparison, everything: bool) -> Iterator[Sheet]:
 def _verdict(found: Comparison) -> Iterator[str]:
     first, *others = found.sides
     for side in found.sides:
-        yield f"{side.letter}: {side.label} ({counted(len(side.runs), 'run')}){_wall_of(side, found.confidence)}"
+        text = f"{side.letter}: {side.label} ({counted(len(side.runs), 'run')})"
+        if all_have(side.runs, WALL):
+            wall = spread(side.runs, WALL, found.confidence)
+            text += f", wall time {SECOND.text(wall.median)}"
+            if wall.low is not None and wall.high is not None:
+                over = ", over its chunks" if wall.over == CHUNKS else ""
+                text += f" ({SECOND.text(wall.low)} to {SECOND.text(wall.high)}{over})"
+        yield text
     for side in others:  # a run that was given for two sides makes each look like the other
         same = [run.name for run in side.runs if run.id in {known.id for known in first.runs}]
         if same:
@@ -169,18 +175,6 @@ def _verdict(found: Comparison) -> Iterator[str]:
     yield from (f"{side.letter} has left out {reason}" for side in found.sides for reason in side.left_out)
     for side, speed in zip(others, found.speeds, strict=True):
         yield f"{side.letter} is {speed.text}" if speed.judgement.side else f"{side.letter}: {speed.text}"
-
-
-def _wall_of(side: Side, confidence: float) -> str:
-    """Median of the wall time, with its interval."""
-    if not all_have(side.runs, WALL):
-        return ""
-    found = spread(side.runs, WALL, confidence)
-    middle = f", wall time {SECOND.text(found.median)}"
-    if found.low is None or found.high is None:
-        return middle
-    over = ", over its chunks" if found.over == CHUNKS else ""
-    return f"{middle} ({SECOND.text(found.low)} to {SECOND.text(found.high)}{over})"
 
 
 # The explanation
@@ -207,7 +201,7 @@ def _sections(found: Comparison, everything: bool) -> Iterator[Sheet]:
     """Metrics and ledgers, of each side beside the first."""
     for place in range(1, len(found.sides)):
         first, other = found.sides[0].letter, found.sides[place].letter
-        amounts = [Column(name=name, unit=COUNT) for name in (first, other, "change", "relative")]
+        heads = columns(None, "") + columns(COUNT, first, other, "change", "relative")
         for section in (METRICS, THREAD_TIME, BYTE_LEDGER):
             every = [row for row in found.rows if row.section == section]
             labels = Counter(row.label for row in every)
@@ -218,7 +212,7 @@ def _sections(found: Comparison, everything: bool) -> Iterator[Sheet]:
             ]
             if rows:
                 title = section if len(found.sides) == 2 else f"{section}, {other} beside {first}"
-                yield Sheet(title=title, columns=[Column(name=""), *amounts], rows=rows)
+                yield Sheet(title=title, columns=heads, rows=rows)
 
 
 def _cells(row: Row, place: int) -> Iterator[Cell]:

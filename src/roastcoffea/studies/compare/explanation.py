@@ -63,22 +63,22 @@ class Explanation:
 def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Explanation:
     """Why the runs after differ from those before."""
     runs = (*before, *after)
-    lacking = [f"{run.name}: {run.time_absent}" for run in runs if run.time_absent is not None]
+    lacking = dict.fromkeys(f"{run.name}: {run.time_absent}" for run in runs if run.time_absent is not None)
     if lacking:
-        return Explanation(absent="; ".join(dict.fromkeys(lacking)))
+        return Explanation(absent="; ".join(lacking))
     pair = Pair(_middle(before), _middle(after))
     if not all(volume.threads for volume in pair.volumes):
         return Explanation(absent="no worker thread was there")
     shares = [share for leaf in leaves_of(pair) for share in shares_of(leaf, pair.volumes, pair.shared_rates)]
-    parts = [_part(cause, shares, pair) for cause in dict.fromkeys(share.factor.cause for share in shares)]
+    causes = dict.fromkeys(share.factor.cause for share in shares)
+    parts = [
+        part for part in (_part(each, shares, pair) for each in causes) if part.thread_seconds or part.wall_seconds
+    ]
     threads, wall = pair.means(lambda run: run.thread_seconds), pair.means(wall_seconds)
     names = (" and ".join(run.name for run in side) for side in (pair.before, pair.after))
     middle = f"of the repeats those in the middle by wall time are explained: {', and '.join(names)}"
     return Explanation(
-        parts=sorted(
-            (part for part in parts if part.thread_seconds or part.wall_seconds),
-            key=lambda part: (-abs(part.wall_seconds), -abs(part.thread_seconds)),
-        ),
+        parts=sorted(parts, key=lambda part: (-abs(part.wall_seconds), -abs(part.thread_seconds))),
         thread_seconds=threads[1] - threads[0],
         wall_seconds=wall[1] - wall[0],
         remarks=[*([middle] if len(pair.runs) < len(runs) else []), *_remarks(pair)],

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from roastcoffea.metrics import phases
-from roastcoffea.studies.compare.observations import OF_BRANCHES, Observation, Work, bytes_of_branches
+from roastcoffea.studies.compare.observations import OF_BRANCHES, Observation, bytes_of_branches
 
 EVENTS: Final = "events"
 NEW_BRANCHES: Final = "newly read branches"
@@ -34,12 +34,8 @@ CHUNKS: Final = "chunks"
 DRIVERS: Final = {one.name: one.grows_with for one in phases.TIME_CLASSES if one.grows_with is not None}
 """What each class of the time ledger grows with; the others (preprocessing, failed, other tasks) are themselves."""
 
-UNITS: Final[Mapping[str, str]] = {
-    EVENTS: "an event",
-    CHUNK_SIZE: "a chunk",
-    THREADS: "a thread",
-    **dict.fromkeys((NEW_BRANCHES, GONE_BRANCHES, SAME_BRANCHES), "a byte"),
-}
+A_BYTE: Final = dict.fromkeys((NEW_BRANCHES, GONE_BRANCHES, SAME_BRANCHES), "a byte")
+UNITS: Final = {EVENTS: "an event", CHUNK_SIZE: "a chunk", THREADS: "a thread", **A_BYTE}
 """What a cost is for, by the last of the volumes that it is multiplied with."""
 
 
@@ -238,15 +234,12 @@ DRIVEN: Final = tuple(name for name in phases.COLUMNS_OF if DRIVERS.get(name) in
 def _rate(side: Sequence[Observation], hosts: set[str], name: str) -> float | None:
     """Seconds of a class per unit of its volume on some hosts; None where they did too little of it."""
     here = [work for run in side for host, work in run.hosts.items() if host in hosts]
-    total = sum(_volume_of(work, name) for run in side for work in run.hosts.values())
-    volume = sum(_volume_of(work, name) for work in here)
+    # events, bytes and chunks are fields of what was done
+    total = sum(getattr(work, DRIVERS[name]) for run in side for work in run.hosts.values())
+    volume: float = sum(getattr(work, DRIVERS[name]) for work in here)
     if not total or volume < LEAST_SHARED * total:
         return None
     return sum(work.seconds[name] for work in here) / volume
-
-
-def _volume_of(work: Work, name: str) -> float:
-    return {EVENTS: work.events, BYTES: work.bytes, CHUNKS: work.chunks}[DRIVERS[name]]
 
 
 def leaves_of(pair: Pair) -> Iterator[Leaf]:

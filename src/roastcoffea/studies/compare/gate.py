@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
 from roastcoffea.errors import ComparisonError
 from roastcoffea.metrics import CATALOGUE
-from roastcoffea.studies.compare.observations import Observation
+from roastcoffea.studies.compare.observations import Runs
 from roastcoffea.studies.compare.repeats import ABOVE, CONFIDENCE, EXACT, RUNS, Judgement, judged
 from roastcoffea.units import BYTE, FRACTION, GIGABIT_PER_SECOND, KILOHERTZ, MEBIBYTE, PERCENT, SECOND, Unit, suffixed
 
@@ -93,13 +93,7 @@ def condition_of(text: str) -> Condition:
     return Condition(text=" ".join(text.split()), name=name, sign=found["sign"], limit=limit, relative=relative)
 
 
-def outcome_of(
-    condition: Condition,
-    before: Sequence[Observation],
-    after: Sequence[Observation],
-    label: str,
-    confidence: float = CONFIDENCE,
-) -> Outcome:
+def outcome_of(condition: Condition, before: Runs, after: Runs, label: str, confidence: float = CONFIDENCE) -> Outcome:
     """What becomes of a condition on the change from runs before to runs after.
 
     Raises
@@ -112,11 +106,10 @@ def outcome_of(
         if name not in run.metrics:
             raise ComparisonError(f"{run.name} has no {name}: {run.missing.get(name, 'it is no plain number')}")
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
-    judgement = judged(
-        old, new, condition.limit, relative=condition.relative, exact=name in EXACT, confidence=confidence
-    )
+    relative, exact, unit = condition.relative, name in EXACT, before[0].units[name]
+    judgement = judged(old, new, condition.limit, relative=relative, exact=exact, confidence=confidence)
     word = _word(condition, judgement)
-    text = f"{condition.text}: {word}, {change_text(judgement, condition.relative, before[0].units[name], confidence)}"
+    text = f"{condition.text}: {word}, {change_text(judgement, relative, unit, confidence)}"
     if word == UNKNOWN:
         text += f"; {judgement.reason}" + (f"; {needed_text(judgement)}" if judgement.needed else "")
     return Outcome(condition=condition, label=label, word=word, text=text, judgement=judgement)

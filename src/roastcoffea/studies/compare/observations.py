@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final, NamedTuple
@@ -23,11 +23,8 @@ from roastcoffea.records.run import Run
 from roastcoffea.report.summary import title_of
 from roastcoffea.units import STRUCTURE, WORD, Unit, number
 
-OF_BRANCHES: Final[Mapping[str, str]] = {
-    phase.time_class: phase.column
-    for phase in phases.PHASES
-    if phase.column in {column.name for column in BRANCH_COLUMNS}
-}
+KNOWN: Final = {column.name for column in BRANCH_COLUMNS}
+OF_BRANCHES: Final = {phase.time_class: phase.column for phase in phases.PHASES if phase.column in KNOWN}
 """Classes of the time ledger whose seconds are known by branch."""
 
 MOST_NAMES: Final = 6
@@ -81,11 +78,16 @@ class Observation:
         return sum(self.time.values())
 
 
+Runs = Sequence[Observation]
+
+
 def observed(measurement: Measurement, name: str | None = None) -> Observation:
     """What a comparison takes from a measurement."""
     run, metrics = measurement.run, measurement.metrics
-    chunks = _counted(run)
+    # attempts of chunks that counted; None where they were not recorded
+    chunks = None if run.chunks is None or "chunks" in run.absent else counted_chunks(run.chunks)
     time, read = measurement.time_ledger, measurement.byte_ledger
+    known = {what: one for what, one in (("time ledger", time), ("byte ledger", read)) if one.absent is None}
     return Observation(
         id=run.id,
         name=name or title_of(run),
@@ -102,28 +104,15 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
         chunk_seconds=_values(chunks, "wall_seconds"),
         chunk_cpu_seconds=_values(chunks, "cpu_seconds"),
         core_wait_share=_core_wait_share(chunks),
-        incomplete=tuple(
-            f"{what}: {reason}"
-            for what, ledger in (("time ledger", time), ("byte ledger", read))
-            if ledger.absent is None
-            for reason in ledger.certificate.reasons
-        ),
+        incomplete=tuple(f"{what}: {reason}" for what, one in known.items() for reason in one.certificate.reasons),
     )
 
 
 def _numbers(measurement: Measurement) -> dict[str, float]:
     metrics = measurement.metrics
-    plain = [name for name in metrics if metrics.unit[name] not in (STRUCTURE, WORD)]
-    return {name: float(metrics[name]) for name in plain if _is_number(metrics[name])}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and bool(np.isfinite(float(value)))
-
-
-def _counted(run: Run) -> pa.Table | None:
-    """Attempts of chunks that counted; None where they were not recorded."""
-    return None if run.chunks is None or "chunks" in run.absent else counted_chunks(run.chunks)
+    plain = {name: metrics[name] for name in metrics if metrics.unit[name] not in (STRUCTURE, WORD)}
+    numbers = {name: float(value) for name, value in plain.items() if isinstance(value, Real)}
+    return {name: value for name, value in numbers.items() if np.isfinite(value) and not isinstance(plain[name], bool)}
 
 
 def _core_wait_share(chunks: pa.Table | None) -> float | None:
@@ -163,11 +152,9 @@ def _hosts(run: Run, chunks: pa.Table | None) -> dict[str, Work]:
     host = lifetimes["host"].combine_chunks().take(place.combine_chunks())
     if host.null_count:
         return {}
-    columns = [column for of in phases.COLUMNS_OF.values() for column in of]
-    sums = chunks.select(["events", "bytes_payload", *columns]).append_column("host", host)
-    totals = sums.group_by("host").aggregate(
-        [("host", "count"), *((name, "sum") for name in ("events", "bytes_payload", *columns))]
-    )
+    columns = ["events", "bytes_payload", *(column for of in phases.COLUMNS_OF.values() for column in of)]
+    sums = chunks.select(columns).append_column("host", host).group_by("host")
+    totals = sums.aggregate([("host", "count"), *((name, "sum") for name in columns)])
     return {row["host"]: _work(row) for row in totals.to_pylist()}
 
 
@@ -189,35 +176,18 @@ def _facts(run: Run) -> dict[str, str]:
     environment, hosts = run.environment, run.environment.hosts
     facts: dict[str, Any] = {**environment.versions, "backend": run.backend, "client host": environment.client_host}
     facts |= {"hosts": _named(host.name for host in hosts), "cores of hosts": _tallied(host.cores for host in hosts)}
-    facts |= {"threads of workers": _threads(run)} | _of_calls(run) | _of_files(run)
-    return {name: str(value) for name, value in facts.items() if value not in (None, "")}
-
-
-def _of_calls(run: Run) -> dict[str, str]:
-    """Processors, executors and settings of all Runner calls."""
-    calls = run.calls
-    told: dict[str, list[Any]] = {
-        "processor": [call.processor for call in calls],
-        "executor": [call.executor for call in calls],
-        "fileset": [call.fileset[:FINGERPRINT] for call in calls if call.fileset],
-    }
-    for name in dict.fromkeys(name for call in calls for name in call.options):
-        told[name] = [call.options[name] for call in calls if name in call.options]
-    return {name: _named(values) for name, values in told.items()}
-
-
-def _of_files(run: Run) -> dict[str, str]:
+    if run.lifetimes is not None:
+        facts["threads of workers"] = _tallied(run.lifetimes["threads"].drop_null().to_pylist())
+    for name in ("processor", "executor"):
+        facts[name] = _named(getattr(call, name) for call in run.calls)
+    facts["fileset"] = _named(call.fileset[:FINGERPRINT] for call in run.calls if call.fileset)
+    for name in dict.fromkeys(name for call in run.calls for name in call.options):
+        facts[name] = _named(call.options[name] for call in run.calls if name in call.options)
     table = run.asked if run.asked is not None and len(run.asked) else run.chunks
-    if table is None:
-        return {}
-    files, datasets = (sorted(filter(None, table[name].unique().to_pylist())) for name in ("file", "dataset"))
-    return {"datasets": _named(datasets), "files": number(len(files))}
-
-
-def _threads(run: Run) -> str:
-    if run.lifetimes is None:
-        return ""
-    return _tallied(run.lifetimes["threads"].drop_null().to_pylist())
+    if table is not None:
+        files, datasets = (sorted(filter(None, table[name].unique().to_pylist())) for name in ("file", "dataset"))
+        facts |= {"datasets": _named(datasets), "files": number(len(files))}
+    return {name: str(value) for name, value in facts.items() if value not in (None, "")}
 
 
 def _named(values: Iterable[Any]) -> str:

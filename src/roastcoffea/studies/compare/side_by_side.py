@@ -12,7 +12,7 @@ from roastcoffea.metrics.catalogue import RAW, TIME
 from roastcoffea.report.phrases import counted
 from roastcoffea.report.summary import LEDGERS
 from roastcoffea.studies.compare.gate import needed_text, signed
-from roastcoffea.studies.compare.observations import Observation
+from roastcoffea.studies.compare.observations import Runs
 from roastcoffea.studies.compare.repeats import (
     ABOVE,
     CHUNKS,
@@ -49,8 +49,6 @@ THREAD_TOTAL: Final = "time_total_seconds"
 
 SMALL: Final = 0.01
 """Relative change, or share of a ledger, from which on a difference of few runs is shown."""
-
-Runs = Sequence[Observation]
 
 
 # Faster or slower

@@ -16,9 +16,20 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.recorded import ABSENT_THREADS
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Amount, Cell, Column, Sheet
-from roastcoffea.studies.scaling.laws import SAME, Between, Law, laws_of
-from roastcoffea.studies.scaling.points import THREADS, WORKERS, Point, Scaled, point_of, resampled_rates, scaled
+from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
+from roastcoffea.studies.scaling.laws import (
+    SAME,
+    THREADS,
+    WORKERS,
+    Between,
+    Law,
+    Point,
+    Scaled,
+    laws_of,
+    point_of,
+    resampled_rates,
+    scaled,
+)
 from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.units import COUNT, FRACTION, SECOND, number, three_digits
 
@@ -43,10 +54,9 @@ SMALL_LOSS: Final = 0.01
 SMALLEST_REST: Final = 0.0005
 OTHERS: Final = "others"
 """The rest, with all that an event takes less: with it the shares make up 100 %."""
-WITHOUT_END: Final = "no end"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Loss:
     """A class of the time ledger: thread seconds that an event takes more with most workers than with fewest.
 
@@ -78,14 +88,13 @@ class Scaling(Presented):
     def sheets(self) -> list[Sheet]:
         """What more workers gave, what that follows, and what eats the loss."""
         fewest, most = (number(point.workers) for point in (self.points[0], self.points[-1]))
-        columns = [Column(name=self.unit), Column(name="runs", unit=COUNT), Column(name="wall", unit=SECOND)]
-        columns += [Column(name=name, unit=COUNT) for name in ("events/s", "speed-up", "efficiency")]
+        heads = columns(None, self.unit) + columns(COUNT, "runs") + columns(SECOND, "wall")
         laws = [f"{name}: {self._of_law(law)}" for name, law in self.laws.items()]
         reasons = [f"{name}: none, {reason}." for name, reason in self.missing.items()]
         return [
             Sheet(
                 title=f"{self.kind} scaling; 95 % intervals from {self.basis}",
-                columns=columns,
+                columns=heads + columns(COUNT, "events/s", "speed-up", "efficiency"),
                 rows=[_row(point) for point in self.points],
             ),
             Sheet(title="laws", notes=[*laws, *reasons]),
@@ -113,9 +122,16 @@ class Scaling(Presented):
         doubts = [f"Note that {doubt}." for doubt in self.doubts]
         if sum(loss.seconds for loss in self.losses) <= 0:
             return Sheet(title=title, notes=["Nothing is lost.", *doubts])
-        columns = [Column(name="thread time"), Column(name="for each event", unit=SECOND)]
-        columns.append(Column(name="share of the loss", unit=FRACTION))
-        return Sheet(title=title, columns=columns, rows=list(_loss_rows(self.losses)), notes=doubts)
+        shown = [loss for loss in self.losses[:MOST_LOSSES] if loss.share >= SMALL_LOSS]
+        rows = [(loss.name, loss.seconds, loss.share) for loss in shown]
+        others = [loss for loss in self.losses if loss not in shown]
+        share = sum(loss.share for loss in others)
+        if abs(share) >= SMALLEST_REST:
+            rows.append((OTHERS, sum(loss.seconds for loss in others), share))
+        heads = (
+            columns(None, "thread time") + columns(SECOND, "for each event") + columns(FRACTION, "share of the loss")
+        )
+        return Sheet(title=title, columns=heads, rows=rows, notes=doubts)
 
     def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
         """Draw speed-up with its laws, and thread time by class; write it to a file where one is named."""
@@ -141,16 +157,7 @@ def _between(found: Between) -> str:
 
 
 def _workers(worth: int | None) -> str:
-    return WITHOUT_END if worth is None else number(worth)
-
-
-def _loss_rows(losses: Sequence[Loss]) -> Iterator[tuple[str, float, float]]:
-    shown = [loss for loss in losses[:MOST_LOSSES] if loss.share >= SMALL_LOSS]
-    yield from ((loss.name, loss.seconds, loss.share) for loss in shown)
-    others = [loss for loss in losses if loss not in shown]
-    share = sum(loss.share for loss in others)
-    if abs(share) >= SMALLEST_REST:
-        yield OTHERS, sum(loss.seconds for loss in others), share
+    return "no end" if worth is None else number(worth)
 
 
 def scaling(runs: Sequence[Source]) -> Scaling:
@@ -168,17 +175,15 @@ def scaling(runs: Sequence[Source]) -> Scaling:
         If runs lack what is needed, are not of the same processors, or all have the same number of workers.
     """
     measurements = [(name_of(run), measurement_of(run)) for run in runs]
-    for name, measurement in measurements:
-        _refuse_unusable(name, measurement)
-    _refuse_other_analyses(measurements)
-    unit = _unit([measurement for _, measurement in measurements])
+    _refuse_unusable(measurements)
+    threads = {round(measurement.metrics["cores_per_worker"], DIGITS) for _, measurement in measurements}
+    unit = WORKERS if len(threads) == 1 else THREADS
     taken = sorted((scaled(*named, unit) for named in measurements), key=attrgetter("workers"))
     groups = [list(group) for _, group in groupby(taken, key=attrgetter("workers"))]
     workers = [group[0].workers for group in groups]
     if len(groups) < 2:
-        raise NotMeasuredError(
-            f"all these runs have {number(workers[0])} {unit}; give runs with different numbers of them"
-        )
+        alike = f"all these runs have {number(workers[0])} {unit}"
+        raise NotMeasuredError(f"{alike}; give runs with different numbers of them")
     rates = [resampled_rates(group, place) for place, group in enumerate(groups)]
     kind = _kind(taken)
     laws, missing = laws_of(np.array(workers, np.float64), np.array(rates), strong=kind == STRONG)
@@ -195,30 +200,23 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     )
 
 
-def _refuse_unusable(name: str, measurement: Measurement) -> None:
-    if measurement.time_ledger.absent is not None:
-        raise NotMeasuredError(f"{name} has no time ledger: {measurement.time_ledger.absent}")
-    if not measurement.metrics["peak_workers"]:
-        raise NotMeasuredError(f"{name} had no workers")
-    if not measurement.metrics["total_events"]:
-        raise NotMeasuredError(f"{name} processed 0 events: there is no rate; leave it out")
+def _refuse_unusable(measurements: Sequence[tuple[str, Measurement]]) -> None:
+    """Refuse runs without a rate, and those of different processors.
 
-
-def _refuse_other_analyses(measurements: Sequence[tuple[str, Measurement]]) -> None:
-    """Refuse runs of different processors; their files may differ, as weak scaling has more with more workers."""
-    (first, of_first), *others = [(name, _processors(measurement)) for name, measurement in measurements]
-    for name, processors in others:
-        if processors != of_first:
-            raise NotMeasuredError(f"{name} ran {processors} and {first} {of_first}: give runs of one analysis")
-
-
-def _processors(measurement: Measurement) -> str:
-    return ", ".join(dict.fromkeys(call.processor for call in measurement.run.calls))
-
-
-def _unit(measurements: Sequence[Measurement]) -> str:
-    each = {round(measurement.metrics["cores_per_worker"], DIGITS) for measurement in measurements}
-    return WORKERS if len(each) == 1 else THREADS
+    Their files may differ, as weak scaling has more with more workers.
+    """
+    for name, measurement in measurements:
+        if measurement.time_ledger.absent is not None:
+            raise NotMeasuredError(f"{name} has no time ledger: {measurement.time_ledger.absent}")
+        if not measurement.metrics["peak_workers"]:
+            raise NotMeasuredError(f"{name} had no workers")
+        if not measurement.metrics["total_events"]:
+            raise NotMeasuredError(f"{name} processed 0 events: there is no rate; leave it out")
+    ran = [", ".join(dict.fromkeys(call.processor for call in one.run.calls)) for _, one in measurements]
+    for (name, _), processors in zip(measurements, ran, strict=True):
+        if processors != ran[0]:
+            first = measurements[0][0]
+            raise NotMeasuredError(f"{name} ran {processors} and {first} {ran[0]}: give runs of one analysis")
 
 
 def _kind(taken: Sequence[Scaled]) -> str:
@@ -240,10 +238,8 @@ def _losses(fewest: Mapping[str, float], most: Mapping[str, float]) -> list[Loss
     """By how much each class grew, from the fewest workers to the most."""
     grown = {name: most.get(name, 0.0) - fewest.get(name, 0.0) for name in dict.fromkeys([*fewest, *most])}
     total = sum(grown.values())
-    losses = (
-        Loss(name=name, seconds=seconds, share=seconds / total if total else 0.0) for name, seconds in grown.items()
-    )
-    return sorted((loss for loss in losses if loss.seconds), key=attrgetter("seconds"), reverse=True)
+    losses = [Loss(name, seconds, seconds / total if total else 0.0) for name, seconds in grown.items() if seconds]
+    return sorted(losses, key=attrgetter("seconds"), reverse=True)
 
 
 def _doubts(taken: Sequence[Scaled], unit: str) -> Iterator[str]:
@@ -256,7 +252,7 @@ def _doubts(taken: Sequence[Scaled], unit: str) -> Iterator[str]:
             yield f"workers came late or left in {each.name}: for {share} of their time they were not there"
     if any(1 < runs < ENOUGH for runs in Counter(each.workers for each in taken).values()):
         yield f"intervals of fewer than {ENOUGH} repeats are too narrow: they reach to the repeats"
-    crowded = next((each for each in taken if each.crowded), None)
-    if crowded is not None:
-        cores = number(crowded.cores or 0)
-        yield f"from {number(crowded.workers)} {unit} on they share {cores} cores: the laws mix both"
+    for each in taken:
+        if each.cores is not None and each.threads > each.cores:
+            yield f"from {number(each.workers)} {unit} on they share {number(each.cores)} cores: the laws mix both"
+            return

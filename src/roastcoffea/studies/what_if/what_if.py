@@ -11,7 +11,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.recorded import Recorded, recorded_run
 from roastcoffea.report.phrases import counted
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import NOT_KNOWN, Amount, Cell, Column, Heading, Sheet, columns
+from roastcoffea.report.sheets import NOT_KNOWN, Amount, Cell, Heading, Sheet, columns
 from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.studies.what_if.changes import STORAGE_FACTOR, scenarios
 from roastcoffea.studies.what_if.prediction import Check, Prediction, Predictor
@@ -48,11 +48,32 @@ class WhatIf(Presented):
         others = [one for one in self.predictions if not one.rechunked]
         return [
             _heading_of(recorded),
-            *_cluster_sheets(recorded, self.same_host, self.error, others),
+            *self._cluster_sheets(others),
             *([_size_sheet(rechunked)] if rechunked else []),
             _check_sheet(self.checks, self.spread),
             *_doubt_sheets(self.doubts, self.predictions),
         ]
+
+    def _cluster_sheets(self, predictions: Sequence[Prediction]) -> Iterator[Sheet]:
+        """A row for each cluster as recorded, and a column for each change."""
+        names = list(dict.fromkeys(one.scenario for one in predictions))
+        clusters = list(dict.fromkeys((one.workers, one.threads) for one in predictions))
+        found = {(one.workers, one.threads, one.scenario): one for one in predictions}
+        every = [found[*cluster, names[0]] for cluster in clusters]
+        predicted = columns(None, "workers") + columns(SECOND, "as recorded", "range")
+        yield Sheet(
+            title=f"Wall time, {_sharing(self.runs[0], self.same_host)}; give or take {FRACTION.text(self.error)}",
+            columns=predicted + columns(FRACTION, "scheduler busy"),
+            rows=[(_cluster(one.workers, one.threads), one.seconds, _range(one), one.scheduler_use) for one in every],
+            notes=["Scheduler busy: the share of that time; tasks wait for it long before 100 %."],
+        )
+        for begin in range(0, len(clusters), MOST_COLUMNS):
+            some = clusters[begin : begin + MOST_COLUMNS]
+            yield Sheet(
+                title="" if begin else "Wall time with one thing changed, by workers",
+                columns=columns(None, "") + columns(SECOND, *(_cluster(*cluster) for cluster in some)),
+                rows=[(name, *(found[*cluster, name].seconds for cluster in some)) for name in names],
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Predictions, checks and doubts in plain types."""
@@ -76,30 +97,6 @@ def _heading_of(recorded: Recorded) -> Heading:
         f"{counted(recorded.hosts, 'host')} of {cores}, chunks of {chunks}"
     )
     return Heading(label="what if", title=recorded.name, lead=[made])
-
-
-def _cluster_sheets(
-    recorded: Recorded, same_host: bool, error: float, predictions: Sequence[Prediction]
-) -> Iterator[Sheet]:
-    """A row for each cluster as recorded, and a column for each change."""
-    names = list(dict.fromkeys(one.scenario for one in predictions))
-    clusters = list(dict.fromkeys((one.workers, one.threads) for one in predictions))
-    found = {(one.workers, one.threads, one.scenario): one for one in predictions}
-    as_recorded = [found[*cluster, names[0]] for cluster in clusters]
-    predicted = columns(None, "workers") + columns(SECOND, "as recorded", "range")
-    yield Sheet(
-        title=f"Wall time, {_sharing(recorded, same_host)}; give or take {FRACTION.text(error)}",
-        columns=predicted + columns(FRACTION, "scheduler busy"),
-        rows=[(_cluster(one.workers, one.threads), one.seconds, _range(one), one.scheduler_use) for one in as_recorded],
-        notes=["Scheduler busy: the share of that time; tasks wait for it long before 100 %."],
-    )
-    for begin in range(0, len(clusters), MOST_COLUMNS):
-        some = clusters[begin : begin + MOST_COLUMNS]
-        yield Sheet(
-            title="" if begin else "Wall time with one thing changed, by workers",
-            columns=[Column(name=""), *(Column(name=_cluster(*cluster), unit=SECOND) for cluster in some)],
-            rows=[(name, *(found[*cluster, name].seconds for cluster in some)) for name in names],
-        )
 
 
 def _sharing(recorded: Recorded, same_host: bool) -> str:
