@@ -337,7 +337,7 @@ def test_notes_and_reasons_are_without_secrets(own_patterns: None) -> None:
 
 def test_a_monitor_has_no_secrets_in_its_problems(client: Client, own_patterns: None) -> None:
     monitor = TaskMonitor(client)
-    monitor._note(f"cannot reach {TICKET}")
+    monitor._problems.append(f"cannot reach {TICKET}")
     assert monitor.problems == [f"cannot reach {MASK}"]
 
 

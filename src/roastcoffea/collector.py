@@ -8,24 +8,23 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
 
+from roastcoffea.backends.base import FROM_CHUNKS, TABLES
 from roastcoffea.backends.hosts import environment_of
 from roastcoffea.backends.registry import backend_for
 from roastcoffea.backends.spans import RunSpan
-from roastcoffea.backends.tables import FROM_CHUNKS, TABLES, chunks_of, table_of
 from roastcoffea.compat.collector import CollectorOf012
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
 from roastcoffea.instrument.probe import Probe
-from roastcoffea.interrupts import exit_in_any_case, uninterrupted
-from roastcoffea.log.asked import AskedItems
-from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
+from roastcoffea.interrupts import Enterable
+from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
@@ -33,7 +32,7 @@ from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.report.live import LiveLine, Progress
 
 
-class MetricsCollector(CollectorOf012):
+class MetricsCollector(CollectorOf012, Enterable):
     """Measures what runs inside of its `with`: on the cluster of a Dask client, or on this machine.
 
     The analysis needs no change: while the collector is open, Runner calls are noticed and their chunks are recorded.
@@ -97,8 +96,7 @@ class MetricsCollector(CollectorOf012):
         self._report: Any = None
         self._custom: Any = None
         self._id = uuid.uuid4().hex
-        self._entered = self._left = False
-        self._awaited_end: Any = None
+        self._entered = False
         self._start: float | None = None
         self._began = math.nan
         self._measurement: Measurement | None = None
@@ -110,29 +108,16 @@ class MetricsCollector(CollectorOf012):
     def __enter__(self) -> Self:
         if self._entered:
             raise RoastcoffeaError("this MetricsCollector has been used already; make a new one for each run")
-        self._entered = True
+        self._entered = self._is_open = True
         try:
             self._open()
         except BaseException as error:
-            uninterrupted(partial(self._leave, error))
+            self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
 
-    @exit_in_any_case
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        uninterrupted(partial(self._leave, error))
-
-    @property
-    def _is_open(self) -> bool:
-        return self._entered and not self._left
-
     def _leave(self, error: BaseException | None) -> None:
         """End all that `__enter__` began, whatever of it fails, and make the measurement."""
-        if self._left:
-            return
-        self._left, self._awaited_end = True, None
         elapsed = time.perf_counter() - self._began
         with reported(self.note, "Runner calls that went on were not recorded", Exception):
             if error is not None:
@@ -165,17 +150,8 @@ class MetricsCollector(CollectorOf012):
     def _progress(self) -> Progress:
         """How far the run has come, as far as records have come home."""
         take_new_records()
-        tally = self._backend.received.tally
-        return Progress(
-            chunks=tally.chunks,
-            chunks_asked=self._asked.chunks,
-            files=tally.files,
-            files_asked=self._asked.files,
-            failed=tally.failed,
-            events=tally.events,
-            bytes=tally.bytes,
-            workers=self._backend.workers_now(),
-        )
+        asked = {"chunks_asked": self._asked.chunks, "files_asked": self._asked.files}
+        return Progress(**asdict(self._backend.received.tally), **asked, workers=self._backend.workers_now())
 
     def _open(self) -> None:
         span = self._span.__enter__()
@@ -256,7 +232,12 @@ class MetricsCollector(CollectorOf012):
         absent = {}
         for name in TABLES:
             with reported(self.note, f"the records of {name} could not be read", Exception):
-                tables[name] = self._table(name, tables.get("chunks"), start, stop)
+                if name == "chunks":
+                    tables[name] = self._backend.chunks(self._began_calls)
+                elif name == "samples" and self._interval is None:
+                    tables[name] = None
+                else:
+                    tables[name] = self._backend.table(name, tables.get("chunks"), start, stop)
             if name not in tables:
                 absent[name] = self.problems[-1]
         absent = self._backend.absent | absent
@@ -270,13 +251,6 @@ class MetricsCollector(CollectorOf012):
                 for lack in attempts_without_record(tables["tasks"], tables["chunks"]):
                     self.note(lack)
         return self._run(start, stop, error, tables, absent)
-
-    def _table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
-        if name == "chunks":
-            return chunks_of(self._backend, self._began_calls)
-        if name == "samples" and self._interval is None:
-            return None
-        return table_of(self._backend, name, chunks, start, stop)
 
     def _reasons_against_chunks(self, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
         """Why no number can be made of the records of chunks, where that is so; what they lack is noted."""
@@ -294,12 +268,7 @@ class MetricsCollector(CollectorOf012):
         return {}
 
     def _run(
-        self,
-        start: float,
-        stop: float,
-        error: BaseException | None,
-        tables: dict[str, Any],
-        absent: dict[str, str],
+        self, start: float, stop: float, error: BaseException | None, tables: dict[str, Any], absent: dict[str, str]
     ) -> Run:
         backend = self._backend
         environment, notes = Environment(versions={}, client_host=None), []

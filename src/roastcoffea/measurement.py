@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from roastcoffea.diagnosis import Verdict
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, evaluate
-from roastcoffea.metrics.rerun import missing_fileset, missing_items
+from roastcoffea.metrics.failures import missing_fileset, missing_items
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.metrics_json import metrics_json
 from roastcoffea.report.frames import NAMES, frame_named

@@ -29,10 +29,10 @@ class Toy(AbstractMetricsBackend):
 
     def open(self, interval: float | None, span: str | None = None) -> None:
         self._begin()
-        self._is_open = self._was_open = True
+        self._period.is_open = self._period.was_open = True
 
     def close(self) -> None:
-        self._is_open = False
+        self._period.is_open = False
 
     def reaches(self, executor: Any) -> bool:
         return not hasattr(executor, "client")

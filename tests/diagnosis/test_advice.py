@@ -3,7 +3,7 @@
 from handmade import BRANCH_READS, CHUNKS, branch_read
 from made_ledgers import ledger_of, runner_call
 
-from roastcoffea.metrics.baskets import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
+from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
 
 
 def saved(ledger):

@@ -5,7 +5,8 @@ from handmade import BRANCH_READS, CHUNKS, EXPECTED, PREPROCESSINGS, A, branch_r
 from made_ledgers import BY_DESIGN, ledger_of, metrics_of, with_ids
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.byte_ledger import CLASSES, LOCAL, UNKNOWN, endpoint
+from roastcoffea.metrics.byte_ledger import LOCAL, UNKNOWN, endpoint
+from roastcoffea.metrics.phases import BYTE_NAMES
 
 BREAKDOWNS = ("dataset", "file", "branch", "endpoint")
 STORAGE = "storage:1094"
@@ -14,7 +15,7 @@ STORAGE = "storage:1094"
 def test_classes_by_hand():
     ledger = ledger_of()
     names = ("payload", "reread", "metadata", "preprocessing", "failed", "residual")
-    assert dict(ledger) == dict(zip(CLASSES, (EXPECTED[f"bytes_{name}"] for name in names), strict=True))
+    assert dict(ledger) == dict(zip(BYTE_NAMES, (EXPECTED[f"bytes_{name}"] for name in names), strict=True))
     assert (ledger.total, ledger.residual, ledger.transferred, ledger.gaps) == (6050, 50, 6434, 384)
     assert ledger.total == sum(ledger.values())
     assert ledger.transferred_absent is ledger.absent is None
@@ -24,8 +25,8 @@ def test_classes_by_hand():
 def test_every_breakdown_sums_to_the_same(what):
     ledger = ledger_of()
     frame = ledger.by(what)
-    assert frame[[*CLASSES, "total"]].sum().to_dict() == dict(ledger) | {"total": ledger.total}
-    assert (frame[list(CLASSES)].sum(axis=1) == frame["total"]).all()
+    assert frame[[*BYTE_NAMES, "total"]].sum().to_dict() == dict(ledger) | {"total": ledger.total}
+    assert (frame[list(BYTE_NAMES)].sum(axis=1) == frame["total"]).all()
     assert frame.index.name == what
 
 
@@ -63,7 +64,7 @@ def test_endpoints(file, expected):
 
 def test_nothing_was_requested():
     ledger = Measurement(empty_run()).byte_ledger
-    assert dict(ledger) == dict.fromkeys(CLASSES, 0)
+    assert dict(ledger) == dict.fromkeys(BYTE_NAMES, 0)
     assert (ledger.total, ledger.transferred, ledger.advice) == (0, 0, [])
     assert all(ledger.by(what)["total"].sum() == 0 for what in BREAKDOWNS)
 

@@ -10,8 +10,7 @@ import pytest
 from roastcoffea.log import kinds
 from roastcoffea.log.kinds import NO_SIZE, NO_STRING, STATES
 from roastcoffea.log.reader import ClusterLog
-from roastcoffea.monitor.history import TaskLog
-from roastcoffea.monitor.snapshots import Snapshot, drawn
+from roastcoffea.monitor.history import Snapshot, TaskLog, drawn
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from roastcoffea.backends.worker import BEGUN
-from roastcoffea.log.kinds import CHUNK, NO_SIZE, NO_TIME, TASK, TASK_ERROR
+from roastcoffea.log.kinds import CHUNK, NO_SIZE, NO_STRING, NO_TIME, TASK, TASK_ERROR
 from roastcoffea.log.marks import METADATA_KEY, mark_of
 from roastcoffea.log.writer import LONGEST_TEXT, LogWriter, Problems
 from roastcoffea.records.tasks import (
@@ -243,26 +243,17 @@ class Attempts:
     ) -> None:
         number = self._log.number
         start, stop, *others, thread = times
-        fixed = self._pack(
-            number(ending.get("worker") or assignment.worker),
-            number(task.prefix.name if of_user else None),
-            number(ending.get("typename") if of_user else None),
-            number(task.group.span_id if of_user else None),
-            self._kinds[assignment.kind],
-            self._outcomes[outcome],
-            assignment.stolen,
-            start,
-            stop,
-            time.time(),
-            ending.get("nbytes", NO_SIZE) if of_user else NO_SIZE,
-            task.run_id if of_user else NO_SIZE,
-            int(thread),
-            assignment.runnable,
-            assignment.time,
-            *others,
-        )
-        key = str(task.key) if of_user else ""
-        self._log.write(TASK, fixed + key.encode("utf-8", "surrogatepass"))
+        worker, now = number(ending.get("worker") or assignment.worker), time.time()
+        kind, outcome_code = self._kinds[assignment.kind], self._outcomes[outcome]
+        runnable, assigned, stolen = assignment.runnable, assignment.time, assignment.stolen
+        if of_user:
+            key, size, run_id = str(task.key), ending.get("nbytes", NO_SIZE), task.run_id
+            prefix, type_, span = number(task.prefix.name), number(ending.get("typename")), number(task.group.span_id)
+        else:
+            key, prefix, type_, span, size, run_id = "", NO_STRING, NO_STRING, NO_STRING, NO_SIZE, NO_SIZE
+        known = kind, outcome_code, stolen, start, stop, now, size, run_id, int(thread), runnable, assigned
+        fixed = self._pack(worker, prefix, type_, span, *known, *others)
+        self._log.append(TASK, fixed + key.encode("utf-8", "surrogatepass"))
 
 
 def kind_of(task: Any, mark: Mapping[str, Any] | None) -> str:

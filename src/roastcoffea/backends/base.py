@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from roastcoffea.compat.shapes import tracking_data
@@ -20,6 +21,36 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NO_TASKS: Final = "there are no Dask tasks: the run was measured without a Dask client"
+
+TABLES: Final = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes", "pauses")
+"""Those of a run, in the order in which they are made: a backend learns from chunks which workers there were."""
+
+FROM_CHUNKS: Final = ("branch_reads", "sections")
+"""Tables that hold parts of the records of chunks."""
+
+
+@dataclass(eq=False)
+class Period:
+    """What has come so far of a period in which the workers are recorded.
+
+    Attributes
+    ----------
+    is_open, was_open : bool
+        Whether it goes on, and whether anything was recorded.
+    clock_offset : float
+        The scheduler's clock less the client's, in seconds.
+    dropped : dict
+        Rows lost so far on the scheduler, by table.
+    refused : int
+        Messages of others to our topic.
+    """
+
+    received: ReceivedRecords = field(default_factory=ReceivedRecords)
+    is_open: bool = False
+    was_open: bool = False
+    clock_offset: float = 0.0
+    dropped: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
 
 
 class AbstractMetricsBackend(ABC):
@@ -56,20 +87,19 @@ class AbstractMetricsBackend(ABC):
         self.span_metrics: dict[tuple[Any, ...], float] | None = None
         self.span_metrics_per_worker: dict[str, dict[tuple[Any, ...], float]] | None = None
         self._began = time.time()
-        self._received = ReceivedRecords()
-        self._is_open = self._was_open = False
+        self._period = Period()
 
     # the life of a collector
 
     @property
     def is_open(self) -> bool:
         """Whether it records now."""
-        return self._is_open
+        return self._period.is_open
 
     @property
     def was_open(self) -> bool:
         """Whether there is anything that was recorded."""
-        return self._was_open
+        return self._period.was_open
 
     @abstractmethod
     def open(self, interval: float | None, span: str | None = None) -> None:
@@ -120,22 +150,22 @@ class AbstractMetricsBackend(ABC):
     @property
     def received(self) -> ReceivedRecords:
         """Records of attempts of chunks that have come."""
-        return self._received
+        return self._period.received
 
     @property
     def clock_offset(self) -> float:
         """The scheduler's clock less the client's, in seconds; 0 without a scheduler."""
-        return 0.0
+        return self._period.clock_offset
 
     @property
     def dropped(self) -> Mapping[str, int]:
         """Rows that were lost because nobody could take them, by table."""
-        return {}
+        return self._period.dropped
 
     @property
     def refused(self) -> int:
         """Messages of others to the topic of the backend that were refused."""
-        return 0
+        return self._period.refused
 
     def workers_now(self) -> int | None:
         """Workers that are there now; None where that is not known before the end."""
@@ -156,6 +186,24 @@ class AbstractMetricsBackend(ABC):
     def tasks(self) -> pa.Table | None:
         """Finished attempts of tasks; None where there are no tasks."""
         return None
+
+    def chunks(self, calls: Collection[str]) -> pa.Table:
+        """Attempts of chunks of these Runner calls; the backend learns where they ran."""
+        self.learn_chunks(self.received.preprocessing())
+        chunks = self.received.chunks(set(calls))
+        self.learn_chunks(chunks)
+        return chunks
+
+    def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
+        """One of `TABLES` but the first, between start and stop; None where there is nothing of its kind."""
+        match name:
+            case "branch_reads" | "sections":
+                return None if chunks is None else getattr(self.received, name)(chunks)
+            case "preprocessing":
+                return self.received.preprocessing()
+            case "lifetimes" | "pauses":
+                return getattr(self, name)(start, stop)
+        return getattr(self, name)()
 
     def notes(self) -> list[str]:
         """Problems that were met."""

@@ -20,7 +20,6 @@ from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.survey import metrics_of_span
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
 from roastcoffea.log.reader import ClusterLog
-from roastcoffea.log.received import ReceivedRecords
 
 LOSS = f"its fine metrics lack what it did in its last {PUSH_SECONDS:g} s at most"
 """What is missing of a worker that is lost."""
@@ -66,7 +65,7 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         super()._reset()
         self.absent = {}
         self.log = ClusterLog()
-        self._deployment = Deployment(self._connection, self.name, self.log, self.note)
+        self._period = self._deployment = Deployment(self._connection, self.name, self.log, self.note)
         self._packages: set[str | None] = set()
         self._workers_known = False
         self._throttled: dict[str, tuple[float, int] | None] = {}
@@ -84,14 +83,6 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS)
         self._deployment.open(plugin, WorkerHalf(self.name, token, carried))
         self._began = time.time()
-
-    @property
-    def is_open(self) -> bool:
-        return self._deployment.is_open
-
-    @property
-    def was_open(self) -> bool:
-        return self._deployment.was_open
 
     def drain(self) -> None:
         self._deployment.drain()
@@ -126,22 +117,6 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         return packed_by_value(thing)
 
     # what was recorded, on the client's clock
-
-    @property
-    def received(self) -> ReceivedRecords:
-        return self.log.received
-
-    @property
-    def clock_offset(self) -> float:
-        return self._deployment.clock_offset
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        return self._deployment.dropped
-
-    @property
-    def refused(self) -> int:
-        return self._deployment.refused
 
     def workers_now(self) -> int:
         """Workers that are there now."""

@@ -18,6 +18,7 @@ from typing import Any, Final
 from distributed.protocol.pickle import dumps
 
 import roastcoffea
+from roastcoffea.backends.base import Period
 from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.backends.connection import Connection, NoAnswerError, lost, pickled
 from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register
@@ -46,7 +47,7 @@ THREAD_TIMEOUT: Final = 2.0
 Answer = Mapping[str, Any]
 
 
-class Deployment:
+class Deployment(Period):
     """The plugins of one client on scheduler and workers, and the log that comes from them.
 
     Parameters
@@ -62,12 +63,6 @@ class Deployment:
 
     Attributes
     ----------
-    clock_offset : float
-        The scheduler's clock less the client's, in seconds.
-    dropped : dict
-        Rows lost so far on the scheduler, by table.
-    refused : int
-        Messages of others to our topic.
     heard : float
         When entries came last.
     lost, unanswered : str or None
@@ -75,13 +70,10 @@ class Deployment:
     """
 
     def __init__(self, connection: Connection, name: str, log: ClusterLog, note: Callable[[str], None]) -> None:
+        super().__init__(log.received)
         self.name = name
         self.token = secrets.token_hex(16)
         self.log = log
-        self.is_open = self.was_open = False
-        self.clock_offset = 0.0
-        self.dropped: dict[str, int] = {}
-        self.refused = 0
         self.heard = time.time()
         self.lost: str | None = None
         self.unanswered: str | None = None
@@ -104,10 +96,8 @@ class Deployment:
         """What scheduler and workers are, before the plugins go there."""
         answer: Answer = self._connection.answer(survey, {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT})
         self._scheduler_package = answer["package"]
-        here = (socket.gethostname(), os.getpid())
-        self._some_workers_here = any(
-            (worker["host"], worker["process"]) == here for worker in answer["workers"].values()
-        )
+        workers = {(worker["host"], worker["process"]) for worker in answer["workers"].values()}
+        self._some_workers_here = (socket.gethostname(), os.getpid()) in workers
         return answer
 
     def open(self, plugin: ClusterPlugin, half: WorkerHalf) -> None:
@@ -146,7 +136,14 @@ class Deployment:
         """
         self._ended.set()
         if self.is_open:
-            self._finish(learn, complete)
+            try:
+                self._fetch_last(learn, complete)
+            except NoAnswerError as problem:
+                self.lost = str(problem)
+                self._note(f"{problem}: what happened after the last drain is not known")
+                self._leave_in_background()
+            else:
+                self._leave()
         elif self._registering is not None:
             self._leave_in_background()
         self.is_open = False
@@ -164,9 +161,8 @@ class Deployment:
             notes.append(f"the scheduler plugin failed {self._failures} time(s): records are missing")
         if self.refused:
             notes.append(f"{self.refused} message(s) that others sent to the collector's topic were refused")
-        return notes + [
-            f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in self.dropped.items()
-        ]
+        dropped = self.dropped.items()
+        return notes + [f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in dropped]
 
     # how it does that
 
@@ -222,16 +218,6 @@ class Deployment:
             with reported(self._note, "records of the cluster could not be read", Exception), suppress(NoAnswerError):
                 self.drain()
 
-    def _finish(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
-        try:
-            self._fetch_last(learn, complete)
-        except NoAnswerError as problem:
-            self.lost = str(problem)
-            self._note(f"{problem}: what happened after the last drain is not known")
-            self._leave_in_background()
-        else:
-            self._leave()
-
     def _fetch_last(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
         """Get what the plugins still have; what fails for a reason of ours is noted, and takes nothing else with it."""
         patience = self._connection.patience
@@ -241,14 +227,9 @@ class Deployment:
             raise lost(f"no answer within {patience:g} s")
         try:
             with _faults_of_ours(self._note_unanswered, "the workers were asked for the last time"):
-                answer = self.ask(
-                    "finish",
-                    max(end - time.monotonic(), patience / 2),
-                    flush=pickled(flush),
-                    timeout=WORKERS_TIMEOUT,
-                    limit=DRAIN_BYTES,
-                    received=self._received,
-                )
+                arguments = {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT, "limit": DRAIN_BYTES}
+                left = max(end - time.monotonic(), patience / 2)
+                answer = self.ask("finish", left, **arguments, received=self._received)
                 learn(answer)
             with _faults_of_ours(self._note, "the last records were fetched"):
                 more = answer is None or self._take(answer)

@@ -172,9 +172,8 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         for addition in self.additions:
             await addition.before_end(timeout)
         attempts, workers = self.attempts, self.workers
-        answer = await metrics_of_span(
-            flush, self.run and self.run.span, timeout, self.scheduler, attempts.elsewhere, self.name
-        )
+        span = self.run and self.run.span
+        answer = await metrics_of_span(flush, span, timeout, self.scheduler, attempts.elsewhere, self.name)
         attempts.write_unfinished(answer.pop("running"))
         for address, counts in answer.pop("counted").items():
             if address in workers.here:  # of one that left meanwhile they are in the log
@@ -216,8 +215,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         return self.attempts.open_keys
 
     def _arrived(self, address: str) -> None:
-        state = self.workers.arrived(address)
-        self.attempts.arrived_with(address, state.processing)
+        self.attempts.arrived_with(address, self.workers.arrived(address).processing)
 
     def _note_lost(self, address: str) -> None:
         if self.loss is not None:
@@ -226,12 +224,9 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
     def _take_message(self, message: Any) -> None:
         """Take a message of our own worker plugins; what others send to this topic is refused."""
         token = message.get("token") if isinstance(message, dict) else None
-        if type(token) is str and token == self.token:
-            self._reported(message)
-        else:
+        if type(token) is not str or token != self.token:
             self.refused += 1
-
-    def _reported(self, message: Mapping[str, Any]) -> None:
+            return
         if "chunk" in message:
             self.log.write(CHUNK, message["chunk"])
         self.workers.reported(message)
@@ -245,11 +240,9 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
 
 async def register(plugin: ClusterPlugin, worker_plugin: bytes, timeout: float, dask_scheduler: Any = None) -> None:
     """Put the plugins in place; a worker that does not answer in time gets its plugin later."""
-    name = plugin.name
-    await dask_scheduler.register_scheduler_plugin(plugin=plugin, name=name, idempotent=True)
-    registering = asyncio.ensure_future(
-        dask_scheduler.register_worker_plugin(None, plugin=worker_plugin, name=name, idempotent=True)
-    )
+    named = {"name": plugin.name, "idempotent": True}
+    await dask_scheduler.register_scheduler_plugin(plugin=plugin, **named)
+    registering = asyncio.ensure_future(dask_scheduler.register_worker_plugin(None, plugin=worker_plugin, **named))
     registering.add_done_callback(note_failure)
     await asyncio.wait([registering], timeout=timeout)
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from roastcoffea.backends.limits import limits, throttled_since, throttling
+from roastcoffea.log.counts import added_up, difference
 from roastcoffea.log.marks import clear_metadata, unmark
 
 PUSH_SECONDS = 5.0
@@ -110,19 +111,14 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
     def _ended(self, key: Any, start: str, finish: str) -> None:
         times = self.times.pop(key)
         if start in RUNNING and finish == "error":
-            task = self.worker.state.tasks[key]
-            computed = {"startstops": task.startstops, "thread": self.worker.state.threads.get(key)}
-            message = {"failed": key, "run_id": task.run_id, "times": times}
-            self.report(message | computed)
+            task, thread = self.worker.state.tasks[key], self.worker.state.threads.get(key)
+            computed = {"startstops": task.startstops, "thread": thread, "run_id": task.run_id}
+            self.report({"failed": key, "times": times, **computed})
 
     def counted(self) -> dict[Any, float]:
         """What Dask has counted here since `setup`: seconds and bytes by activity."""
-        before = self._before
-        return {
-            key: value - before.get(key, 0)
-            for key, value in self.worker.digests_total.items()
-            if isinstance(key, tuple) and value != before.get(key, 0)
-        }
+        grown = difference(self.worker.digests_total, self._before)
+        return {key: value for key, value in grown.items() if isinstance(key, tuple)}
 
     def push(self) -> None:
         """Send what was counted, where it has grown."""
@@ -154,16 +150,12 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         worker.metrics.pop(self.name, None)
         self._pusher.stop()
         self.times.clear()
-        self._clear_tasks()
+        for task in list(worker.state.tasks.values()):  # they stay here where their futures are kept
+            clear_metadata(task, self.name)
+            unmark(task, self.name)
         if leaving:
             message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
             self.report(message | {"digests": list(self.counted().items()), "last": True})
-
-    def _clear_tasks(self) -> None:
-        """Take what is ours off the tasks that stay here, as their futures are kept."""
-        for task in list(self.worker.state.tasks.values()):
-            clear_metadata(task, self.name)
-            unmark(task, self.name)
 
 
 def description() -> dict[str, Any]:
@@ -192,12 +184,12 @@ async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worke
     """Send a heartbeat now; tell what this worker is, what it runs, and what it has counted for these spans so far."""
     await dask_worker.heartbeat()
     ours = dask_worker.plugins.get(plugin)
-    digests: dict[Any, float] = {}
-    for key, value in dask_worker.digests_total.items():
-        if isinstance(key, tuple) and len(key) > 2 and key[1] in spans:
-            anonymous = (key[0], *key[2:])
-            digests[anonymous] = digests.get(anonymous, 0) + value
-    answer: dict[str, Any] = {"digests": digests, "description": description()}
+    of_spans = (
+        {(key[0], *key[2:]): value}
+        for key, value in dask_worker.digests_total.items()
+        if isinstance(key, tuple) and len(key) > 2 and key[1] in spans
+    )
+    answer: dict[str, Any] = {"digests": added_up(of_spans), "description": description()}
     if ours is None:
         return answer | {"running": [], "counted": None}
     answer["description"]["throttled"] = ours.throttled()

@@ -61,14 +61,8 @@ class Workers:
     def arrived(self, address: str) -> Any:
         """Learn that a worker came; give Dask's state of it."""
         state = self.here[address] = self._scheduler.workers[address]
-        self._log.write_fields(
-            ARRIVAL,
-            *map(self._log.number, (address, str(state.name), state.host)),
-            time.time(),
-            state.nthreads,
-            state.memory_limit or 0,
-            state.pid,
-        )
+        texts = map(self._log.number, (address, str(state.name), state.host))
+        self._log.write_fields(ARRIVAL, *texts, time.time(), state.nthreads, state.memory_limit or 0, state.pid)
         self._note_pause(address, state.status.name)
         return state
 
@@ -100,12 +94,19 @@ class Workers:
 
     def reported(self, message: Mapping[str, Any]) -> None:
         """Take what our plugin on a worker says of its process."""
+        address = message.get("worker", "")
         if "cpu_seconds" in message:
-            self._log.write_fields(PROCESS_CPU, self._log.number(message["worker"]), message["cpu_seconds"])
+            self._log.write_fields(PROCESS_CPU, self._log.number(address), message["cpu_seconds"])
         if "digests" in message:
-            self._take_counts(message["worker"], {tuple(key): value for key, value in message["digests"]})
-        if "last" in message:
-            self._take_last_message(message["worker"])
+            counts = {tuple(key): value for key, value in message["digests"]}
+            if address in self.here:
+                self.counted[address] = counts
+            else:
+                self._write_counted(address, counts)
+        if "last" in message and address in self.here:
+            self._finished.add(address)
+        elif "last" in message:
+            self._settle(address)
 
     # those that have left
 
@@ -138,18 +139,6 @@ class Workers:
             (self._paused.add if paused else self._paused.discard)(address)
             self._log.write_fields(PAUSE, self._log.number(address), time.time(), paused)
 
-    def _take_counts(self, address: str, counts: dict[Any, float]) -> None:
-        if address in self.here:
-            self.counted[address] = counts
-        else:
-            self._write_counted(address, counts)
-
-    def _take_last_message(self, address: str) -> None:
-        if address in self.here:
-            self._finished.add(address)
-        else:
-            self._settle(address)
-
     def _write_counted(self, address: str, counts: Mapping[Any, float]) -> None:
         """Write what Dask counted on a worker that left; a later entry of the same worker takes its place."""
         amounts = zlib.compress(json.dumps(list(counts.items()), default=str).encode(), 1)
@@ -181,33 +170,32 @@ class Samples:
         self._sampled.pop(address, None)
 
     def _take(self, address: str, state: Any, now: float) -> None:
-        metrics = state.metrics
-        measured = metrics.get("time")
+        get, nan = state.metrics.get, math.nan
+        measured = get("time")
         if measured is None or measured == self._sampled.get(address):
             return
         self._sampled[address] = measured
-        network, disk = metrics.get("host_net_io") or {}, metrics.get("host_disk_io") or {}
-        spilled = metrics.get("spilled_bytes") or {}
-        self._log.write(
-            SAMPLE,
-            self._pack(
-                self._log.number(address),
-                measured,
-                state.last_seen,
-                now - state.last_seen,
-                metrics.get("cpu", math.nan),
-                metrics.get("memory", NO_SIZE),
-                len(state.processing),
-                min(len(state.executing), MOST_EXECUTING),
-                state.nbytes,
-                state.occupancy,
-                spilled.get("memory", NO_SIZE),
-                metrics.get(self._name, math.nan),
-                metrics.get("event_loop_interval", math.nan),
-                metrics.get("num_fds", NO_SIZE),
-                network.get("read_bps", math.nan),
-                network.get("write_bps", math.nan),
-                disk.get("read_bps", math.nan),
-                disk.get("write_bps", math.nan),
-            ),
+        network, disk = get("host_net_io") or {}, get("host_disk_io") or {}
+        spilled = get("spilled_bytes") or {}
+        # unpacking of tuples into the call would take a fifth longer
+        fixed = self._pack(
+            self._log.number(address),
+            measured,
+            state.last_seen,
+            now - state.last_seen,
+            get("cpu", nan),
+            get("memory", NO_SIZE),
+            len(state.processing),
+            min(len(state.executing), MOST_EXECUTING),
+            state.nbytes,
+            state.occupancy,
+            spilled.get("memory", NO_SIZE),
+            get(self._name, nan),
+            get("event_loop_interval", nan),
+            get("num_fds", NO_SIZE),
+            network.get("read_bps", nan),
+            network.get("write_bps", nan),
+            disk.get("read_bps", nan),
+            disk.get("write_bps", nan),
         )
+        self._log.write(SAMPLE, fixed)

@@ -4,6 +4,6 @@ from roastcoffea.diagnosis import stragglers
 
 # isort: split
 from roastcoffea.diagnosis import advice, balance, verdict
-from roastcoffea.diagnosis.findings import Finding, Verdict
+from roastcoffea.diagnosis.evidence import Finding, Verdict
 
 __all__ = ["Finding", "Verdict", "advice", "balance", "stragglers", "verdict"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from roastcoffea.metrics.baskets import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
+from roastcoffea.metrics.branches import OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP
 from roastcoffea.metrics.byte_ledger import ByteLedger, Saving
 from roastcoffea.metrics.phases import METADATA
 from roastcoffea.metrics.requests import Repeated

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.catalogue import RESOURCES, metric, refuse_if, table
+from roastcoffea.metrics.facts import Steps, aggregated
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.columns import Column
+from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.units import RATIO
 
 CPU_BOUND: Final = "CPU"
@@ -20,8 +22,7 @@ MOSTLY: Final = 0.8
 """A worker is bound by CPU, or by waiting, where that is so much of the time of its chunks."""
 
 BALANCE_COLUMNS: Final = (
-    Column("worker", "text", None, "address of the worker"),
-    Column("host", "text", None, "address of the host it ran on"),
+    *picked(LIFETIME_COLUMNS, "worker", "host"),
     Column("threads", "integer", "threads", "threads for tasks"),
     Column("present_seconds", "number", "s", "time that it was there"),
     Column("chunks", "integer", None, "chunks that it computed, and that counted"),
@@ -42,26 +43,21 @@ BALANCE_COLUMNS: Final = (
 """One row for each worker."""
 
 
-class Life(NamedTuple):
-    """A worker and the time that it was there; of one that came back in all."""
-
-    worker: str
-    host: str | None
-    threads: int
-    present_seconds: float
-    clock_offset: float | None
-
-
-class Work(NamedTuple):
-    """What a worker's chunks were; None for what is not known of all of them."""
-
-    chunks: int
-    events: int | None
-    chunk_seconds: float | None
-    cpu_seconds: float | None
-
-
-NOTHING: Final = Work(0, 0, 0.0, None)
+OF_LIVES: Final[Steps] = {
+    "host": ("host", "first"),
+    "threads": ("threads", "max"),
+    "present_seconds": ("present_seconds", "sum"),
+    "clock_offset": ("clock_offset", "last"),
+}
+OF_EXPECTED: Final[Steps] = {"slowness": ("slowness", "mean")}
+OF_CHUNKS: Final[Steps] = {
+    "chunks": ("id", "count"),
+    "events": ("events", "sum"),
+    "chunk_seconds": ("wall_seconds", "sum"),
+    "cpu_seconds": ("cpu_seconds", "sum"),
+}
+NOTHING: Final = {"chunks": 0, "events": 0, "chunk_seconds": 0.0, "cpu_seconds": None}
+FROM_DASK: Final = ("spill_seconds", "transfer_seconds", "transfer_bytes")
 
 
 @table
@@ -72,44 +68,33 @@ def worker_balance(
     fine_metrics_per_worker: Mapping[str, Mapping[str, float]] | None = None,
 ) -> pa.Table:
     """Workers with BALANCE_COLUMNS."""
-    sums = {"id": "count", "events": "sum", "wall_seconds": "sum", "cpu_seconds": "sum"}
-    work = {worker: Work(*amounts) for worker, *amounts in _by_worker(counted_chunks, sums)}
-    slowness = dict(_by_worker(expected_seconds, {"slowness": "mean"}))
+    done, slowness = _by_worker(counted_chunks, OF_CHUNKS), _by_worker(expected_seconds, OF_EXPECTED)
     fine = fine_metrics_per_worker or {}
     present = lifetimes.append_column("present_seconds", pc.subtract(lifetimes["stop"], lifetimes["start"]))
-    lives = (Life(*life) for life in _by_worker(present, OF_LIVES))
-    rows = [
-        life._asdict()
-        | _done(work.get(life.worker, None if counted_chunks is None else NOTHING), life)
-        | {"slowness": slowness.get(life.worker)}
-        | {name: amount for name, amount in fine.get(life.worker, {}).items() if name in FROM_DASK}
-        for life in lives
-    ]
+    rows = []
+    for worker, life in _by_worker(present, OF_LIVES).items():
+        work = done.get(worker, {} if counted_chunks is None else NOTHING)
+        from_dask = {name: amount for name, amount in fine.get(worker, {}).items() if name in FROM_DASK}
+        rows.append({"worker": worker} | life | work | _shares(life, work) | slowness.get(worker, {}) | from_dask)
     return table_of_rows(BALANCE_COLUMNS, rows)
 
 
-OF_LIVES: Final = {"host": "first", "threads": "max", "present_seconds": "sum", "clock_offset": "last"}
-FROM_DASK: Final = ("spill_seconds", "transfer_seconds", "transfer_bytes")
-
-
-def _by_worker(table: pa.Table | None, steps: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
-    """Each worker with the amounts of its rows."""
+def _by_worker(table: pa.Table | None, steps: Steps) -> dict[str, dict[str, Any]]:
+    """What rows of each worker make; of one that came back in all."""
     if table is None:
-        return
-    sums = table.group_by("worker", use_threads=False).aggregate(list(steps.items()))
-    yield from zip(
-        *(sums[name].to_pylist() for name in ("worker", *(f"{a}_{b}" for a, b in steps.items()))), strict=True
-    )
-
-
-def _done(work: Work | None, life: Life) -> dict[str, Any]:
-    """Cells of what a worker did; none where no chunks were recorded."""
-    if work is None:
         return {}
-    wall, cpu, offered = work.chunk_seconds, work.cpu_seconds, life.threads * life.present_seconds
+    made = aggregated(table, ["worker"], steps, None, use_threads=False)  # the first and the last are of their order
+    return {row.pop("worker"): row for row in made.to_pylist()}
+
+
+def _shares(life: Mapping[str, Any], work: Mapping[str, Any]) -> dict[str, Any]:
+    """Cells of how busy a worker was and with what; none where no chunks were recorded."""
+    if not work:
+        return {}
+    wall, cpu, offered = work["chunk_seconds"], work["cpu_seconds"], life["threads"] * life["present_seconds"]
     busy = 0.0 if work is NOTHING else wall / offered if wall is not None and offered else None
     share = cpu / wall if wall and cpu is not None else None
-    return work._asdict() | {"busy_share": busy, "cpu_share": share, "bound": None if share is None else _bound(share)}
+    return {"busy_share": busy, "cpu_share": share, "bound": None if share is None else _bound(share)}
 
 
 def _bound(cpu_share: float) -> str:

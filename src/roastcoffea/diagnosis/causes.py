@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from roastcoffea.diagnosis import culprits
-from roastcoffea.diagnosis.evidence import FEW, LEAST_OF_CLIENT, Evidence, Rows
-from roastcoffea.diagnosis.findings import Finding
+from roastcoffea.diagnosis.evidence import FEW, LEAST_OF_CLIENT, Evidence, Finding, Rows
 from roastcoffea.metrics import phases
 from roastcoffea.records import tasks as task_records
 from roastcoffea.units import SECOND, number
@@ -37,6 +36,8 @@ class Cause(NamedTuple):
     rows: Callable[[Evidence], Rows]
     looks_idle: bool
     """Whether a missing row of a task would look like it."""
+    of_threads: bool
+    """Whether the share of the threads' time stands before the text."""
 
     def finding(self, evidence: Evidence) -> Finding | None:
         """What could be won, where that is enough."""
@@ -44,7 +45,8 @@ class Cause(NamedTuple):
         seconds = evidence.wall(claim.seconds)
         if seconds < evidence.least(self.name):
             return None
-        return Finding(self.name, seconds, self.text(claim), claim.rows)
+        share = f"{evidence.share(claim.seconds)} of the threads' time " if self.of_threads else ""
+        return Finding(self.name, seconds, f"{share}{self.text(claim)}", claim.rows)
 
 
 CAUSES: Final[dict[str, Cause]] = {}
@@ -66,11 +68,8 @@ def cause(
     """
 
     def add(text: Text) -> Text:
-        def with_share(claim: Claim) -> str:
-            return f"{claim.evidence.share(claim.seconds)} of the threads' time {text(claim)}"
-
         claimed = rows or (lambda evidence: evidence.rows_of(name))
-        CAUSES[name] = Cause(name, with_share if of_threads else text, claimed, looks_idle)
+        CAUSES[name] = Cause(name, text, claimed, looks_idle, of_threads)
         return text
 
     return add

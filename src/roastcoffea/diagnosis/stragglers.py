@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.optimize import nnls
@@ -13,9 +12,9 @@ from scipy.optimize import nnls
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import TIMING, fact, metric, refuse_if, table
 from roastcoffea.metrics.facts import rows_where, with_outcome
-from roastcoffea.metrics.statistics import Numbers, amounts, codes
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, codes
 from roastcoffea.records import chunks as chunk_records
-from roastcoffea.records.columns import Column
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.units import COUNT, SECOND
 
 FEWEST_TO_FIT: Final = 8
@@ -45,10 +44,7 @@ SMALLEST: Final = 1e-9
 
 STRAGGLER_COLUMNS: Final = (
     Column("id", "integer", None, "identity of the record of the attempt, as in the chunks"),
-    Column("dataset", "text", None, "dataset in the fileset"),
-    Column("file", "text", None, "path or URL of the file"),
-    Column("entry_start", "integer", "events", "first entry of the chunk"),
-    Column("entry_stop", "integer", "events", "entry after the last one of the chunk"),
+    *picked(chunk_records.CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop"),
     Column("worker", "text", None, "address of the worker"),
     Column("wall_seconds", "number", "s", "duration of the attempt"),
     Column("expected_seconds", "number", "s", "what its events, bytes and worker predict"),
@@ -83,16 +79,13 @@ def expected_seconds(counted_chunks: pa.Table, lifetimes: pa.Table | None = None
         typical = _typical(chunks, wall / slowness, usual)
         slowness = _slowness(wall / typical, workers, hosts)
         usual = wall <= SLOW_CHUNK * typical * slowness
-    for name, values in (
-        ("typical_seconds", typical),
-        ("slowness", slowness),
-        ("expected_seconds", typical * slowness),
-    ):
+    columns = {"typical_seconds": typical, "slowness": slowness, "expected_seconds": typical * slowness}
+    for name, values in columns.items():
         chunks = chunks.append_column(name, pa.array(values))
     return chunks
 
 
-def _hosts(chunks: pa.Table, lifetimes: pa.Table | None) -> npt.NDArray[np.int64]:
+def _hosts(chunks: pa.Table, lifetimes: pa.Table | None) -> Integers:
     """Number of the host of each chunk's worker; one for all where hosts are not known."""
     if lifetimes is None:
         return np.zeros(len(chunks), np.int64)
@@ -100,7 +93,7 @@ def _hosts(chunks: pa.Table, lifetimes: pa.Table | None) -> npt.NDArray[np.int64
     return codes(lifetimes["host"].take(places))
 
 
-def _typical(chunks: pa.Table, wall: Numbers, usual: npt.NDArray[np.bool_]) -> Numbers:
+def _typical(chunks: pa.Table, wall: Numbers, usual: Flags) -> Numbers:
     """Seconds that a chunk takes on the typical worker, by the usual ones of its dataset and its events and bytes."""
     dataset = codes(chunks["dataset"])
     traits = np.column_stack([np.ones(len(wall)), amounts(chunks, "events"), amounts(chunks, "bytes_payload")])
@@ -113,7 +106,7 @@ def _typical(chunks: pa.Table, wall: Numbers, usual: npt.NDArray[np.bool_]) -> N
     return typical
 
 
-def _predicted(traits: Numbers, wall: Numbers, usual: npt.NDArray[np.bool_]) -> Numbers:
+def _predicted(traits: Numbers, wall: Numbers, usual: Flags) -> Numbers:
     """What a linear law of the traits predicts, drawn with least absolute deviations: a straggler hardly moves it.
 
     No trait makes a chunk shorter: else a straggler of a few bytes more than its like would be as long as expected.
@@ -131,13 +124,13 @@ def _predicted(traits: Numbers, wall: Numbers, usual: npt.NDArray[np.bool_]) -> 
     return np.asarray(np.maximum(scaled @ law, max(float(wall.min()), SMALLEST)))
 
 
-def _medians(values: Numbers, codes: npt.NDArray[np.int64], fewest: int = 1) -> Numbers:
+def _medians(values: Numbers, codes: Integers, fewest: int = 1) -> Numbers:
     """Median of the values of each code; NaN where there are too few."""
     parts = np.split(values[np.argsort(codes, kind="stable")], np.cumsum(np.bincount(codes))[:-1])
     return np.array([np.median(part) if len(part) >= fewest else np.nan for part in parts])
 
 
-def _slowness(ratio: Numbers, workers: npt.NDArray[np.int64], hosts: npt.NDArray[np.int64]) -> Numbers:
+def _slowness(ratio: Numbers, workers: Integers, hosts: Integers) -> Numbers:
     """Factor of each chunk's worker beside the typical worker; of one with few chunks that of its host.
 
     The typical worker is the median one, of two halves the faster: it took what a worker needs.
@@ -166,15 +159,13 @@ def stragglers(expected_seconds: pa.Table) -> pa.Table:
     return rows.select([column.name for column in STRAGGLER_COLUMNS])
 
 
-def _slow_phases(chunks: pa.Table, slow: npt.NDArray[np.int64]) -> list[str | None]:
+def _slow_phases(chunks: pa.Table, slow: Integers) -> list[str | None]:
     """For each of these chunks the phase that took the most beyond the median of its dataset, where one took more."""
     dataset = codes(chunks["dataset"])
     times = [amounts(chunks, name) for name in PHASES]
     beyond = np.column_stack([seconds[slow] - _medians(seconds, dataset)[dataset[slow]] for seconds in times])
-    return [
-        PHASES[place].removesuffix("_seconds") if row[place] > 0 else None
-        for row, place in zip(beyond, np.argmax(beyond, axis=1), strict=True)
-    ]
+    names, most = [name.removesuffix("_seconds") for name in PHASES], np.argmax(beyond, axis=1)
+    return [names[place] if row[place] > 0 else None for row, place in zip(beyond, most, strict=True)]
 
 
 class SlowWorker(NamedTuple):

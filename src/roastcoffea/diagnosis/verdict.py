@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
 from roastcoffea.diagnosis.causes import CAUSES, findings
-from roastcoffea.diagnosis.evidence import Evidence, shares_interpreter, words
-from roastcoffea.diagnosis.findings import Verdict
+from roastcoffea.diagnosis.evidence import Evidence, Verdict, shares_interpreter, words
 from roastcoffea.diagnosis.stragglers import SlowWorker
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, fact, metric, refuse_if
 from roastcoffea.metrics.time_ledger import TimeLedger
@@ -22,13 +23,10 @@ def spill_seconds(fine_metrics_per_worker: Mapping[str, Mapping[str, float]]) ->
     return sum(worker["spill_seconds"] for worker in fine_metrics_per_worker.values())
 
 
-@metric(
-    WORD,
-    group=TIME,
-    source=TimeLedger.name,
-    label="bound by",
-    formula="word for the classes of the time ledger that have the most thread time",
-)
+of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
+
+
+@of_ledger(WORD, label="bound by", formula="word for the classes of the time ledger that have the most thread time")
 def bound(time_ledger: TimeLedger, counted_chunks: pa.Table | None = None) -> str:
     """What the run spent most of its thread time on, in one word."""
     refuse_if(not time_ledger.total, "no worker was there")
@@ -42,7 +40,7 @@ def bound(time_ledger: TimeLedger, counted_chunks: pa.Table | None = None) -> st
     return most
 
 
-@metric(STRUCTURE, group=TIME, source=TimeLedger.name, formula="rows of the time ledger against thresholds")
+@of_ledger(STRUCTURE, formula="rows of the time ledger against thresholds")
 def verdict(  # noqa: PLR0917
     run: Run,
     time_ledger: TimeLedger,
@@ -55,19 +53,8 @@ def verdict(  # noqa: PLR0917
 ) -> Verdict:
     """What could be won, the most first: see `Verdict`."""
     refuse_if(not time_ledger.total, "no worker was there")
-    evidence = Evidence(
-        run=run,
-        ledger=time_ledger,
-        counted=counted_chunks,
-        stragglers=stragglers,
-        slow_workers=slow_workers or {},
-        spilled=spill_seconds or 0.0,
-        fine=fine_metrics_per_worker,
-    )
-    return Verdict(
-        sorted(findings(evidence), key=lambda finding: finding.seconds, reverse=True),
-        incomplete=time_ledger.certificate.reasons,
-        bound=bound,
-        elapsed=evidence.elapsed,
-        failed=run.outcome == FAILED,
-    )
+    spilled, fine = spill_seconds or 0.0, fine_metrics_per_worker
+    evidence = Evidence(run, time_ledger, counted_chunks, stragglers, slow_workers or {}, spilled, fine)
+    found = sorted(findings(evidence), key=lambda finding: finding.seconds, reverse=True)
+    state: dict[str, Any] = {"elapsed": evidence.elapsed, "failed": run.outcome == FAILED}
+    return Verdict(found, incomplete=time_ledger.certificate.reasons, bound=bound, **state)

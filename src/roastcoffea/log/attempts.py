@@ -51,18 +51,18 @@ class AttemptLog:
     @property
     def problems(self) -> list[str]:
         """What of the table that was made last could not be."""
-        if not self._impossible:
-            return []
-        return [f"{self._impossible} task(s) ended before they began: their times were set aside"]
+        text = f"{self._impossible} task(s) ended before they began: their times were set aside"
+        return [text] if self._impossible else []
 
     def table(self, offset: float) -> pa.Table:
         """Finished attempts, and those that went on at the end; `offset` is the scheduler's clock less the client's."""
         rows = self._rows()
-        shifted = ~np.isnan(rows["shift"])
         clocks = np.nan_to_num(self._clocks(rows))[np.minimum(rows["worker"], len(self._texts.known))]
-        clock = np.where(shifted, np.nan_to_num(rows["shift"]) + clocks, 0.0) + offset
+        clock = np.where(np.isnan(rows["shift"]), 0.0, rows["shift"] + clocks) + offset
         began, unknown = rows["start"] - clock, rows["start"] == NO_TIME
         keys = pa.array(self._keys, pa.string())
+        errors = np.full(len(keys), None, dtype=object)
+        errors[list(self._errors)] = list(self._errors.values())
         columns: dict[str, Any] = {
             "key": keys,
             "kind": pa.array(KINDS, pa.string()).take(pa.array(rows["kind"])),
@@ -70,7 +70,7 @@ class AttemptLog:
             "thread": pa.array(rows["thread"].astype(np.int64), mask=rows["thread"] == 0),
             "attempt": pa.array(attempt_numbers(keys)),
             "stolen": pa.array(rows["stolen"].astype(np.int64)),
-            "error": self._error_column(),
+            "error": pa.array(errors, pa.string()),
             "start": pa.array(began, mask=unknown),
             "stop": pa.array(rows["stop"] - clock, mask=rows["stop"] == NO_TIME),
             "seen": pa.array(rows["seen"] - offset),
@@ -108,16 +108,9 @@ class AttemptLog:
         number = len(self._texts.known)
         known = rows[~np.isnan(rows["shift"]) & (rows["stop"] != NO_TIME) & (rows["assigned"] != NO_TIME)]
         began, worker = known["start"] - known["shift"], np.minimum(known["worker"], number)
-        low = np.full(number + 1, -np.inf)
-        high = np.full(number + 1, np.inf)
+        low, high = np.full(number + 1, -np.inf), np.full(number + 1, np.inf)
         np.maximum.at(low, worker, known["stop"] - known["shift"] - known["seen"])
         np.minimum.at(high, worker, began + known["arrived"] - known["assigned"])
         bounded = np.isfinite(low) & np.isfinite(high)
         middle = (np.where(bounded, low, np.nan) + np.where(bounded, high, np.nan)) / 2
         return np.where(bounded & (low <= 0) & (high >= 0), 0.0, middle)
-
-    def _error_column(self) -> pa.Array:
-        texts = np.full(len(self._keys), None, dtype=object)
-        for row, text in self._errors.items():
-            texts[row] = text
-        return pa.array(texts, pa.string())

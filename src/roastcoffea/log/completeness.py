@@ -1,9 +1,10 @@
-"""Which chunks and attempts have no record: what was asked for, against what has come."""
+"""What Runner calls asked for, and which chunks and attempts of it have no record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.log.received import row_codes
+from roastcoffea.records.arrow import arrow_schema
+from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.run import FINISHED, RunnerCall
 from roastcoffea.records.tasks import PROCESSOR
+from roastcoffea.redaction import redacted_each
 
 ATTEMPT = ["key", "run_id"]
 """What identifies an attempt of a Dask task."""
@@ -22,6 +26,46 @@ NO_RUN = -(2**63)
 """Stands for a run_id that is not known."""
 
 EQUAL_CHUNKS = "equal to another chunk (a file that is listed twice), one task for Dask, twice in coffea's report"
+
+
+class AskedItems:
+    """Files and chunks that were asked for, without what is secret in their names.
+
+    Attributes
+    ----------
+    files : int
+        Files whose metadata were asked for.
+    chunks : int
+        Chunks that were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.files = self.chunks = 0
+        self._tables: list[pa.Table] = [arrow_schema(ASKED_COLUMNS).empty_table()]
+
+    def add(self, call: str, items: Sequence[Any]) -> int:
+        """Take coffea's items of a Runner call; give how many files became equal to others without their secrets."""
+        chunks = sum(hasattr(item, "entrystart") for item in items)
+        self.chunks += chunks
+        self.files += len(items) - chunks
+        uuids = [getattr(item, "fileuuid", None) for item in items]
+        files = [str(item.filename) for item in items]
+        clean_files = redacted_each(files)
+        columns = {
+            "call": [call] * len(items),
+            "dataset": redacted_each(str(item.dataset) for item in items),
+            "file": clean_files,
+            "tree": redacted_each(None if item.treename is None else str(item.treename) for item in items),
+            "uuid": [None if uuid is None else uuid.hex() for uuid in uuids],
+            "entry_start": [getattr(item, "entrystart", None) for item in items],
+            "entry_stop": [getattr(item, "entrystop", None) for item in items],
+        }
+        self._tables.append(pa.table(columns, schema=arrow_schema(ASKED_COLUMNS)))
+        return len(set(files)) - len(set(clean_files))
+
+    def table(self) -> pa.Table:
+        """One row for each item, in the order of asking."""
+        return pa.concat_tables(self._tables)
 
 
 @dataclass(frozen=True)
@@ -38,14 +82,13 @@ class Losses:
 
     def reasons(self, equal: int, others: int) -> Iterator[str]:
         """Why chunks have no record: those that are equal to another one, and the others."""
-        if equal:
-            yield f"{EQUAL_CHUNKS}: {equal}"
-        if others and self.dropped:
-            yield f"records that were dropped on the scheduler: {self.dropped}"
-        if others and self.refused:
-            yield f"entries of the scheduler's log that were refused: {self.refused}"
-        if others > self.dropped + self.refused:
-            yield f"for an unknown reason: {others - self.dropped - self.refused}"
+        reasons = {
+            EQUAL_CHUNKS: equal,
+            "records that were dropped on the scheduler": others and self.dropped,
+            "entries of the scheduler's log that were refused": others and self.refused,
+            "for an unknown reason": max(others - self.dropped - self.refused, 0),
+        }
+        return (f"{reason}: {number}" for reason, number in reasons.items() if number)
 
 
 def chunks_without_record(

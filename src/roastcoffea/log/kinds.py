@@ -127,11 +127,7 @@ The scheduler's time is in seconds since it heard of the worker.
 """
 
 ARRIVAL: Final = _declared(
-    (
-        *of(TEXT, "worker", "name", "host"),
-        *of("d", "time"),
-        *of("q", "threads", "memory_limit", "process"),
-    )
+    (*of(TEXT, "worker", "name", "host"), *of("d", "time"), *of("q", "threads", "memory_limit", "process"))
 )
 
 DEPARTURE: Final = _declared((("worker", TEXT), ("time", "d")))

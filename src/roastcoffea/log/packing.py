@@ -11,7 +11,7 @@ import numbers
 import operator
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
@@ -196,13 +196,14 @@ def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
         at += rest
         names = record.pop(BRANCHES, ())
         if texts:
-            known, names = _unpacked_texts(data[at : at + texts])
-            record.update(known)
+            names = _unpack_texts(data[at : at + texts], record)
             at += texts
         if planes:
-            figures = _unpacked_integers(data, at, len(FIGURES), planes).tobytes()
-            record.update(_unpacked_figures(figures))
-            at += len(figures)
+            figures = struct.unpack(FIGURES_PACKING, _unpacked_integers(data, at, len(FIGURES), planes).tobytes())
+            at += len(FIGURES) * planes
+            for name, value in zip(FIGURES, figures, strict=True):
+                if value == value and value != NO_INTEGER:  # noqa: PLR0124  (not a number is like nothing)
+                    record[name] = value
         if count:
             integers = _unpacked_integers(data, at, count, width)
             at += count * width
@@ -213,23 +214,16 @@ def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
     return records
 
 
-def _unpacked_texts(data: bytes) -> tuple[dict[str, Any], list[str]]:
-    """Texts that are known of a record, and names of its branches."""
+def _unpack_texts(data: bytes, record: dict[str, Any]) -> list[str]:
+    """Put the texts that are known into a record, and give the names of its branches."""
     texts = data.decode("utf-8", "surrogatepass").split(BETWEEN_TEXTS)
-    record: dict[str, Any] = {name: text for name, text in zip(TEXTS, texts, strict=False) if text != NO_TEXT}
+    record |= {name: text for name, text in zip(TEXTS, texts, strict=False) if text != NO_TEXT}
     columns, *names = texts[len(TEXTS) :]
     if columns != NO_TEXT:
         more, less = json.loads(columns) if columns else ((), ())
         usual = {name + OF_EACH_BRANCH for name in names}
         record[COLUMNS_READ] = sorted((usual - set(less)) | set(more))
-    return record, names
-
-
-def _unpacked_figures(figures: bytes) -> Iterator[tuple[str, Any]]:
-    """Names and values of what was measured."""
-    for name, value in zip(FIGURES, struct.unpack(FIGURES_PACKING, figures), strict=True):
-        if value == value and value != NO_INTEGER:  # noqa: PLR0124  (not a number is like nothing)
-            yield name, value
+    return names
 
 
 def _unpacked_branches(

@@ -36,9 +36,8 @@ class ClusterLog:
         self._problems: list[str] = []
         self._unreadable: Counter[str] = Counter()
         self._readers: dict[bytes, Callable[[bytes], None]] = {}
-        self.read_also({STRING: self.texts.take, CHUNK: self.received.take, PROBLEM: self._take_problem})
-        self.read_also(self.attempts.readers)
-        self.read_also(self.workers.readers)
+        of_texts = {STRING: self.texts.take, PROBLEM: lambda text: self._problems.append(text_of(text))}
+        self.read_also({CHUNK: self.received.take, **of_texts, **self.attempts.readers, **self.workers.readers})
 
     def read_also(self, readers: Readers) -> None:
         """Have entries of more kinds read by these functions, which raise one of `UNREADABLE` at what is damaged."""
@@ -63,17 +62,9 @@ class ClusterLog:
     @property
     def problems(self) -> list[str]:
         """What the plugin reported, and what of its log could not be read."""
-        problems = list(self._problems)
-        if self._unreadable:
-            first = next(iter(self._unreadable))
-            problems.append(
-                f"{self._unreadable.total()} entries of the scheduler's log could not be read and were skipped; "
-                f"the first: {first}"
-            )
-        return [*problems, *self.attempts.problems, *self.workers.problems]
+        what = f"{self._unreadable.total()} entries of the scheduler's log could not be read and were skipped"
+        unreadable = [f"{what}; the first: {first}" for first in self._unreadable][:1]
+        return [*self._problems, *unreadable, *self.attempts.problems, *self.workers.problems]
 
     def _skip(self, entry: str, problem: Exception) -> None:
         self._unreadable[f"{entry} ({error_text(problem)})"] += 1
-
-    def _take_problem(self, payload: bytes) -> None:
-        self._problems.append(text_of(payload))

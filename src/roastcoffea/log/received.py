@@ -28,7 +28,7 @@ from roastcoffea.log.packing import (
     unpacked_records,
 )
 from roastcoffea.log.plausible import impossible_times, impossible_values
-from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.records.arrow import arrow_schema, table_of_columns, table_of_rows
 from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHECKPOINT, CHUNK_COLUMNS, OK, SECTION_COLUMNS
 
@@ -88,9 +88,8 @@ class Growing(Generic[Item]):
 
     def problems(self) -> list[str]:
         """What was left out, of the items that became columns."""
-        if not self._left_out:
-            return []
-        return [f"{self._left_out} {self._name} could not be read and are left out; the first: {self._first}"]
+        text = f"{self._left_out} {self._name} could not be read and are left out; the first: {self._first}"
+        return [text] if self._left_out else []
 
     def _settle(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -193,17 +192,13 @@ class ReceivedRecords:
         """Whether the times of a record can be; single values that cannot are taken out of it as not measured."""
         where = f"in {record.get('file')}, entries {record.get('entry_start')} to {record.get('entry_stop')}"
         wrong = impossible_times(record)
-        if wrong is not None:
-            self._leave_aside("record(s) hold impossible times", f"{wrong} {where}")
-            return False
-        for name, found in impossible_values(record).items():
-            self._leave_aside("value(s) in records are impossible", f"{found} {where}")
-            record[name] = None
-        return True
-
-    def _leave_aside(self, what: str, found: str) -> None:
-        self._set_aside[what] += 1
-        self._first_set_aside.setdefault(what, found)
+        values = {} if wrong else impossible_values(record)
+        what = "record(s) hold impossible times" if wrong else "value(s) in records are impossible"
+        for found in [wrong] if wrong else values.values():
+            self._set_aside[what] += 1
+            self._first_set_aside.setdefault(what, f"{found} {where}")
+        record |= dict.fromkeys(values)
+        return not wrong
 
     def _note(self, problem: str) -> None:
         if problem not in self._noted:
@@ -234,12 +229,10 @@ def attempt_numbers(keys: pa.Array) -> npt.NDArray[np.int64]:
     found = pc.dictionary_encode(keys)
     numbers = np.ones(len(keys), np.int64)
     if len(found.dictionary) + keys.null_count < len(keys):
-        rows = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
-        places = found.indices.drop_null().to_numpy()
-        order = np.argsort(places, kind="stable")
-        first = np.append(0, np.flatnonzero(np.diff(places[order])) + 1)
-        lengths = np.diff(np.append(first, len(order)))
-        numbers[rows[order]] += np.arange(len(order)) - np.repeat(first, lengths)
+        import pandas as pd
+
+        codes = pd.Series(found.indices.fill_null(-1).to_numpy())
+        numbers += np.where(codes < 0, 0, codes.groupby(codes).cumcount())
     return numbers
 
 
@@ -273,21 +266,21 @@ def _of(table: pa.Table, chunks: pa.Table) -> pa.Table:
 
 def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table:
     """Table of the branches of attempts, each given by its identity."""
-    schema = arrow_schema(BRANCH_READ_COLUMNS)
     if not records:
-        return schema.empty_table()
+        return arrow_schema(BRANCH_READ_COLUMNS).empty_table()
     branches = [branches for _, branches in records]
     counts = [len(one.names) for one in branches]
     columns = {
         "chunk": pa.array(np.repeat(np.array([identity for identity, _ in records], dtype=np.int64), counts)),
         "branch": pa.array([name for one in branches for name in one.names], pa.string()),
     }
-    for name, integers in zip(BRANCH_INTEGERS, zip(*(one.integers for one in branches), strict=True), strict=True):
-        columns[name] = pa.array(_joined(integers))
+    for row, name in enumerate(BRANCH_INTEGERS):
+        columns[name] = pa.array(_joined([one.integers[row] for one in branches]))
+    for row, name in enumerate(BRANCH_SECONDS):
+        seconds = np.concatenate([one.seconds[row] for one in branches])
+        columns[name] = pa.array(seconds.astype(np.float64), from_pandas=True)
     columns |= _columns_of_baskets(branches, columns["baskets"].to_numpy())
-    for name, seconds in zip(BRANCH_SECONDS, zip(*(one.seconds for one in branches), strict=True), strict=True):
-        columns[name] = pa.array(np.concatenate(seconds).astype(np.float64), from_pandas=True)
-    return pa.table({name: columns[name] for name in schema.names}, schema=schema)
+    return table_of_columns(BRANCH_READ_COLUMNS, columns)
 
 
 def _joined(integers: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.int64]:

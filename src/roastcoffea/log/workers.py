@@ -60,11 +60,10 @@ class WorkerLog:
 
     def _take_arrival(self, payload: bytes) -> None:
         row = self._layouts[ARRIVAL].row(payload)
-        start = row.pop("time")
-        lifetime = row | {name: row[name] or None for name in ("process", "memory_limit")}
-        lifetime |= {"start": start, "stop": None, "cpu_seconds": None}
-        self._present[row["worker"]] = lifetime
-        self._lifetimes.append(lifetime)
+        row |= {name: row[name] or None for name in ("process", "memory_limit")}
+        row |= {"start": row.pop("time"), "stop": None, "cpu_seconds": None}
+        self._present[row["worker"]] = row
+        self._lifetimes.append(row)
 
     def _take_departure(self, payload: bytes) -> None:
         row = self._layouts[DEPARTURE].row(payload)
@@ -75,15 +74,12 @@ class WorkerLog:
         row = self._layouts[PAUSE].row(payload)
         self._end_pause(row["worker"], row["time"])
         if row["paused"]:
-            pause = {"worker": row["worker"], "start": row["time"], "stop": None}
-            self._pauses.append(pause)
-            self._pausing[row["worker"]] = pause
+            self._pausing[row["worker"]] = {"worker": row["worker"], "start": row["time"], "stop": None}
+            self._pauses.append(self._pausing[row["worker"]])
 
     def _end_pause(self, worker: str, time: float) -> None:
         """A pause ends with the worker at the latest."""
-        pausing = self._pausing.pop(worker, None)
-        if pausing is not None:
-            pausing["stop"] = time
+        self._pausing.pop(worker, {})["stop"] = time
 
     def _take_last_cpu(self, payload: bytes) -> None:
         """The last message of a worker that leaves comes before or after its departure."""
@@ -95,8 +91,9 @@ class WorkerLog:
         """What Dask counted on a worker that left; one at the same address before it has its own."""
         layout = self._layouts[COUNTED]
         worker = layout.row(payload)["worker"]
-        counts = {_hashable(key): float(amount) for key, amount in json.loads(zlib.decompress(payload[layout.size :]))}
-        self._counted[worker, len(self._of_worker(worker))] = counts
+        counts = json.loads(zlib.decompress(payload[layout.size :]))
+        place = worker, len(self._of_worker(worker))
+        self._counted[place] = {_hashable(key): float(amount) for key, amount in counts}
 
     def _take_sample(self, payload: bytes) -> None:
         layout = self._layouts[SAMPLE]
@@ -118,9 +115,8 @@ class WorkerLog:
     @property
     def problems(self) -> list[str]:
         """What of the table of lifetimes that was made last could not be."""
-        if not self._impossible:
-            return []
-        return [f"{self._impossible} CPU time(s) of workers were impossible and set aside"]
+        text = f"{self._impossible} CPU time(s) of workers were impossible and set aside"
+        return [text] if self._impossible else []
 
     def counted(
         self, present: Iterable[tuple[str, Iterable[tuple[Any, float]]]], spans: Iterable[str | None]
@@ -144,8 +140,7 @@ class WorkerLog:
     def lifetimes(self, offset: float, start: float, stop: float) -> pa.Table:
         """When the workers were there between start and stop, on the client's clock."""
         last_cpu, clocks = self._last_cpu(), self._clocks()
-        self._impossible = 0
-        rows = []
+        self._impossible, rows = 0, []
         for lifetime in self._lifetimes:
             begin, end = _within(lifetime, offset, start, stop)
             cpu = lifetime["cpu_seconds"]
@@ -163,16 +158,13 @@ class WorkerLog:
 
     def pauses(self, offset: float, start: float, stop: float) -> pa.Table:
         """When workers were paused between start and stop, on the client's clock."""
-        rows = []
-        for pause in self._pauses:
-            begin, end = _within(pause, offset, start, stop)
-            if begin < end:
-                rows.append(pause | {"start": begin, "stop": end})
-        return table_of_rows(PAUSE_COLUMNS, rows)
+        spans = [_within(pause, offset, start, stop) for pause in self._pauses]
+        rows = [pause | {"start": begin, "stop": end} for pause, (begin, end) in zip(self._pauses, spans, strict=True)]
+        return table_of_rows(PAUSE_COLUMNS, [row for row in rows if row["start"] < row["stop"]])
 
     def samples(self, offset: float) -> pa.Table:
         """Samples of the workers, in the order of taking; `offset` is the scheduler's clock less the client's."""
-        rows = self._sampled()
+        rows = self._layouts[SAMPLE].rows(self._samples)
         limits = {lifetime["worker"]: lifetime["memory_limit"] for lifetime in self._lifetimes}
         limit_of = pa.array([limits.get(text) for text in self._texts.known], pa.int64())
         columns: dict[str, pa.Array] = {name: _measured(rows[name]) for name, _ in SAMPLE.fields}
@@ -183,12 +175,9 @@ class WorkerLog:
         }
         return table_of_columns(SAMPLE_COLUMNS, columns)
 
-    def _sampled(self) -> Rows:
-        return self._layouts[SAMPLE].rows(self._samples)
-
     def _last_cpu(self) -> dict[tuple[str, float], float]:
         """The last CPU time that each worker reported, by its address and arrival."""
-        samples = self._sampled()
+        samples = self._layouts[SAMPLE].rows(self._samples)
         samples = samples[~np.isnan(samples["cpu_seconds"])]
         samples = samples[np.lexsort((samples["last_seen"], samples["worker"]))]
         arrivals: dict[str, list[float]] = {}
@@ -214,8 +203,7 @@ def _within(row: Row, offset: float, start: float, stop: float) -> tuple[float, 
 def _measured(values: Rows) -> pa.Array:
     """Numbers with null where the plugin marked them as not measured."""
     if values.dtype.kind == "f":
-        numbers = values.astype(np.float64)
-        return pa.array(numbers, mask=np.isnan(numbers))
+        return pa.array(values.astype(np.float64), from_pandas=True)
     integers = values.astype(np.int64)
     return pa.array(integers, mask=integers == NO_SIZE)
 

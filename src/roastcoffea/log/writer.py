@@ -77,15 +77,11 @@ class LogWriter:
             return NO_STRING
         number = self._numbers.get(text)
         if number is None:
-            number = self._new_number(text)
-        return number
-
-    def _new_number(self, text: str) -> int:
-        if len(self._numbers) >= MOST_TEXTS:
-            self._numbers.clear()
-        self.write_text(STRING, text)
-        number = self._numbers[text] = self._next_number
-        self._next_number += 1
+            if len(self._numbers) >= MOST_TEXTS:
+                self._numbers.clear()
+            self.write_text(STRING, text)
+            number = self._numbers[text] = self._next_number
+            self._next_number += 1
         return number
 
     # the way to the client
@@ -108,12 +104,7 @@ class LogWriter:
         """
         if received == self.given:
             self._given_from, self._given = received, self._take(limit)
-        return {
-            "data": self._given,
-            "at": self._given_from,
-            "more": self.size > 0,
-            "dropped": dict(self.dropped),
-        }
+        return {"data": self._given, "at": self._given_from, "more": self.size > 0, "dropped": dict(self.dropped)}
 
     @property
     def given(self) -> int:
@@ -122,8 +113,7 @@ class LogWriter:
 
     def _take(self, limit: int) -> bytes:
         """Take about `limit` bytes of whole entries away, the oldest first."""
-        taken = []
-        size = 0
+        taken, size = [], 0
         while self._blocks and size < limit:
             taken.append(self._blocks.popleft())
             size += len(taken[-1])
@@ -152,13 +142,11 @@ class Problems:
     def note(self, text: str) -> None:
         """Write a problem, or count it where too many were written."""
         text = redacted_beginning(text, LONGEST_TEXT)
-        if text in self._noted:
-            return
-        if len(self._noted) == MOST_PROBLEMS:
+        if text not in self._noted and len(self._noted) == MOST_PROBLEMS:
             self._more += 1
-            return
-        self._noted.add(text)
-        self._log.write_text(PROBLEM, text)
+        elif text not in self._noted:
+            self._noted.add(text)
+            self._log.write_text(PROBLEM, text)
 
     def note_rest(self) -> None:
         """Write how many problems were not listed."""

@@ -233,12 +233,12 @@ def _split(tasks: pa.Table, duration: Numbers, link: _Link, records: Records) ->
     """Seconds by class of each attempt, its dataset, failed seconds by reason, and how many chunks left no record."""
     kind, outcome = places(tasks["kind"], KINDS), places(tasks["outcome"], OUTCOMES)
     processor, other = (kind == KINDS.index(name) for name in (task_records.PROCESSOR, task_records.OTHER))
-    inside = _inside(link, records.chunks, records.counted)
+    of_chunks, used, recorded, of_dataset = _inside(link, records.chunks, records.counted)
     processed = processor & (outcome == OUTCOMES.index(task_records.OK))
-    repeated = processed & inside.recorded & ~inside.used & (inside.seconds[phases.FAILED] == 0)
+    repeated = processed & recorded & ~used & (of_chunks[phases.FAILED] == 0)
     lost = (outcome != OUTCOMES.index(task_records.OK)) | repeated
     counts = processed & ~repeated
-    seconds = {name: np.where(counts, amounts, 0.0) for name, amounts in inside.seconds.items()}
+    seconds = {name: np.where(counts, amounts, 0.0) for name, amounts in of_chunks.items()}
     erred = seconds[phases.FAILED]
     rest = duration - sum(seconds.values())
     seconds |= {
@@ -253,9 +253,9 @@ def _split(tasks: pa.Table, duration: Numbers, link: _Link, records: Records) ->
     if erred.any():
         failed[task_records.ERROR] = failed.get(task_records.ERROR, 0.0) + float(erred.sum())
     seconds[phases.FAILED] = wasted + erred
-    seconds[phases.OVERHEAD] = np.where(counts & inside.recorded, rest, 0.0)
-    dataset = pc.if_else(pa.array(processor), inside.dataset, _dataset_of_openings(tasks, records.run))
-    return seconds, dataset, failed, int(np.count_nonzero(counts & ~inside.recorded))
+    seconds[phases.OVERHEAD] = np.where(counts & recorded, rest, 0.0)
+    dataset = pc.if_else(pa.array(processor), of_dataset, _dataset_of_openings(tasks, records.run))
+    return seconds, dataset, failed, int(np.count_nonzero(counts & ~recorded))
 
 
 class _Link(NamedTuple):
@@ -278,19 +278,15 @@ def _linked(tasks: pa.Table, chunks: pa.Table) -> _Link:
     return _Link(place, number, len(known), int(np.count_nonzero(~linked[number[number >= 0]])))
 
 
-class _Inside(NamedTuple):
-    """For each attempt of a task what the records of its chunk tell.
-
-    `seconds` are those of phases of attempts that counted, and of failed ones; `used` whether any counted.
-    """
-
-    seconds: dict[str, Numbers]
-    used: statistics.Flags
-    recorded: statistics.Flags
-    dataset: pa.Array
+_Inside = tuple[dict[str, Numbers], statistics.Flags, statistics.Flags, pa.Array]
 
 
 def _inside(link: _Link, chunks: pa.Table, counted: pa.Table) -> _Inside:
+    """For each attempt of a task what the records of its chunk tell.
+
+    These are seconds of phases of attempts that counted, and of failed ones; whether any counted; whether any was
+    recorded; and the dataset.
+    """
     some = link.chunk >= 0
     number = link.chunk[some]
     used = among(chunks, counted)
@@ -307,7 +303,7 @@ def _inside(link: _Link, chunks: pa.Table, counted: pa.Table) -> _Inside:
     last[number] = np.flatnonzero(some)
     row = last[link.task]
     dataset = chunks["dataset"].combine_chunks().take(pa.array(row, mask=row < 0))
-    return _Inside(seconds, sums(used.astype(np.float64)) > 0, link.task >= 0, dataset)
+    return seconds, sums(used.astype(np.float64)) > 0, link.task >= 0, dataset
 
 
 def _dataset_of_openings(tasks: pa.Table, run: Run) -> pa.Array:

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.branches import NO_TREE_BRANCHES, OF_ALL, over_trees, tree_branches_of
+from roastcoffea.metrics.branches import NO_TREE_BRANCHES, over_trees, tree_branches_of
 from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric, refuse_if
-from roastcoffea.metrics.facts import complete_sum, known_sum, reason_of_absence
-from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger, add_metrics
+from roastcoffea.metrics.facts import aggregated, complete_sum, known_sum, reason_of_absence
+from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
 from roastcoffea.metrics.requests import (
     ChunkRequests,
     Repeated,
@@ -33,7 +33,7 @@ from roastcoffea.units import BYTE, FRACTION, GIGABIT_PER_SECOND, RATIO, STRUCTU
 if TYPE_CHECKING:
     import pandas as pd
 
-CLASSES: Final = phases.BYTE_NAMES
+AMOUNTS: Final = (*phases.BYTE_NAMES, phases.TOTAL)
 MEANINGS: Final[Mapping[str, str]] = {one.name: one.meaning for one in phases.BYTE_CLASSES}
 
 LEDGER_RECORDS: Final = "chunk, branch and preprocessing records"
@@ -91,7 +91,7 @@ class ByteLedger(Ledger["int | None"]):
         """Bytes that were transferred and not requested."""
         self.transferred_absent = came.absent
         self.total = None if self.absent else _sum(self.requests[phases.TOTAL])
-        names = CLASSES if self.absent is None else ()
+        names = phases.BYTE_NAMES if self.absent is None else ()
         self._classes = {name: None if name in self.unmeasured else _sum(self.requests[name]) for name in names}
 
     @classmethod
@@ -144,8 +144,7 @@ class ByteLedger(Ledger["int | None"]):
             raise ValueError(f"there is no breakdown by {what!r}; choose dataset, file, branch or endpoint")
         table = self._by_branch() if what == "branch" else self._by_request(what)
         frame: pd.DataFrame = table.to_pandas().set_index(what)
-        for name in self.unmeasured:
-            frame[name] = None
+        frame[[*self.unmeasured]] = None
         if self.absent:
             frame.attrs["absent"] = self.absent
         return frame
@@ -156,23 +155,17 @@ class ByteLedger(Ledger["int | None"]):
             files = table["file"].combine_chunks().dictionary_encode()
             endpoints = pa.array([endpoint(file) for file in files.dictionary.to_pylist()], pa.string())
             table = table.append_column(what, endpoints.take(files.indices))
-        return _sums(table, what, {name: name for name in (*CLASSES, phases.TOTAL)}).sort_by(what)
+        return aggregated(table, [what], {name: (name, "sum") for name in AMOUNTS}).sort_by(what)
 
     def _by_branch(self) -> pa.Table:
-        columns = {one.name: one.metric_name for one in phases.BYTE_CLASSES if one.of_branches}
-        sums = _sums(self.branches, "branch", {**columns, "uncompressed": "bytes_uncompressed"})
+        columns = {one.name: (one.metric_name, "sum") for one in phases.BYTE_CLASSES if one.of_branches}
+        sums = aggregated(self.branches, ["branch"], columns | {"uncompressed": ("bytes_uncompressed", "sum")})
         rows = [row | {phases.TOTAL: sum(row[name] for name in columns)} for row in sums.sort_by("branch").to_pylist()]
         others = [(name, _sum(self.requests[name])) for name in self if name not in columns]
         rows += [{"branch": f"({name})", name: amount, phases.TOTAL: amount} for name, amount in others]
-        amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in (*CLASSES, phases.TOTAL))])
-        filled = [dict.fromkeys((*CLASSES, phases.TOTAL), 0) | row for row in rows]
+        amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in AMOUNTS)])
+        filled = [dict.fromkeys(AMOUNTS, 0) | row for row in rows]
         return pa.Table.from_pylist(filled, schema=amounts.append(pa.field("uncompressed", pa.float64())))
-
-
-def _sums(table: pa.Table, key: str, columns: Mapping[str, str]) -> pa.Table:
-    """Sums of columns by a key, under other names."""
-    sums = table.group_by(key).aggregate([(column, "sum", OF_ALL) for column in columns.values()])
-    return sums.select([key, *(f"{column}_sum" for column in columns.values())]).rename_columns([key, *columns])
 
 
 def endpoint(file: str | None) -> str | None:
@@ -240,7 +233,13 @@ def bytes_requested(byte_ledger: ByteLedger) -> Sourced:
     return byte_ledger.sourced(byte_ledger.total or 0)
 
 
-add_metrics(ByteLedger, "byte_ledger", phases.BYTE_CLASSES, BYTES)
+def _bytes_of(name: str, byte_ledger: ByteLedger) -> Sourced:
+    return byte_ledger.sourced(byte_ledger.measured(name))
+
+
+for one in phases.BYTE_CLASSES:
+    of_class = partial(of_ledger, name=one.metric_name, label=one.name, meaning=one.meaning)
+    of_class(BYTE, formula=f'byte_ledger["{one.name}"]')(partial(_bytes_of, one.name))
 
 
 @of_ledger(BYTE, label=TRANSFERRED, formula="sum of bytes_transferred")

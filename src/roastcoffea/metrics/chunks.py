@@ -65,14 +65,10 @@ def distribution(
     def register(quantity: Quantity) -> Quantity:
         for statistic in statistics:
             words, compute = STATISTICS[statistic]
-            of_chunks(
-                unit,
-                name=name.format(statistic),
-                label=label,
-                statistic=statistic,
-                formula=f"{statistic}({formula})",
-                meaning=f"{words} {' '.join(str(quantity.__doc__).split())}",
-            )(_statistic(quantity, compute))
+            meaning = f"{words} {' '.join(str(quantity.__doc__).split())}"
+            of_statistic = partial(of_chunks, label=label, statistic=statistic, meaning=meaning)
+            described = of_statistic(unit, name=name.format(statistic), formula=f"{statistic}({formula})")
+            described(_statistic(quantity, compute))
         return quantity
 
     return register
@@ -138,9 +134,8 @@ def _of(table: pa.Table, dataset: str) -> pa.Table:
 
 
 def _breakdown(attempts: pa.Table, counted: pa.Table) -> dict[str, Any]:
-    number = len(counted)
+    number, cpu = len(counted), _complete_sum(attempts, "cpu_seconds")
     duration, events = _complete_sum(counted, "wall_seconds"), _complete_sum(counted, "events")
-    cpu = _complete_sum(attempts, "cpu_seconds")
     return {
         "num_chunks": number,
         "total_duration": duration,
@@ -157,10 +152,8 @@ def _bytes_of(dataset: str, ledger: ByteLedger | None) -> dict[str, int | None]:
     if ledger is None:
         return dict.fromkeys(names.values())
     requests = _of(ledger.requests, dataset)
-    return {
-        metric_name: None if ledger.get(name, 0) is None else known_sum(requests[name])
-        for name, metric_name in names.items()
-    }
+    sums = {name: None if ledger.get(name, 0) is None else known_sum(requests[name]) for name in names}
+    return {names[name]: amount for name, amount in sums.items()}
 
 
 def _complete_sum(table: pa.Table, column: str) -> Any:
@@ -174,14 +167,10 @@ def _phase(column: str, chunks: pa.Table) -> float:
 
 
 for phase in phases.PHASES:
-    of_chunks(
-        SECOND,
-        group=PHASES,
-        name=f"chunk_{phase.column}",
-        label=phase.name,
-        formula=f"sum of {phase.column} over all attempts",
-        meaning=f"{phase.meaning}; summed over all attempts, as far as each one came.",
-    )(partial(_phase, phase.column))
+    formula = f"sum of {phase.column} over all attempts"
+    meaning = f"{phase.meaning}; summed over all attempts, as far as each one came."
+    of_phases = partial(of_chunks, group=PHASES, label=phase.name, formula=formula, meaning=meaning)
+    of_phases(SECOND, name=f"chunk_{phase.column}")(partial(_phase, phase.column))
 
 
 @metric(STRUCTURE, group=RAW, source="samples of workers", formula="samples and lifetimes, reshaped")

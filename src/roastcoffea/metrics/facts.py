@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,19 @@ def some(table: pa.Table, otherwise: str) -> pa.Table:
 def known_sum(column: pa.ChunkedArray) -> Any:
     """Sum of what was measured of a column; 0 where that is nothing."""
     return pc.sum(column, min_count=0).as_py() or 0
+
+
+OF_ALL = pc.ScalarAggregateOptions(skip_nulls=False)
+"""A sum of which a part is not known is not known."""
+
+Steps = Mapping[str, tuple[str, str]]
+"""Columns of an aggregate, each by a column of the rows and what is made of that."""
+
+
+def aggregated(table: pa.Table, keys: Sequence[str], steps: Steps, options: Any = OF_ALL, **how: Any) -> pa.Table:
+    """What the rows of each key make."""
+    found = table.group_by([*keys], **how).aggregate([(*step, options) for step in steps.values()])
+    return found.select([*keys, *map("_".join, steps.values())]).rename_columns([*keys, *steps])
 
 
 def with_outcome(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:

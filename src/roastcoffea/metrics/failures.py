@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.errors import reported
+from roastcoffea.errors import MeasurementError, reported
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
 from roastcoffea.metrics.facts import FAILED, of_finished_calls, recorded, rows_where, with_outcome
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
@@ -18,39 +19,33 @@ from roastcoffea.metrics.totals import disagreements
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS
-from roastcoffea.records.chunks import ERROR, SKIPPED
-from roastcoffea.records.columns import Column
+from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import FINISHED, Run
+from roastcoffea.redaction import redacted
 from roastcoffea.units import COUNT
 
 REPEATED: Final = "repeated"
 """Reason of an attempt whose result came, and was not used."""
 
+REASONS: Final = (
+    '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"'
+)
 FAILED_COLUMNS: Final = (
     Column("kind", "text", None, '"processor", "merge" or "preprocessing"'),
-    Column("dataset", "text", None, "dataset in the fileset"),
-    Column("file", "text", None, "path or URL of the file"),
-    Column("entry_start", "integer", "events", "first entry of the chunk"),
-    Column("entry_stop", "integer", "events", "entry after the last one of the chunk"),
+    *picked(CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop"),
     Column("worker", "text", None, "address of the worker"),
     Column("start", "number", "s", "when the attempt began (Unix time)"),
     Column("seconds", "number", "s", "how long it kept its thread; none where that was not seen"),
     Column("bytes", "integer", "B", "requested from storage by it; none where it left no record"),
-    Column(
-        "reason",
-        "text",
-        None,
-        '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"',
-    ),
-    Column("error", "text", None, "text of the error, where there was one"),
-    Column("key", "text", None, "key of the Dask task"),
+    Column("reason", "text", None, REASONS),
+    *picked(CHUNK_COLUMNS, "error", "key"),
     Column("attempt", "integer", None, "which attempt of its task it was, from 1"),
 )
 """One row for each attempt that gave nothing, in order of time."""
 
 FAILED_FILE_COLUMNS: Final = (
-    Column("dataset", "text", None, "dataset in the fileset"),
-    Column("file", "text", None, "path or URL of the file"),
+    *picked(CHUNK_COLUMNS, "dataset", "file"),
     Column("attempts", "integer", None, "attempts that failed"),
     Column("error", "text", None, "text of the last error"),
     Column(
@@ -104,15 +99,12 @@ def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
         return
     ours = run.tasks.filter(pc.not_equal(run.tasks["kind"], task_records.OTHER))
     lost = ours.filter(pc.not_equal(ours["outcome"], task_records.OK)).to_pylist()
-    if not lost:
-        return
     names = ("dataset", "file", *RANGE)
     theirs = chunks.select(["key", *names])
     theirs = theirs.filter(pc.is_in(theirs["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
     known = {row["key"]: row for row in theirs.to_pylist()}
     for row in lost:
-        start, stop = row["start"], row["stop"]
-        seconds = None if start is None or stop is None else stop - start
+        seconds = None if None in (row["start"], row["stop"]) else row["stop"] - row["start"]
         place = {name: known[row["key"]][name] for name in names if row["key"] in known}
         yield _failed(row, seconds, row["outcome"]) | place
 
@@ -137,16 +129,13 @@ def failed_files(run: Run, failed_work: pa.Table, missing_work: pa.Table | None 
     lacking: dict[tuple[str, str], int | None] = {}
     for row in [] if missing_work is None else missing_work.to_pylist():
         place = row["dataset"], row["file"]
-        whole = row["entry_start"] is None
-        lacking[place] = None if whole else (lacking.get(place) or 0) + 1
+        lacking[place] = None if row["entry_start"] is None else (lacking.get(place) or 0) + 1
     files: dict[tuple[str, str], dict[str, Any]] = {}
     for row in failed_work.to_pylist():
-        place = row["dataset"], row["file"]
-        if row["error"] is None or row["file"] is None:
-            continue
-        file = files.setdefault(place, {"dataset": place[0], "file": place[1], "attempts": 0})
-        file["attempts"] += 1
-        file |= {"error": row["error"], "missing": lacking.get(place, 0)}
+        if row["error"] is not None and row["file"] is not None:
+            place = row["dataset"], row["file"]
+            file = files.setdefault(place, {"dataset": place[0], "file": place[1], "attempts": 0})
+            file |= {"attempts": file["attempts"] + 1, "error": row["error"], "missing": lacking.get(place, 0)}
     return table_of_rows(FAILED_FILE_COLUMNS, list(files.values()))
 
 
@@ -185,8 +174,7 @@ def skipped_data(run: Run) -> Iterator[str]:
     """What coffea skipped because of errors (`skipbadfiles`), and the output of the run lacks, in words."""
     if run.chunks is None or "chunks" in run.absent:
         return
-    skipped = of_finished_calls(run, with_outcome(run.chunks, (SKIPPED,)))
-    unread = _unread_files(run)
+    skipped, unread = of_finished_calls(run, with_outcome(run.chunks, (SKIPPED,))), _unread_files(run)
     if not len(skipped) and not len(unread):
         return
     came = _with_processor(run, of_finished_calls(run, last_attempts(run.chunks)))
@@ -228,13 +216,11 @@ def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) 
     return found
 
 
-@metric(
-    COUNT,
-    group=CHUNKS,
-    source="chunks that coffea asked for, chunk records",
-    label="missing",
-    formula="chunks asked for of which no attempt gave a result",
-)
+of_chunks = partial(metric, COUNT, group=CHUNKS, source="chunks that coffea asked for, chunk records")
+of_files = partial(metric, COUNT, group=CHUNKS, source="files that coffea asked for, records of preprocessing")
+
+
+@of_chunks(label="missing", formula="chunks asked for of which no attempt gave a result")
 def num_missing_chunks(missing_work: pa.Table) -> int:
     """Chunks that were asked for and gave nothing: all of a Runner call that raised, as it gives no output.
 
@@ -243,13 +229,7 @@ def num_missing_chunks(missing_work: pa.Table) -> int:
     return len(missing_work) - int(missing_work["entry_start"].null_count)
 
 
-@metric(
-    COUNT,
-    group=CHUNKS,
-    source="files that coffea asked for, records of preprocessing",
-    label="files not opened",
-    formula="files asked for that preprocessing could not open",
-)
+@of_files(label="files not opened", formula="files asked for that preprocessing could not open")
 def num_missing_files(missing_work: pa.Table) -> int:
     """Files that preprocessing could not open, so that not even their chunks are known."""
     return int(missing_work["entry_start"].null_count)
@@ -275,4 +255,75 @@ def _found(run: Run) -> list[str]:
         found += skipped_data(run)
     with reported(found.append, "whether coffea's report covers the run is not known", Exception):
         found += disagreements(run)
+    return found
+
+
+Lacking = Mapping[str, Mapping[str, str | None]]
+"""Files of which nothing came, with their trees, by dataset."""
+
+
+class Given(NamedTuple):
+    """A dataset of a fileset: its own name, its metadata, and its own names of files by those that were recorded."""
+
+    name: str
+    metadata: Any
+    files: Mapping[str, str]
+
+
+def missing_fileset(lacking: Lacking, fileset: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Fileset of the files of which nothing came; with that of the run, in its form and under its names."""
+    if fileset is None:
+        return {dataset: {"files": files} for dataset, files in lacking.items()}
+    clean = {dataset: redacted(dataset) for dataset in fileset}
+    return {name: _only(fileset[name], lacking[known]) for name, known in clean.items() if known in lacking}
+
+
+def missing_items(missing: pa.Table, fileset: Mapping[str, Any] | None) -> list[Any]:
+    """Chunks that gave nothing, as work items; with the fileset of the run, under its names and with its metadata."""
+    from coffea.processor.executor import WorkItem
+
+    given = {redacted(name): _given(name, described) for name, described in (fileset or {}).items()}
+    items = []
+    for row in missing.to_pylist():
+        if row["entry_start"] is not None:
+            dataset = given.get(row["dataset"], Given(row["dataset"], None, {}))
+            file, uuid = dataset.files.get(row["file"], row["file"]), bytes.fromhex(row["uuid"])
+            entries = row["entry_start"], row["entry_stop"]
+            items.append(WorkItem(dataset.name, file, row["tree"], *entries, uuid, dataset.metadata))
+    return items
+
+
+def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
+    """A dataset of a fileset with none but these files, which are recorded without secrets, in its own form."""
+    if not isinstance(dataset, Mapping):
+        return [file for recorded, file in _by_recorded_name(dataset).items() if recorded in files]
+    listed = dataset["files"]
+    own = [file for recorded, file in _by_recorded_name(listed).items() if recorded in files]
+    return {**dataset, "files": {file: listed[file] for file in own} if isinstance(listed, Mapping) else own}
+
+
+def _given(name: str, dataset: Any) -> Given:
+    described = isinstance(dataset, Mapping)
+    files = _by_recorded_name(dataset["files"] if described else dataset)
+    own = {recorded: str(file) for recorded, file in files.items()}
+    return Given(name, dataset.get("metadata") if described else None, own)
+
+
+def _by_recorded_name(files: Iterable[Any]) -> dict[str, Any]:
+    """Files of a dataset by the names under which they were recorded.
+
+    Raises
+    ------
+    MeasurementError
+        If that is one name for several: which of them is missing is not known then.
+    """
+    found: dict[str, Any] = {}
+    for file in files:
+        recorded = redacted(str(file))
+        if recorded in found and str(found[recorded]) != str(file):
+            raise MeasurementError(
+                f"several files were recorded as {recorded}, as they differ only in what was masked in their names: "
+                "which of them is missing is not known; use missing_fileset() without a fileset"
+            )
+        found[recorded] = file
     return found

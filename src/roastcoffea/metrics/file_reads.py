@@ -9,10 +9,10 @@ from typing import Literal, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from roastcoffea.metrics.branches import OF_ALL, branches_of
+from roastcoffea.metrics.branches import branches_of
 from roastcoffea.metrics.byte_ledger import LEDGER_RECORDS, ByteLedger
 from roastcoffea.metrics.catalogue import BYTES, fact, metric, refuse_if
-from roastcoffea.metrics.facts import reason_of_absence
+from roastcoffea.metrics.facts import OF_ALL, aggregated, reason_of_absence
 from roastcoffea.records.run import Run
 from roastcoffea.units import COUNT, PERCENT, STRUCTURE
 
@@ -40,9 +40,8 @@ def file_read_metrics(counted_chunks: pa.Table, byte_ledger: ByteLedger) -> dict
     `branches_read` of `total_branches`, and `branches_read_percent`; `bytes_read` (payload, each basket once) of
     `file_bytes`, and `bytes_read_percent`. An amount that is not known is None.
     """
-    keys = ["tree_branches", "file_bytes"]
-    trees = counted_chunks.group_by(["file", "tree"]).aggregate([(key, "max") for key in keys])
-    trees = trees.select(["file", "tree_branches_max", "file_bytes_max"]).rename_columns(["file", *keys])
+    largest = {key: (key, "max") for key in ("tree_branches", "file_bytes")}
+    trees = aggregated(counted_chunks, ["file", "tree"], largest, None)
     files = trees.group_by("file").aggregate([("tree_branches", "sum", OF_ALL), ("file_bytes", "max")])
     read = _read_of_files(byte_ledger.tree_branches)
     return {

@@ -7,7 +7,7 @@ either.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable
+from collections.abc import Container
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -44,9 +44,8 @@ class Activity(NamedTuple):
         """Amount of it in tasks of its kind; what Dask does not mention did not happen."""
         kinds = {PROCESSOR: (True,), OTHERS: (False,), ALL: (True, False)}[self.of]
         wanted = (self.activity, self.spelled_unit)
-        return sum(
-            amount for key, amount in in_tasks.items() if key[1:] == wanted and (key[0] in processor_prefixes) in kinds
-        )
+        amounts = ((key[0] in processor_prefixes, amount) for key, amount in in_tasks.items() if key[1:] == wanted)
+        return sum(amount for is_processor, amount in amounts if is_processor in kinds)
 
 
 # fmt: off
@@ -92,14 +91,9 @@ def _sum_of_some(activity: Activity, task_metrics: SpanMetrics, processor_prefix
 
 of_span: Final = partial(metric, group=FINE, source=SPAN)
 for row in ACTIVITIES:
-    of_span(
-        row.unit,
-        name=row.name,
-        label=row.label,
-        alias=row.alias,
-        meaning=row.meaning,
-        formula=f"sum of {row.activity} [{row.spelled_unit}] over {row.of}",
-    )(partial(_sum_of_all if row.of == ALL else _sum_of_some, row))
+    formula = f"sum of {row.activity} [{row.spelled_unit}] over {row.of}"
+    of_activity = partial(of_span, row.unit, name=row.name, label=row.label, alias=row.alias, meaning=row.meaning)
+    of_activity(formula=formula)(partial(_sum_of_all if row.of == ALL else _sum_of_some, row))
 
 
 @of_span(PERCENT, label="processor: CPU share", alias="processor_cpu_percent")
@@ -155,10 +149,7 @@ def _of_worker(metrics: SpanMetrics, prefixes: frozenset[str]) -> dict[str, floa
     amounts = {activity.name: activity.sum(in_tasks(metrics), prefixes) for activity in ACTIVITIES}
     for name, (context, unit) in OUTSIDE_TASKS.items():
         amounts[name] = sum(value for key, value in metrics.items() if key[0] == context and key[-1] == unit)
-    amounts["spill_seconds"] = sum(value for key, value in metrics.items() if _spills(key))
-    return amounts
-
-
-def _spills(key: tuple[Hashable, ...]) -> bool:
-    """Whether Dask counted seconds there in which it moved results to disk or back, wherever that was asked for."""
-    return key[-1] == "seconds" and (key[0] == MEMORY_MONITOR or key[-2] in SPILLING)
+    # results are moved to disk or back wherever that is asked for
+    seconds = {key: value for key, value in metrics.items() if key[-1] == "seconds"}
+    spilled = (value for key, value in seconds.items() if key[0] == MEMORY_MONITOR or key[-2] in SPILLING)
+    return amounts | {"spill_seconds": sum(spilled)}

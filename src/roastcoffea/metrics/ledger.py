@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
-from roastcoffea.metrics.catalogue import CATALOGUE, Metric, Sourced
-from roastcoffea.metrics.phases import RESIDUAL, TOTAL, ByteClass, TimeClass
+from roastcoffea.metrics.catalogue import Sourced
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.report.phrases import NOT_MEASURED, absence
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet
@@ -120,25 +119,3 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
     def _notes(self) -> list[str]:
         """What has to be known to read the classes."""
         return [str(self.certificate)]
-
-
-def add_metrics(ledger: type[Ledger[Any]], fact: str, classes: Iterable[TimeClass | ByteClass], group: str) -> None:
-    """Make each class of a ledger, which is this fact in the catalogue, a metric."""
-
-    def amount(name: str, found: Ledger[Any]) -> Sourced:
-        return found.sourced(found.measured(name))
-
-    for one in classes:
-        CATALOGUE.add(
-            Metric(
-                name=one.metric_name,
-                function=partial(amount, one.name),
-                inputs=(fact,),
-                unit=ledger.unit,
-                group=group,
-                source=ledger.name,
-                meaning=one.meaning,
-                label=one.name,
-                written_formula=f'{fact}["{one.name}"]',
-            )
-        )

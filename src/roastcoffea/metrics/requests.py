@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import facts, phases
-from roastcoffea.metrics.baskets import Reads, split_reads
+from roastcoffea.metrics.branches import Reads, split_reads
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import among, known_sum, rows_where, with_outcome
 from roastcoffea.metrics.ledger import Attempts, Certificate
@@ -218,9 +218,7 @@ def _contradictions(requests: pa.Table, transferred: Transferred) -> list[str]:
 def _missing_attempts(run: Run, chunks: pa.Table) -> tuple[Attempts, list[str]]:
     """Attempts of chunks by Dask's tasks, else by what the Runner handed out; and those without a record."""
     if run.tasks is not None:
-        tasks, missing = _without_record(run.tasks, PROCESSOR, chunks)
-        reasons = [*_by_end(missing, "attempts of chunks"), *_doubled(tasks, chunks, "attempts of chunks")]
-        return Attempts(len(tasks) - len(missing), len(tasks)), reasons
+        return _against_tasks(run.tasks, PROCESSOR, chunks, "attempts of chunks")
     assigned = facts.assigned_chunks(run)
     if assigned is None or not run.calls:
         return Attempts(len(chunks), None), ["nobody counted the attempts of chunks that began"]
@@ -246,8 +244,7 @@ def _missing_preprocessing(run: Run) -> list[str]:
         return [*reasons, *_missing_files(run.calls, records)]
     openings = run.tasks.filter(pc.equal(run.tasks["kind"], PREPROCESSING))
     openings = openings.filter(pc.fill_null(pc.not_equal(openings["prefix"], MERGE_PREFIX), True))
-    tasks, missing = _without_record(openings, PREPROCESSING, records)
-    return [*reasons, *_by_end(missing, what), *_doubled(tasks, records, what)]
+    return [*reasons, *_against_tasks(openings, PREPROCESSING, records, what)[1]]
 
 
 def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> list[str]:
@@ -261,25 +258,17 @@ def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> li
     return _compared(sum(handed.values()), len(seen), len(with_outcome(ours, (OK,))), "files of preprocessing")
 
 
-def _without_record(tasks: pa.Table, kind: str, records: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Tasks of a kind, and those of them that left no record."""
-    ours = rows_where(tasks.select(["key", "run_id", "outcome"]), having(tasks["kind"], kind))
-    known, attempts = facts.identities(ours, records)
-    return ours, ours.filter(pa.array((attempts < 0) | ~np.isin(attempts, known)))
-
-
-def _doubled(tasks: pa.Table, records: pa.Table, what: str) -> list[str]:
-    """How many records there are beyond one for each attempt of a task."""
-    known, assigned = facts.identities(tasks, records)
-    found = known[(known >= 0) & np.isin(known, assigned)]
-    more = int(np.count_nonzero(np.diff(np.sort(found)) == 0))
-    return [f"{more} {what} are recorded once more"] if more else []
-
-
 ENDS: Final = {LOST: "whose worker was lost", CANCELLED: "that were cancelled"}
 
 
-def _by_end(missing: pa.Table, what: str) -> list[str]:
-    """How many left no record, by the way in which they ended."""
+def _against_tasks(tasks: pa.Table, kind: str, records: pa.Table, what: str) -> tuple[Attempts, list[str]]:
+    """Tasks of a kind; how many left no record, by the way in which they ended, or more than one."""
+    ours = rows_where(tasks.select(["key", "run_id", "outcome"]), having(tasks["kind"], kind))
+    known, attempts = facts.identities(ours, records)
+    missing = ours.filter(pa.array((attempts < 0) | ~np.isin(attempts, known)))
     ends = [ENDS.get(outcome, "that ended") for outcome in missing["outcome"].to_pylist()]
-    return [f"{ends.count(end)} {what} {end} left no record" for end in dict.fromkeys(ends)]
+    reasons = [f"{ends.count(end)} {what} {end} left no record" for end in dict.fromkeys(ends)]
+    found = known[(known >= 0) & np.isin(known, attempts)]
+    if more := int(np.count_nonzero(np.diff(np.sort(found)) == 0)):
+        reasons.append(f"{more} {what} are recorded once more")
+    return Attempts(len(ours) - len(missing), len(ours)), reasons

@@ -238,7 +238,6 @@ def _share(
     a worker's time in that class is its free slots x what that clock advanced.
     """
     marks, waits = _waits(attempts, axes)
-
     by_wait = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
     free = np.zeros((axes.rows, axes.bins))
     behind = {cause: np.zeros_like(free) for cause in SHARED}

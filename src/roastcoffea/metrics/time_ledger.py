@@ -16,7 +16,7 @@ from roastcoffea.metrics.bins import MICROSECONDS, Axes, spread
 from roastcoffea.metrics.busy import Busy, Records, busy_chunks, busy_tasks
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.facts import reason_of_absence
-from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger, add_metrics
+from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
 from roastcoffea.metrics.slots import Slots, idle_slots
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
@@ -259,21 +259,28 @@ def _rows(busy: Busy, slots: Slots, workers: list[str]) -> pa.Table:
 # Metrics of the ledger
 
 
-@metric(SECOND, group=TIME, source=TimeLedger.name, label=phases.TOTAL, formula="time_ledger.total")
+of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
+
+
+@of_ledger(SECOND, label=phases.TOTAL, formula="time_ledger.total")
 def time_total_seconds(time_ledger: TimeLedger) -> Sourced:
     """Worker threads x the time that their workers were there."""
     return time_ledger.sourced(time_ledger.total)
 
 
-add_metrics(TimeLedger, "time_ledger", phases.TIME_CLASSES, TIME)
-
-MEANINGS: Final[Mapping[str, str]] = {
-    phases.TOTAL: str(time_total_seconds.__doc__),
-    **{one.name: one.meaning for one in phases.TIME_CLASSES},
-}
+def _seconds_of(name: str, time_ledger: TimeLedger) -> Sourced:
+    return time_ledger.sourced(time_ledger.measured(name))
 
 
-@metric(PERCENT, group=TIME, source=TimeLedger.name, label="busy", formula="100 x busy classes / total")
+for one in phases.TIME_CLASSES:
+    of_class = partial(of_ledger, name=one.metric_name, label=one.name, meaning=one.meaning)
+    of_class(SECOND, formula=f'time_ledger["{one.name}"]')(partial(_seconds_of, one.name))
+
+MEANINGS: Final = {phases.TOTAL: str(time_total_seconds.__doc__)}
+MEANINGS.update({one.name: one.meaning for one in phases.TIME_CLASSES})
+
+
+@of_ledger(PERCENT, label="busy", formula="100 x busy classes / total")
 def busy_percent(time_ledger: TimeLedger) -> float:
     """Share of the threads' time in which a task ran."""
     total = time_ledger.total or 0.0

@@ -1,8 +1,9 @@
-"""The client's side of a monitor's log: states that tasks came to, and tasks as the workers hold them."""
+"""The client's side of a monitor's log: states of tasks, snapshots of them, and tasks as the workers hold them."""
 
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from roastcoffea.log.kinds import NO_SIZE, NO_STRING, STATE, STATE_FIELDS, STATES, VIEWS
 from roastcoffea.log.layout import Layout
@@ -19,15 +21,12 @@ from roastcoffea.log.reader import ClusterLog
 FORGOTTEN: Final = STATES.index("forgotten")
 STATE_SIZE: Final = struct.calcsize(STATE.packing)
 
-NO_TIMES: Final = {"start": None, "stop": None, "transfer": None, "disk": None, "deserialize": None, "compute": None}
-ACTIONS: Final = {
-    "transfer": "transfer",
-    "disk-read": "disk",
-    "disk-write": "disk",
-    "deserialize": "deserialize",
-    "compute": "compute",
-}
-"""Dask's actions, and the name under which their seconds are summed."""
+NO_TIMES: Final = dict.fromkeys(("start", "stop", "transfer", "disk", "deserialize", "compute"))
+ACTIONS: Final = {"disk-read": "disk", "disk-write": "disk"}
+"""Dask's actions that are summed under one name; each other has its own."""
+
+TASK_PARTS: Final = ("key", "state", "worker", "nbytes", "type")
+"""What a snapshot tells of a task."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,7 @@ class History:
         known = np.zeros(len(self.rows), np.int64)
         known[np.unique(self.rows["task"], return_index=True)[1]] += 1
         known[self.rows["state"] == FORGOTTEN] -= 1
-        count: npt.NDArray[np.int64] = np.cumsum(known)
-        return count
+        return np.cumsum(known)
 
     def latest(self, rows: int) -> npt.NDArray[Any]:
         """The last one of each task among so many rows, of tasks that were not forgotten by then."""
@@ -69,6 +67,62 @@ class History:
         latest = self.rows[rows - 1 - from_end]
         remaining: npt.NDArray[Any] = latest[latest["state"] != FORGOTTEN]
         return remaining
+
+
+class Snapshot(Mapping[str, Any]):
+    """The tasks that the scheduler knew at one moment; its parts are attributes, and entries as well.
+
+    Attributes
+    ----------
+    timestamp : float
+        Unix seconds, on the client's clock.
+    num_tasks : int
+        Tasks that the scheduler knew.
+    num_workers : int
+        Workers that the scheduler knew.
+    tasks : list of dict
+        `key`, `state`, `worker` (None where no worker has it), `nbytes` and `type` (None where not known yet).
+    """
+
+    PARTS = ("timestamp", "num_tasks", "num_workers", "tasks")
+
+    def __init__(self, timestamp: float, num_tasks: int, num_workers: int, history: History, rows: int) -> None:
+        self.timestamp = timestamp
+        self.num_tasks = num_tasks
+        self.num_workers = num_workers
+        self._history = history
+        self._rows = rows
+
+    @property
+    def tasks(self) -> list[dict[str, Any]]:
+        """The tasks, made anew at each access."""
+        latest = self._history.described(self._history.latest(self._rows))
+        return [{part: task[part] for part in TASK_PARTS} for task in latest]
+
+    def __getitem__(self, part: str) -> Any:
+        if part not in self.PARTS:
+            raise KeyError(part)
+        return getattr(self, part)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.PARTS)
+
+    def __len__(self) -> int:
+        return len(self.PARTS)
+
+    def __repr__(self) -> str:
+        return f"<Snapshot at {self.timestamp:.3f}: {self.num_tasks} tasks, {self.num_workers} workers>"
+
+
+def drawn(history: History, lifetimes: pa.Table, start: float, stop: float, interval: float) -> list[Snapshot]:
+    """Snapshots at each interval from start to stop; `lifetimes` are those of the workers."""
+    moments = start + interval * np.arange(1 + math.floor((stop - start) / interval))
+    rows = np.searchsorted(history.rows["time"], moments, side="right")
+    tasks = np.concatenate([[0], history.count_after_each()])[rows]
+    arrived, left = (np.sort(lifetimes[name].to_numpy()) for name in ("start", "stop"))
+    workers = np.searchsorted(arrived, moments, side="right") - np.searchsorted(left, moments, side="left")
+    counts = zip(moments.tolist(), tasks.tolist(), workers.tolist(), rows.tolist(), strict=True)
+    return [Snapshot(moment, known, here, history, row) for moment, known, here, row in counts]
 
 
 class TaskLog:
@@ -99,12 +153,12 @@ class TaskLog:
 
     def _take_views(self, payload: bytes) -> None:
         worker, rows = json.loads(zlib.decompress(payload))
-        views = [
-            (int(row["number"]), [(str(state), float(time)) for state, time in row["transitions"]], row) for row in rows
-        ]
-        for number, transitions, row in views:
-            view = self._views.setdefault((worker, number), {"worker": worker, "transitions": []})
-            view |= row | {"transitions": view["transitions"] + transitions}
+        for row in rows:  # all are looked at before one is taken
+            row["number"] = int(row["number"])
+            row["transitions"] = [(str(state), float(time)) for state, time in row["transitions"]]
+        for row in rows:
+            view = self._views.setdefault((worker, row["number"]), {"worker": worker, "transitions": []})
+            view |= row | {"transitions": view["transitions"] + row["transitions"]}
 
     def history(self, offset: float) -> History:
         """States of tasks so far; `offset` is the scheduler's clock less the client's."""
@@ -132,15 +186,10 @@ def timed_view(view: Mapping[str, Any], clock: float) -> dict[str, Any]:
         for action, start, stop, source in view.get("startstops", ())
     ]
     transitions = [(state, moment - clock) for state, moment in view["transitions"]]
-    return {**view, "transitions": transitions, "startstops": spans, **timing(spans)}
-
-
-def timing(spans: list[dict[str, Any]]) -> dict[str, float | None]:
-    """Start and stop of computing, and seconds of each action; None of what was not done."""
-    times: dict[str, float | None] = dict(NO_TIMES)
+    times: dict[str, float | None] = dict(NO_TIMES)  # None is what was not done
     for span in spans:
         name = ACTIONS.get(span["action"], span["action"])
         times[name] = (times.get(name) or 0.0) + span["stop"] - span["start"]
         if name == "compute":
             times |= {"start": span["start"], "stop": span["stop"]}
-    return times
+    return {**view, "transitions": transitions, "startstops": spans, **times}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import pyarrow as pa
 from distributed.utils import key_split_group
 
 from roastcoffea.measurement import Measurement
@@ -53,6 +53,10 @@ TOTAL_COLUMNS: Final[tuple[Column, ...]] = (
 )
 
 
+identity: Final = itemgetter("key", "run_id")
+"""What tells an attempt from all others."""
+
+
 class ReportComparison(NamedTuple):
     """Chunks as their tasks show them, and their sums beside coffea's report."""
 
@@ -60,30 +64,19 @@ class ReportComparison(NamedTuple):
     totals: pd.DataFrame
 
 
-def records(table: pa.Table | None) -> list[dict[str, Any]]:
-    """Rows of a table that may not have been recorded."""
-    return [] if table is None else list(table.to_pylist())
-
-
 def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement) -> list[dict[str, Any]]:
     """Attempts of processor tasks with what the records of their chunks tell."""
-    chunks = {(row["key"], row["run_id"]): row for row in records(measurement.run.chunks)}
-    processors = {
-        (row["key"], row["run_id"]) for row in records(measurement.run.tasks) if row["kind"] == PROCESSOR
-    } | set(chunks)
-    return [
-        joined_row(attempt, chunks.get((attempt["key"], attempt["run_id"]), {}))
-        for attempt in attempts
-        if (attempt["key"], attempt["run_id"]) in processors
-    ]
+    rows = [[] if table is None else table.to_pylist() for table in (measurement.run.chunks, measurement.run.tasks)]
+    of_processors: dict[Any, Mapping[str, Any]] = {identity(row): {} for row in rows[1] if row["kind"] == PROCESSOR}
+    chunks = of_processors | {identity(row): row for row in rows[0]}
+    return [joined_row(attempt, chunks[identity(attempt)]) for attempt in attempts if identity(attempt) in chunks]
 
 
 def compared(rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any]) -> ReportComparison:
     """Chunks of joined rows that gave a result, and their sums beside coffea's report."""
     worked = list({row["key"]: row for row in rows if row["outcome"] in RESULT}.values())
-    chunks = table_of_rows(COMPARED_COLUMNS, map(compared_chunk, worked))
-    totals = table_of_rows(TOTAL_COLUMNS, compared_totals(worked, report))
-    return ReportComparison(frame_of(chunks, COMPARED_COLUMNS), frame_of(totals, TOTAL_COLUMNS))
+    parts = ((map(compared_chunk, worked), COMPARED_COLUMNS), (compared_totals(worked, report), TOTAL_COLUMNS))
+    return ReportComparison(*(frame_of(table_of_rows(columns, rows), columns) for rows, columns in parts))
 
 
 def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,16 +108,10 @@ def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
 def compared_totals(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Sums over tasks beside the report's."""
     if not isinstance(report, Mapping):
-        raise TypeError(
-            f"the report is {report!r}, and not what a Runner with savemetrics=True gives beside its output"
-        )
-    sums = {
-        "chunks": len(rows),
-        "entries": known_total(row.get("events") for row in rows),
-        "bytesread": known_total(row["bytes"] for row in rows),
-        "processtime": known_total(row["process_seconds"] for row in rows),
-    }
-    for name, of_tasks in sums.items():
-        of_report = report.get(name)
-        difference = distance(of_report, of_tasks)
-        yield {"quantity": name, "tasks": of_tasks, "report": of_report, "difference": difference}
+        expected = "what a Runner with savemetrics=True gives beside its output"
+        raise TypeError(f"the report is {report!r}, and not {expected}")
+    of_report = {"entries": "events", "bytesread": "bytes", "processtime": "process_seconds"}
+    sums = {name: known_total(row.get(column) for row in rows) for name, column in of_report.items()}
+    for name, total in {"chunks": len(rows), **sums}.items():
+        difference = distance(report.get(name), total)
+        yield {"quantity": name, "tasks": total, "report": report.get(name), "difference": difference}

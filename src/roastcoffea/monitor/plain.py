@@ -6,8 +6,10 @@ This module may be pickled by value.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
 
 LONGEST_LIST = 1000
 """Items of a collection that are listed; how many more there are is told as well."""
@@ -27,20 +29,13 @@ def plain(value: Any) -> Any:
 
     What was cut ends with "..." and how much more there was.
     """
-    return Plain(LONGEST_TEXT).of(value)
+    return Plain().of(value)
 
 
 class Plain:
-    """Makes plain values that have so many characters and items in all, and no more.
+    """Makes plain values that have so many characters of texts and items of collections in all, and no more."""
 
-    Parameters
-    ----------
-    room : int
-        Characters of texts, and items of collections.
-    """
-
-    def __init__(self, room: int) -> None:
-        self.room = room
+    room = LONGEST_TEXT
 
     def of(self, value: Any, depth: int = 0) -> Any:
         """What JSON can hold of this value, in the room that is left."""
@@ -62,20 +57,18 @@ class Plain:
         self.room -= len(text)
         return text if len(text) <= room else f"{text[:room]}... ({len(text) - room} characters more)"
 
+    def _in_room(self, values: Collection[Item]) -> Iterator[Item]:
+        """Items until there are too many, or no room is left."""
+        return itertools.takewhile(lambda _: self.room > 0, itertools.islice(values, LONGEST_LIST))
+
     def _mapping(self, values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in itertools.islice(values.items(), LONGEST_LIST):
-            if self.room <= 0:
-                break
-            found[self._text(str(key))] = self.of(value, depth + 1)
+        # a value has the room before its name
+        named = [(self.of(value, depth + 1), self._text(str(key))) for key, value in self._in_room(values.items())]
+        found = {name: value for value, name in named}
         more = len(values) - len(found)
         return found | {"...": f"... ({more} more)"} if more > 0 else found
 
     def _items(self, values: Collection[Any], depth: int) -> list[Any]:
-        found: list[Any] = []
-        for value in itertools.islice(values, LONGEST_LIST):
-            if self.room <= 0:
-                break
-            found.append(self.of(value, depth + 1))
+        found = [self.of(value, depth + 1) for value in self._in_room(values)]
         more = len(values) - len(found)
         return [*found, f"... ({more} more)"] if more > 0 else found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dask.utils import key_split
@@ -90,9 +90,8 @@ def complete_view(view: Mapping[str, Any], suspicious: int | None) -> dict[str, 
     """A worker's view of a task with all names, and what the scheduler counts."""
     held = [state for state, _ in view["transitions"] if state not in GONE]
     empty = {name: kind() for name, kind in EMPTY.items()} if "described" in view else {}
-    known = {**empty, **view}
-    known |= {"state": held[-1] if held else None, "suspicious": suspicious}
-    known["duration"] = distance(known["start"], known["stop"])
+    duration = distance(view["start"], view["stop"])
+    known = {**empty, **view, "state": held[-1] if held else None, "suspicious": suspicious, "duration": duration}
     return {name: known.get(name) for name in VIEW_NAMES}
 
 
@@ -106,10 +105,9 @@ def best_attempts(attempts: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any
     best: dict[str, dict[str, Any]] = {}
     for attempt in attempts:
         before = best.get(attempt["key"])
-        number = 1 if before is None else before["attempts"] + 1
         if before is None or attempt["outcome"] == OK or before["outcome"] != OK:
             best[attempt["key"]] = attempt
-        best[attempt["key"]]["attempts"] = number
+        best[attempt["key"]]["attempts"] = 1 if before is None else before["attempts"] + 1
     return best
 
 
@@ -119,26 +117,18 @@ def worker_rows(tasks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     for task in tasks:
         if task["outcome"] == OK:
             finished.setdefault(task["worker"], []).append(task)
-    return [worker_row(worker, tasks) for worker, tasks in sorted(finished.items())]
-
-
-def worker_row(worker: str, tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sums over the tasks of a worker."""
-    nbytes = known_total(task["nbytes"] for task in tasks)
-    return {
-        "worker": worker,
-        "tasks": len(tasks),
-        "nbytes": nbytes,
-        "mean_nbytes": quotient(nbytes, len(tasks)),
-        "seconds": known_total(task["duration"] for task in tasks),
-    }
+    rows = []
+    for worker, theirs in sorted(finished.items()):
+        nbytes, seconds = (known_total(task[name] for task in theirs) for name in ("nbytes", "duration"))
+        sums = (worker, len(theirs), nbytes, quotient(nbytes, len(theirs)), seconds)
+        rows.append(dict(zip((column.name for column in WORKER_COLUMNS), sums, strict=True)))
+    return rows
 
 
 def known_total(values: Iterable[float | None]) -> float | None:
     """Sum of numbers; None where one is not known."""
     numbers = list(values)
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+    return None if None in numbers else sum(filter(None, numbers))
 
 
 def quotient(amount: float | None, over: float | None) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
@@ -13,10 +12,10 @@ from distributed import Client, Scheduler
 
 from roastcoffea.backends.connection import Connection
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
-from roastcoffea.interrupts import exit_in_any_case, uninterrupted
+from roastcoffea.interrupts import Enterable
 from roastcoffea.measurement import Measurement
+from roastcoffea.monitor.history import Snapshot
 from roastcoffea.monitor.joined import JOINED_COLUMNS, ReportComparison, compared, joined_rows
-from roastcoffea.monitor.snapshots import Snapshot
 from roastcoffea.monitor.tables import (
     MONITOR_COLUMNS,
     WORKER_COLUMNS,
@@ -37,7 +36,7 @@ CONNECT_TIMEOUT: Final = 10.0
 """Seconds in which an in-process scheduler has to accept a client of ours."""
 
 
-class TaskMonitor:
+class TaskMonitor(Enterable):
     """Watches every task of a Dask cluster, whoever submitted it, from the events of its scheduler.
 
     Nothing is polled, so that no task is missed however short it is and however soon its result is released. What is
@@ -82,8 +81,7 @@ class TaskMonitor:
         self._source = client_or_scheduler
         self._own_client: Client | None = None
         self._watch: Watch | None = None
-        self._awaited_end: Any = None
-        self._past: list[Watch] = []
+        self._watches: list[Watch] = []
         self._problems: list[str] = []
 
     # the life of a monitor
@@ -92,18 +90,8 @@ class TaskMonitor:
         self.start()
         return self
 
-    @exit_in_any_case
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    @property
-    def _is_open(self) -> bool:
-        return self._watch is not None
-
     def __repr__(self) -> str:
-        return f"<TaskMonitor: {'stopped' if self._watch is None else 'running'}>"
+        return f"<TaskMonitor: {'running' if self._is_open else 'stopped'}>"
 
     def start(self) -> None:
         """Begin to watch; after `stop`, go on beside what was seen before. It does nothing where it runs already.
@@ -115,46 +103,40 @@ class TaskMonitor:
         RoastcoffeaError
             On the thread of the scheduler's event loop, where nothing can be waited for.
         """
-        if self._watch is not None:
+        if self._is_open:
             return
         self._refuse_the_thread_of_the_loop()
+        self._is_open = True
         try:
-            with reported(self._note, "the cluster is not seen", Exception):
+            with reported(self._problems.append, "the cluster is not seen", Exception):
                 self._watch = Watch(self._client(), self.worker_view)
                 self._watch.open()
+                self._watches.append(self._watch)
                 return
         except BaseException:
-            uninterrupted(self._give_up)
+            self.stop()
             raise
-        self._give_up()
-
-    def _give_up(self) -> None:
-        """Leave a cluster that could not be watched as it was."""
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.close()
-        self._close_own_client()
+        self.stop()
 
     def stop(self) -> None:
         """Bring home what was seen, and leave the cluster as it was. It does nothing where nothing runs."""
-        uninterrupted(self._stop)
+        self.__exit__()
 
-    def _stop(self) -> None:
-        self._awaited_end = None
-        if self._watch is None:
-            return
+    def _leave(self, error: BaseException | None) -> None:  # noqa: ARG002
         watch, self._watch = self._watch, None
-        self._past.append(watch)
+        client, self._own_client = self._own_client, None
         try:
-            watch.close()
+            if watch is not None:
+                watch.close()
         finally:
-            self._close_own_client()
+            if client is not None:
+                client.close()
 
     def reset(self) -> None:
         """Forget what was seen; a monitor that runs goes on from now."""
-        running = self._watch is not None
+        running = self._is_open
         self.stop()
-        self._past, self._problems = [], []
+        self._watches, self._problems = [], []
         if running:
             self.start()
 
@@ -163,7 +145,7 @@ class TaskMonitor:
     @property
     def problems(self) -> list[str]:
         """What could not be seen."""
-        notes = (note for watch in self._watches() for note in watch.notes())
+        notes = (note for watch in self._watches for note in watch.notes())
         return list(dict.fromkeys(map(redacted, (*self._problems, *notes))))
 
     @property
@@ -259,11 +241,6 @@ class TaskMonitor:
         )
         return self._own_client
 
-    def _close_own_client(self) -> None:
-        client, self._own_client = self._own_client, None
-        if client is not None:
-            client.close()
-
     def _refuse_the_thread_of_the_loop(self) -> None:
         loop = getattr(getattr(self._source, "loop", None), "asyncio_loop", None)
         try:
@@ -271,16 +248,8 @@ class TaskMonitor:
         except RuntimeError:
             return
         if here is loop:
-            text = (
-                "a TaskMonitor cannot run on the thread of the cluster's event loop: start and stop it on another one"
-            )
-            raise RoastcoffeaError(text)
-
-    def _note(self, problem: str) -> None:
-        self._problems.append(problem)
-
-    def _watches(self) -> list[Watch]:
-        return [*self._past, *([] if self._watch is None else [self._watch])]
+            reason = "cannot run on the thread of the cluster's event loop: start and stop it on another one"
+            raise RoastcoffeaError(f"a TaskMonitor {reason}")
 
     def _watches_now(self) -> list[Watch]:
         """All periods, with what the scheduler has so far."""
@@ -288,5 +257,5 @@ class TaskMonitor:
             try:
                 self._watch.drain()
             except (OSError, RuntimeError) as problem:
-                self._note(f"what was seen last could not be read: {error_text(problem)}")
-        return self._watches()
+                self._problems.append(f"what was seen last could not be read: {error_text(problem)}")
+        return self._watches

@@ -16,8 +16,7 @@ from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
 from roastcoffea.backends.scheduler import Addition, ClusterPlugin
 from roastcoffea.backends.worker import WorkerHalf
 from roastcoffea.log.reader import ClusterLog
-from roastcoffea.monitor.history import History, TaskLog
-from roastcoffea.monitor.snapshots import Snapshot, drawn
+from roastcoffea.monitor.history import History, Snapshot, TaskLog, drawn
 from roastcoffea.monitor.states import TaskStates
 from roastcoffea.monitor.tables import take_state
 from roastcoffea.monitor.views import SEND_SECONDS, TaskViews, WorkerViews, send_views
@@ -91,7 +90,10 @@ class Watch:
         if self._snapshots is not None:
             return self._snapshots
         end = time.time() if self.stop is None else self.stop
-        snapshots = drawn(self.history(), self._lifetimes(end), self.start, end, interval)
+        with self._deployment.reading:
+            last = self._deployment.heard_until(self.start, end)
+            lifetimes = self._log.workers.lifetimes(self._deployment.clock_offset, self.start, last)
+            snapshots = drawn(self.history(), lifetimes, self.start, end, interval)
         if self.stop is not None:
             self._snapshots = snapshots
         return snapshots
@@ -102,31 +104,18 @@ class Watch:
         additions: list[Addition] = [TaskStates()]
         if self._worker_view:
             additions.append(TaskViews(bytes(dumps(ByValue(send_views)))))
-        return ClusterPlugin(
-            self._deployment.name,
-            self._client.id,
-            self._deployment.token,
-            None,
-            loss=LOSS if self._worker_view else None,
-            additions=tuple(additions),
-        )
-
-    def _lifetimes(self, end: float) -> pa.Table:
-        with self._deployment.reading:
-            last = self._deployment.heard_until(self.start, end)
-            return self._log.workers.lifetimes(self._deployment.clock_offset, self.start, last)
+        ours = (self._deployment.name, self._client.id, self._deployment.token)
+        loss = LOSS if self._worker_view else None
+        return ClusterPlugin(*ours, None, loss=loss, additions=tuple(additions))
 
     def _note(self, problem: str) -> None:
         if problem not in self.problems:
             self.problems.append(problem)
 
     def _learn_silent(self, answer: Mapping[str, Any]) -> None:
-        silent = answer["silent"]
-        if silent:
-            self._note(
-                f"{len(silent)} worker(s) did not answer within {WORKERS_TIMEOUT:g} s at the end "
-                f"({', '.join(silent[:5])}): what they were doing then is not known"
-            )
+        if silent := answer["silent"]:
+            who = f"{len(silent)} worker(s) did not answer within {WORKERS_TIMEOUT:g} s at the end"
+            self._note(f"{who} ({', '.join(silent[:5])}): what they were doing then is not known")
 
 
 def attempts_of(watches: Iterable[Watch]) -> list[dict[str, Any]]:

@@ -16,15 +16,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import FrameType, ModuleType, TracebackType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.instrument.calls import is_watched
-from roastcoffea.interrupts import exit_in_any_case, uninterrupted, whole
+from roastcoffea.interrupts import Enterable, whole
 
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector
@@ -156,14 +155,12 @@ class Recorder:
             log.info("measured a Runner call: %s", self.saved[-1])
 
 
-class _Recording:
+class _Recording(Enterable):
     """Context in which one Runner call is measured, and at whose end the measurement is saved; or why not is told."""
 
     def __init__(self, recorder: Recorder, executor: Any) -> None:
         self._recorder, self._executor = recorder, executor
         self._collector: MetricsCollector | None = None
-        self._is_open = False
-        self._awaited_end: Any = None
 
     def __enter__(self) -> bool:
         self._is_open = True
@@ -177,14 +174,7 @@ class _Recording:
             return True
         return False
 
-    @exit_in_any_case
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        uninterrupted(partial(self._close, error))
-
-    def _close(self, error: BaseException | None) -> None:
-        self._is_open, self._awaited_end = False, None
+    def _leave(self, error: BaseException | None) -> None:
         if self._collector is not None:
             self._recorder._close(self._collector, error)
 

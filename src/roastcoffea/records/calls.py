@@ -2,13 +2,12 @@
 
 from typing import Final
 
-from roastcoffea.records.columns import Column
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.columns import Column, picked
 
 ASKED_COLUMNS: Final[tuple[Column, ...]] = (
     Column("call", "text", None, "identity of the Runner call"),
-    Column("dataset", "text", None, "dataset in the fileset"),
-    Column("file", "text", None, "path or URL of the file"),
-    Column("tree", "text", None, "tree or RNTuple in the file"),
+    *picked(CHUNK_COLUMNS, "dataset", "file", "tree"),
     Column("uuid", "text", None, "the file's own identity (hexadecimal); none where the file itself was asked for"),
     Column("entry_start", "integer", "events", "first entry of the chunk; none where the file itself was asked for"),
     Column("entry_stop", "integer", "events", "entry after its last one; none where the file itself was asked for"),
@@ -17,9 +16,7 @@ ASKED_COLUMNS: Final[tuple[Column, ...]] = (
 
 PREPROCESSING_COLUMNS: Final[tuple[Column, ...]] = (
     Column("id", "integer", None, "identity of the record"),
-    Column("dataset", "text", None, "dataset in the fileset"),
-    Column("file", "text", None, "path or URL of the file"),
-    Column("tree", "text", None, "tree or RNTuple in the file"),
+    *picked(CHUNK_COLUMNS, "dataset", "file", "tree"),
     Column("start", "number", "s", "when it began (Unix time, the worker's clock)"),
     Column("stop", "number", "s", "when it ended (Unix time, the worker's clock)"),
     Column("wall_seconds", "number", "s", "duration"),
@@ -27,10 +24,7 @@ PREPROCESSING_COLUMNS: Final[tuple[Column, ...]] = (
     Column("bytes_requested", "integer", "B", "requested from storage"),
     Column("bytes_transferred", "integer", "B", "received from storage"),
     Column("source", "text", None, "what read the file"),
-    Column("worker", "text", None, "address of the Dask worker, else host/process"),
-    Column("thread", "integer", None, "identity of the thread in its process"),
-    Column("key", "text", None, "key of the Dask task"),
-    Column("run_id", "integer", None, "number that the scheduler gave to this attempt of the task"),
+    *picked(CHUNK_COLUMNS, "worker", "thread", "key", "run_id"),
     Column("outcome", "text", None, '"ok" or "error"'),
     Column("error", "text", None, "text of the error, where there was one"),
     Column("call", "text", None, "identity of the Runner call, where it was in one"),

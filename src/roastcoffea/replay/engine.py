@@ -41,7 +41,7 @@ class Simulation:
         self.before, self.wait, self.after = tasks.before, tasks.wait, tasks.after
         self.parent, self.missing = tasks.parent, tasks.missing
         self.cores, self.first_job = hosts.cores, hosts.first_job
-        count, jobs, places = len(tasks.before), int(hosts.first_job[-1]), len(hosts.cores)
+        count, jobs, places, workers = len(tasks.before), int(hosts.first_job[-1]), len(hosts.cores), setting.workers
         # of each job
         self.target = np.full(jobs, INFINITY)
         self.began, self.pending, self.started = np.zeros(jobs), np.zeros(jobs), np.zeros(jobs)
@@ -49,7 +49,6 @@ class Simulation:
         for host in range(places):
             self.host[hosts.first_job[host] : hosts.first_job[host + 1]] = host
         # of each worker
-        workers = setting.workers
         self.idle, self.turn = np.full(workers, setting.threads), np.full(workers, NOTHING)
         self.held, self.ready = np.zeros(workers, np.int64), np.zeros(workers, np.int64)
         self.cold = np.ones(workers, np.int64)

@@ -218,6 +218,7 @@ def chunks_in_parts(chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Tabl
     recorded = (np.clip(opening - open_cpu, 0.0, None), *blocked)
     share = np.minimum(_ratio(waited, np.sum(recorded, axis=0)), 1.0)
     open_wait, read, _ = (seconds * share for seconds in recorded)
+    wait, overhead = waited - open_wait - read, np.clip(task_seconds - wall, 0.0, None)
     # a job that shared a core also took more CPU time, and the replay puts in its own
     alone = 1 / (1 + CROWDED * np.log2(_ratio(core_wait, cpu) + 1))
     return Chunks(
@@ -226,14 +227,7 @@ def chunks_in_parts(chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Tabl
         file=codes(chunks["file"]),
         start=np.asarray(chunks["entry_start"].to_numpy(), np.int64),
         stop=np.asarray(chunks["entry_stop"].to_numpy(), np.int64),
-        parts=Parts(
-            open_cpu=open_cpu * alone,
-            open_wait=open_wait,
-            read=read,
-            wait=waited - open_wait - read,
-            cpu=(cpu - open_cpu) * alone,
-            overhead=np.clip(task_seconds - wall, 0.0, None),
-        ),
+        parts=Parts(open_cpu * alone, open_wait, read, wait, (cpu - open_cpu) * alone, overhead),
         factor=_factors(chunks, stragglers),
     )
 

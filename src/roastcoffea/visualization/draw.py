@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import fill, shorten
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from roastcoffea.visualization.colours import BLUE, CYCLE, GREY
+from roastcoffea.visualization.colours import BLUE, CYCLE
 from roastcoffea.visualization.series import Series, lasting, on_grid
 
 MOST_LINES: Final = 7
@@ -46,6 +46,9 @@ class Scale(NamedTuple):
 
     factor: float
     unit: str
+
+
+ScaleOf = Callable[[float], Scale]
 
 
 # Units
@@ -105,8 +108,8 @@ def letters(ax: Axes) -> float:
 def worker_names(addresses: Sequence[str]) -> list[str]:
     """Addresses of workers, without what they all have in front."""
     plain = [address.partition("://")[2] or address for address in addresses]
-    hosts = {name.rpartition(":")[0] for name in plain}
-    return [short(name.rpartition(":")[2] if len(hosts) == 1 and ":" in name else name) for name in plain]
+    one_host = len({name.rpartition(":")[0] for name in plain}) == 1
+    return [short(name.rpartition(":")[2] if one_host else name) for name in plain]
 
 
 def note(ax: Axes, text: str) -> None:
@@ -151,37 +154,31 @@ def worker_lines(ax: Axes, series: Series, start: float, label: str, scale: floa
         _band(ax, axis(grid), tenth, ninth, 0.4, "80 % of them")
         ax.plot(axis(grid), middle, color=DARK, linewidth=1.4, label="median")
     else:
-        _draw_each(ax, axis, series, scale)
+        names = worker_names(series.workers)
+        wider = range(len(names) - 1, -1, -1)  # so that lines which lie on each other are all seen
+        for name, times, values, colour, more in zip(names, series.times, series.values, CYCLE, wider, strict=False):
+            look: dict[str, Any] = {"marker": "." if len(times) < 30 else None, "markersize": 4}
+            ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=1.2 + 0.5 * more, **look)
     _end_of_workers(ax, label)
 
 
 def worker_mean(ax: Axes, series: Series, start: float, label: str) -> None:
     """Draw the mean over the workers that are there, in a band from the least to the most."""
     grid, rows = _gridded(series)
-    axis = time_axis(ax, start, series.end)
+    x = time_axis(ax, start, series.end)(grid)
     if len(rows) > 1:
-        _band(ax, axis(grid), np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), 0.25, "least to most")
-    ax.plot(axis(grid), np.nanmean(rows, axis=0), color=DARK, linewidth=1.4, label="mean over workers")
+        _band(ax, x, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), 0.25, "least to most")
+    ax.plot(x, np.nanmean(rows, axis=0), color=DARK, linewidth=1.4, label="mean over workers")
     _end_of_workers(ax, label)
 
 
 def worker_sum(ax: Axes, series: Series, start: float, label: str, there: Mapping[str, tuple[float, float]]) -> None:
     """Draw the sum over the workers that are there; `there` is when each arrived and left, as far as that is known."""
     grid, rows = _gridded(lasting(series, there))
-    axis = time_axis(ax, start, series.end)
-    total = np.nansum(rows, axis=0)
-    ax.fill_between(axis(grid), total, color=BLUE, alpha=0.3, linewidth=0)
-    ax.plot(axis(grid), total, color=BLUE, linewidth=1.4)
+    x, total = time_axis(ax, start, series.end)(grid), np.nansum(rows, axis=0)
+    ax.fill_between(x, total, color=BLUE, alpha=0.3, linewidth=0)
+    ax.plot(x, total, color=BLUE, linewidth=1.4)
     _end_of_workers(ax, label)
-
-
-def _draw_each(ax: Axes, axis: Callable[[Numbers], Numbers], series: Series, scale: float) -> None:
-    names = worker_names(series.workers)
-    wider = range(len(names) - 1, -1, -1)  # so that lines which lie on each other are all seen
-    for name, times, values, colour, more in zip(names, series.times, series.values, CYCLE, wider, strict=False):
-        marker = "." if len(times) < 30 else None
-        width = 1.2 + 0.5 * more
-        ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=width, marker=marker, markersize=4)
 
 
 def _band(ax: Axes, x: Numbers, low: Numbers, high: Numbers, alpha: float, label: str) -> None:  # noqa: PLR0917
@@ -227,9 +224,8 @@ def bar_texts(ax: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
     for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
         text_beside(ax, max(end, 0.0), place, text, size)
     low, high = min(0.0, *ends), max(0.0, *ends)
-    longest = max(map(len, texts)) * 0.6 * size + 8
     width = ax.get_window_extent().width * POINTS_PER_INCH / ax.figure.dpi
-    share = min(longest / width, 0.6)
+    share = min((max(map(len, texts)) * 0.6 * size + 8) / width, 0.6)
     ax.set_xlim(1.02 * low, high / (1 - share) if high > 0 else 1.0)
 
 
@@ -245,12 +241,7 @@ def largest_first(totals: Numbers, most: int = MOST_BARS) -> tuple[list[int], li
 
 
 def pooled_bars(
-    ax: Axes,
-    names: Sequence[str | None],
-    parts: Mapping[str, tuple[Numbers, str]],
-    *,
-    scale_of: Callable[[float], Scale],
-    label: str,
+    ax: Axes, names: Sequence[str | None], parts: Mapping[str, tuple[Numbers, str]], scale_of: ScaleOf, label: str
 ) -> None:
     """Draw bars of parts (amounts and colour), the largest on top, and the smallest together."""
     amounts = np.array([values for values, _ in parts.values()])
@@ -276,11 +267,9 @@ def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things
     if len(kinds) == 1 or len(kinds) > MOST_LINES:
         ax.stairs(np.histogram(values, edges)[0], edges, fill=True, color=BLUE)
     else:
-        below = np.zeros(len(edges) - 1)
-        for kind, colour in zip(kinds[np.argsort(-sizes, kind="stable")], CYCLE, strict=False):
-            reached = below + np.histogram(values[named == kind], edges)[0]
-            ax.stairs(reached, edges, baseline=below, fill=True, color=colour, alpha=0.85, label=entry(kind))
-            below = reached
+        ordered = kinds[np.argsort(-sizes, kind="stable")]
+        counts = [np.histogram(values[named == kind], edges)[0] for kind in ordered]
+        stacked(ax, edges, zip(map(entry, ordered), counts, CYCLE, strict=False), alpha=0.85)
     if whole:
         ax.set_xlim(edges[0] - 1, edges[-1] + 1)
         whole_numbers(ax.xaxis)
@@ -288,6 +277,14 @@ def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things
     whole_numbers(ax.yaxis)
     ax.set_ylim(bottom=0)
     legend(ax)
+
+
+def stacked(ax: Axes, edges: Numbers, layers: Iterable[tuple[str | None, Numbers, str]], **look: Any) -> None:
+    """Draw steps on top of each other: label, heights and colour of each layer."""
+    below = np.zeros(len(edges) - 1)
+    for label, heights, colour in layers:
+        ax.stairs(below + heights, edges, baseline=below, fill=True, color=colour, label=label, **look)
+        below = below + heights
 
 
 def _edges(values: Numbers, whole: bool) -> Numbers:
@@ -305,7 +302,7 @@ def _edges(values: Numbers, whole: bool) -> Numbers:
 def cloud(ax: Axes, x: Numbers, y: Numbers, groups: Sequence[str | None], things: str) -> None:
     """Draw points, in groups where they are few; of many points their density."""
     for values, set_scale in ((x, ax.set_xscale), (y, ax.set_yscale)):
-        if values.min() > 0 and values.max() > MANY_TIMES * values.min():
+        if 0 < MANY_TIMES * values.min() < values.max():
             set_scale("log")
     if len(x) > MOST_POINTS:
         _density(ax, x, y, things)
@@ -334,8 +331,3 @@ def _axis_bins(values: Numbers, log: bool) -> Numbers:
         return np.geomspace(low, high * 1.001, 101)
     margin = 0.01 * (high - low) or 0.01 * abs(high) or 0.5
     return np.linspace(low - margin, high + margin, 101)
-
-
-def diagonal(ax: Axes, low: float, high: float) -> None:
-    """Line of equal values."""
-    ax.plot([low, high], [low, high], color=GREY, linewidth=1, linestyle="--", zorder=0.5)

@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from roastcoffea.compat.shapes import ARGUMENTS
 from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
 from roastcoffea.metrics.evaluation import Evaluator
-from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.run import FAILED
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.visualization.inputs import PLOT_INPUTS, inputs_of
 
@@ -81,7 +81,7 @@ class PlotFunction(Protocol):
     ) -> tuple[Figure, Axes]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Plot:
     """An entry of the registry: `draw` gets axes, and the inputs that its parameters name (see PLOT_INPUTS)."""
 
@@ -90,11 +90,11 @@ class Plot:
     size: Size
     draw: Callable[..., None]
     needs: Needs
-    function: PlotFunction = field(init=False)
-    """What users call."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "function", _callable(self))
+    @functools.cached_property
+    def function(self) -> PlotFunction:
+        """What users call."""
+        return _callable(self)
 
     @property
     def function_name(self) -> str:
@@ -104,8 +104,8 @@ class Plot:
     def drawn(self, inputs: Evaluator, ax: Axes | None, title: str | None, figsize: Size | None) -> Axes:
         """Axes with the picture, on a new figure where none are given."""
         try:
-            arguments = inputs.arguments(self.needs)
-            shown = self._title(inputs.value(RUN)) if title is None else title
+            arguments, failed = inputs.arguments(self.needs), inputs.value(RUN).outcome == FAILED
+            shown = f"{self.title}{' (the run failed)' if failed else ''}" if title is None else title
             if ax is not None:
                 return self._drawn_on(ax, arguments, shown)
             with own_style(), new_figure(figsize or self.size) as figure:
@@ -117,9 +117,6 @@ class Plot:
         self.draw(ax, *arguments)
         ax.set_title(title)  # last: where there is nothing to draw axes stay as they are
         return ax
-
-    def _title(self, run: Run) -> str:
-        return f"{self.title} (the run failed)" if run.outcome == FAILED else self.title
 
 
 PLOTS: Final[dict[str, Plot]] = {}
@@ -148,19 +145,11 @@ def plot(title: str, *, size: Size = SIZE) -> Callable[[Callable[..., None]], Pl
 
 
 def _callable(entry: Plot) -> PlotFunction:
-    def plotted(
-        source: Any = None,
-        /,
-        *,
-        ax: Axes | None = None,
-        title: str | None = None,
-        figsize: Size | None = None,
-        output_path: str | PathLike[str] | None = None,
-        **older: Any,
-    ) -> tuple[Figure, Axes]:
-        if unknown := older.keys() - ARGUMENTS:
+    def plotted(source: Any = None, /, *, output_path: Any = None, **given: Any) -> tuple[Figure, Axes]:
+        ax, title, figsize = (given.pop(name, None) for name in ("ax", "title", "figsize"))
+        if unknown := given.keys() - ARGUMENTS:
             raise TypeError(f"{entry.function_name} takes no argument {', '.join(sorted(unknown))}")
-        axes = entry.drawn(inputs_of(source, **older), ax, title, figsize)
+        axes = entry.drawn(inputs_of(source, **given), ax, title, figsize)
         figure = figure_of(axes)
         if output_path is not None:
             save(figure, output_path)
@@ -260,10 +249,5 @@ def new_figure(size: Size) -> Iterator[Figure]:
 
 def _pyplot_shows() -> bool:
     """Whether somebody uses pyplot here, or IPython runs: it shows pyplot's figures after each cell."""
-    return (
-        "matplotlib.pyplot" in sys.modules or getattr(sys.modules.get("IPython"), "get_ipython", _nothing)() is not None
-    )
-
-
-def _nothing() -> None:
-    """Stand in for `get_ipython` where there is none."""
+    running = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return "matplotlib.pyplot" in sys.modules or running is not None

@@ -64,16 +64,8 @@ def stream_of(tasks: pa.Table | None, chunks: pa.Table | None) -> Stream:
     known = table.select(["worker", "thread", "start", "stop"]).take(pa.array(timed))
     start, stop = (amounts(known, name) for name in ("start", "stop"))
     lane, lanes = _lanes(known, start, stop)
-    return Stream(
-        lane=lane,
-        kind=kind[timed],
-        start=start,
-        stop=np.maximum(start, stop),
-        task=timed if tasks is not None else np.full(len(timed), -1),
-        chunk=chunk[timed],
-        lanes=lanes,
-        workers=len(known["worker"].unique()),
-    )
+    task, workers = timed if tasks is not None else np.full(len(timed), -1), len(known["worker"].unique())
+    return Stream(lane, kind[timed], start, np.maximum(start, stop), task, chunk[timed], lanes, workers)
 
 
 def main_in_pixels(stream: Stream, rows: int, edges: Numbers) -> Pixels:

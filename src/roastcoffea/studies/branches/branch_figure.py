@@ -16,7 +16,6 @@ from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import CYCLE, GREY, OF_BYTES
 from roastcoffea.visualization.registry import new_figure, own_style
 
-SIZE: Final = (9.0, 6.8)
 COLOURS: Final[Mapping[str, str]] = {
     "bytes_read": CYCLE[5],
     "bytes_payload": OF_BYTES[phases.PAYLOAD],
@@ -33,7 +32,7 @@ OUTPUT: Final = ("bytes_results", "bytes_output")
 
 def drawn(study: Growth) -> Figure:
     """Figure of the four panels."""
-    with own_style(), new_figure(SIZE) as figure:
+    with own_style(), new_figure((9.0, 6.8)) as figure:
         first, second, third, fourth = figure.subplots(2, 2).flat
         _amounts(first, study, "Input", INPUT)
         _amounts(second, study, "Output", OUTPUT)

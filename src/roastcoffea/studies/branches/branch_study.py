@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COUNTS: Final = (1, 2, 3, 5, 10)
-CORRELATION: Final = Unit("", "{:.2f}".format)
 
 FLAT: Final = 0.05
 """Relative growth up to which an amount is said to stay."""
@@ -90,7 +89,7 @@ class BranchStudy(Growth, Presented):
             ),
             Sheet(
                 title="growth with the number of branches",
-                columns=[Column(name="growth to"), *counts, Column(name="correlation", unit=CORRELATION)],
+                columns=[Column(name="growth to"), *counts, Column("correlation", Unit("", "{:.2f}".format))],
                 rows=[
                     (COLUMNS[name].label, *_cells(self.ratios[name], RATIO), self.correlations.get(name))
                     for name in known

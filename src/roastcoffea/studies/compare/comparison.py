@@ -26,9 +26,6 @@ from roastcoffea.studies.compare.side_by_side import BYTE_LEDGER, METRICS, THREA
 from roastcoffea.studies.compare.sides import Side
 from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, number
 
-FORMAT: Final = "roastcoffea comparison 1"
-
-
 LEAST_PART: Final = 0.02
 """Share of the largest part below which parts of an explanation are shown together."""
 
@@ -88,7 +85,7 @@ class Comparison(Presented):
         """All of it in types of standard JSON."""
         first, *others = self.sides
         return {
-            "format": FORMAT,
+            "format": "roastcoffea comparison 1",
             "confidence": self.confidence,
             "sides": [_side(side) for side in self.sides],
             "comparisons": [_pair(first, *each) for each in zip(others, self.speeds, self.explanations, strict=True)],

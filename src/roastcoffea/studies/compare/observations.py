@@ -86,6 +86,7 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
     run, metrics = measurement.run, measurement.metrics
     # attempts of chunks that counted; None where they were not recorded
     chunks = None if run.chunks is None or "chunks" in run.absent else counted_chunks(run.chunks)
+    wall, waited = _values(chunks, "wall_seconds"), _values(chunks, "core_wait_seconds")
     time, read = measurement.time_ledger, measurement.byte_ledger
     known = {what: one for what, one in (("time ledger", time), ("byte ledger", read)) if one.absent is None}
     return Observation(
@@ -101,9 +102,9 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
         bytes=dict(read),
         branches=_branches(read.branches),
         hosts=_hosts(run, chunks),
-        chunk_seconds=_values(chunks, "wall_seconds"),
+        chunk_seconds=wall,
         chunk_cpu_seconds=_values(chunks, "cpu_seconds"),
-        core_wait_share=_core_wait_share(chunks),
+        core_wait_share=float(waited.sum() / wall.sum()) if len(waited) and wall.sum() else None,
         incomplete=tuple(f"{what}: {reason}" for what, one in known.items() for reason in one.certificate.reasons),
     )
 
@@ -113,11 +114,6 @@ def _numbers(measurement: Measurement) -> dict[str, float]:
     plain = {name: metrics[name] for name in metrics if metrics.unit[name] not in (STRUCTURE, WORD)}
     numbers = {name: float(value) for name, value in plain.items() if isinstance(value, Real)}
     return {name: value for name, value in numbers.items() if np.isfinite(value) and not isinstance(plain[name], bool)}
-
-
-def _core_wait_share(chunks: pa.Table | None) -> float | None:
-    waited, wall = _values(chunks, "core_wait_seconds").sum(), _values(chunks, "wall_seconds").sum()
-    return float(waited / wall) if wall and chunks is not None and not chunks["core_wait_seconds"].null_count else None
 
 
 def _values(chunks: pa.Table | None, column: str) -> Numbers:

@@ -150,7 +150,7 @@ def point_of(group: Sequence[Scaled], rates: Numbers, fewest: int, least: Number
 # Laws
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Law:
     """Rate of N workers: `rate` x N / (1 + `contention` (N - 1) + `coherency` N (N - 1)).
 
@@ -204,16 +204,9 @@ def _law(workers: Numbers, rates: Numbers, degree: int) -> Law:
     worth = [_worth(*fit[1:]) for fit in fits]
     fitted = rate * _speedup(workers, contention, coherency)
     low, high = (_at(worth[1:], share) for share in INTERVAL)
-    return Law(
-        rate=float(rate),
-        contention=Between.of(fits[:, 1]),
-        coherency=Between.of(fits[:, 2]),
-        peak=float(max((1 - contention) / coherency, 1.0) ** 0.5) if coherency > 0 else None,
-        worth=worth[0],
-        worth_low=low,
-        worth_high=high,
-        deviation=float(np.abs(rates[:, 0] / fitted - 1).max()),
-    )
+    peak = float(max((1 - contention) / coherency, 1.0) ** 0.5) if coherency > 0 else None
+    deviation = float(np.abs(rates[:, 0] / fitted - 1).max())
+    return Law(float(rate), Between.of(fits[:, 1]), Between.of(fits[:, 2]), peak, worth[0], low, high, deviation)
 
 
 def _fit(workers: Numbers, rates: Numbers, degree: int) -> tuple[float, float, float]:

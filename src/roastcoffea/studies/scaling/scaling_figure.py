@@ -17,7 +17,6 @@ from roastcoffea.visualization.colours import BLACK, CYCLE, GREY, OF_TIME
 from roastcoffea.visualization.draw import legend, whole_numbers
 from roastcoffea.visualization.registry import own_style, save
 
-SIZE: Final = (9.0, 4.0)
 MOST_CLASSES: Final = 7
 SMALL: Final = 0.01
 
@@ -27,7 +26,7 @@ def scaling_figure(
 ) -> Figure:
     """Figure of both; it is written to a file where one is named."""
     with own_style():
-        figure = Figure(figsize=SIZE, layout="constrained")
+        figure = Figure(figsize=(9.0, 4.0), layout="constrained")
         speedup, classes = figure.subplots(1, 2)
         _draw_speedup(speedup, points, laws, unit)
         _draw_classes(classes, points, unit)

@@ -92,11 +92,9 @@ def _heading_of(recorded: Recorded) -> Heading:
     workers = _cluster(recorded.workers, recorded.threads)
     cores = "an unknown number of cores" if recorded.cores is None else counted(recorded.cores, "core")
     chunks = "unknown size" if recorded.chunksize is None else f"{number(recorded.chunksize)} events"
-    made = (
-        f"recorded: {SECOND.text(recorded.seconds)} on {workers} worker{'s' * (workers != '1')}, "
-        f"{counted(recorded.hosts, 'host')} of {cores}, chunks of {chunks}"
-    )
-    return Heading(label="what if", title=recorded.name, lead=[made])
+    made = f"recorded: {SECOND.text(recorded.seconds)} on {workers} worker{'s' * (workers != '1')}"
+    lead = f"{made}, {counted(recorded.hosts, 'host')} of {cores}, chunks of {chunks}"
+    return Heading(label="what if", title=recorded.name, lead=[lead])
 
 
 def _sharing(recorded: Recorded, same_host: bool) -> str:

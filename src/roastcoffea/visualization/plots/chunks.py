@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
 from roastcoffea.compat.shapes import branches_of_columns
-from roastcoffea.metrics.branches import OF_ALL
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
-from roastcoffea.metrics.facts import some
+from roastcoffea.metrics.facts import OF_ALL, some
 from roastcoffea.metrics.phases import PAYLOAD, PHASES, REREAD
 from roastcoffea.metrics.statistics import Numbers, amounts, measured_values, moments
 from roastcoffea.visualization import draw
@@ -96,9 +95,7 @@ def plot_bytes_accessed_per_chunk(ax: Axes, computed_chunks: pa.Table) -> None:
     _draw_distribution(ax, known, "bytes_requested", draw.bytes_scale, "requested by a chunk")
 
 
-def _draw_distribution(
-    ax: Axes, known: pa.Table, column: str, scale_of: Callable[[float], draw.Scale], label: str
-) -> None:
+def _draw_distribution(ax: Axes, known: pa.Table, column: str, scale_of: draw.ScaleOf, label: str) -> None:
     """Draw how a column is distributed over chunks, by dataset where there are few."""
     values = measured_values(known[column])
     scale = scale_of(float(values.max()))
@@ -167,12 +164,9 @@ def _seconds_per_thread(workers: pa.Table) -> dict[str, Numbers]:
 
 
 def _draw_ranked(ax: Axes, parts: dict[str, Numbers], label: str) -> None:
-    edges = np.arange(len(parts["CPU"]) + 1) + 0.5
-    below = np.zeros(len(parts["CPU"]))
-    for part, seconds in parts.items():
-        if seconds.any():
-            ax.stairs(below + seconds, edges, baseline=below, fill=True, color=PARTS[part], label=part)
-            below = below + seconds
+    number = len(parts["CPU"])
+    edges = np.linspace(0.5, number + 0.5, number + 1)
+    draw.stacked(ax, edges, [(part, seconds, PARTS[part]) for part, seconds in parts.items() if seconds.any()])
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(bottom=0)
     ax.set_xlabel("workers, the busiest first")
@@ -188,7 +182,8 @@ def plot_stragglers(ax: Axes, expected_seconds: pa.Table, stragglers: pa.Table) 
     draw.cloud(ax, expected * scale.factor, wall * scale.factor, [None] * len(wall), "chunks")
     worst = stragglers.slice(0, MOST_SHOWN)
     _mark(ax, worst, scale.factor)
-    draw.diagonal(ax, *(scale.factor * float(end(expected)) for end in (np.min, np.max)))
+    ends = scale.factor * expected.min(), scale.factor * expected.max()
+    ax.plot(ends, ends, color=GREY, linewidth=1, linestyle="--", zorder=0.5)
     ax.set_xlabel(f"expected duration ({scale.unit}); dashed: as expected")
     ax.set_ylabel(f"duration of a chunk ({scale.unit})")
     more = f", the worst {len(worst)} are marked" if len(stragglers) > len(worst) else ""

@@ -120,12 +120,10 @@ def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -
     moments = timeline.index.to_numpy(np.float64)
     stop = float(moments[-1] + timeline["seconds"].iloc[-1])
     edges = draw.time_axis(ax, start, stop)(np.append(moments, stop))
-    reached = np.zeros(len(timeline))
-    for name in (name for name in OF_TIME if name in timeline and timeline[name].any()):
-        threads = reached + timeline[name].to_numpy(np.float64)
-        label = name if time_ledger[name] > TOO_SMALL_TO_SEE * (time_ledger.total or 0.0) else None
-        ax.stairs(threads, edges, baseline=reached, fill=True, color=OF_TIME[name], label=label)
-        reached = threads
+    threads = {name: timeline[name].to_numpy(np.float64) for name in OF_TIME if name in timeline}
+    least = TOO_SMALL_TO_SEE * (time_ledger.total or 0.0)
+    labels = {name: name if time_ledger[name] > least else None for name in threads if threads[name].any()}
+    draw.stacked(ax, edges, [(label, threads[name], OF_TIME[name]) for name, label in labels.items()])
     ax.stairs(timeline[TOTAL], edges, baseline=None, color="#222222", linewidth=0.8, label="threads there were")
     ax.set_ylabel("threads")
     draw.whole_numbers(ax.yaxis)
@@ -168,15 +166,11 @@ FIRST_UNITS: Final = {BYTES: 0, SECONDS: 1, "count": 2}
 
 IN_THREADS: Final = {"thread-cpu": "CPU", "thread-noncpu": "not CPU (storage, locks, sleep)"}
 READING: Final = {"memory-read": "memory", "disk-read": "disk"}
-OVERHEAD: Final = {
-    "deserialize": "deserialize",
-    "serialize": "serialize",
-    "decompress": "decompress",
-    "compress": "compress",
+OVERHEAD: Final = {name: name for name in ("deserialize", "serialize", "decompress", "compress")} | {
     "disk-read": "read from disk",
     "disk-write": "write to disk",
 }
-AXES: Final[Mapping[str, tuple[str, Callable[[float], draw.Scale]]]] = {
+AXES: Final[Mapping[str, tuple[str, draw.ScaleOf]]] = {
     SECONDS: ("time of threads", draw.seconds_scale),
     BYTES: ("results of other tasks", draw.bytes_scale),
 }
