@@ -28,7 +28,7 @@ from distributed import Client, LocalCluster
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
-from roastcoffea.instrument import calls, executors, watchers
+from roastcoffea.instrument import calls, hook
 
 OURS = str(Path(roastcoffea.__file__).parent)
 PHASES = ("entering", "running", "leaving")
@@ -94,9 +94,9 @@ def state_of_process() -> dict[str, Any]:
     return {
         "the Runner": Runner.__dict__["run"],
         "copy of executors": ExecutorBase.__dict__["copy"],
-        "collectors": list(watchers.active),
-        "calls": [*calls.open_calls, *executors.open_calls],
-        "collectors here": list(watchers.here.get() or ()),
+        "collectors": list(calls.active),
+        "calls": [*calls.open_calls, *hook.open_executor_calls],
+        "collectors here": list(calls.here.get() or ()),
         "call here": calls.current.get(),
         "annotations": dict(dask.get_annotations()),
         "threads": [thread.name for thread in threading.enumerate() if "roastcoffea" in thread.name],

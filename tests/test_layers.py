@@ -59,7 +59,7 @@ BELOW: dict[str, tuple[str, ...]] = {
 
 TRAVELLING = (
     "roastcoffea.instrument.probe",
-    "roastcoffea.instrument.carried",
+    "roastcoffea.instrument.channels",
     "roastcoffea.instrument.track",
     "roastcoffea.backends.scheduler",
     "roastcoffea.backends.worker",

@@ -357,7 +357,7 @@ def test_a_probe_takes_the_patterns_of_where_it_is_made(
     packed = pickle.dumps(Probe(len, "Jets", "call"))
     monkeypatch.setattr(redaction, "_added", {})
     probe = pickle.loads(packed)
-    probe._complain(f"no {TICKET} of password={OPTIONS}")
+    probe.complain(f"no {TICKET} of password={OPTIONS}")
     assert caplog.messages == [f"no {MASK} of password={MASK}"]
 
 

@@ -85,6 +85,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         self.problems: list[str] = []
         self._interval = _checked_interval(worker_tracking_interval) if track_workers else None
         self._backend = backend_for(backend, client, carried=Probe)
+        self.topic = self._backend.name
+        """Name of the plugin that takes this collector's records."""
         self._span = RunSpan("roastcoffea", self._backend.name)
         self._calls: list[RunnerCall] = []
         self._asked = AskedItems()
@@ -167,11 +169,6 @@ class MetricsCollector(CollectorOf012, Enterable):
             self.note("the with was left in another context than it was entered in: its span stays open there")
 
     # what the hook asks
-
-    @property
-    def topic(self) -> str:
-        """Name of the plugin that takes this collector's records."""
-        return self._backend.name
 
     def out_of_reach(self, executor: Any) -> str | None:
         """Why what runs on this executor is no part of what the collector sees; None where it is."""

@@ -19,12 +19,11 @@ import psutil
 import pytest
 from evidence import stolen
 
-from roastcoffea.instrument import attempt, current, gauges
+from roastcoffea.instrument import attempt, gauges, track
 from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask
-from roastcoffea.instrument.current import OpenChunk, current_chunk, open_chunk
 from roastcoffea.instrument.gauges import CoreWait, Interval, resident_memory
-from roastcoffea.instrument.track import track_memory
+from roastcoffea.instrument.track import OpenChunk, current_chunk, open_chunk, track_memory
 
 MB = 1_000_000
 linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
@@ -183,7 +182,7 @@ def test_a_chunk_that_could_not_become_the_current_one_is_not_open(monkeypatch: 
 
         set = interrupted
 
-    monkeypatch.setattr(current, "ContextVar", Broken)
+    monkeypatch.setattr(track, "ContextVar", Broken)
     before = what_is_open()
     with pytest.raises(KeyboardInterrupt), open_chunk(OpenChunk()):
         pass

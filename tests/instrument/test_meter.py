@@ -567,7 +567,7 @@ def test_nothing_of_an_attempt_is_local_to_threads() -> None:
     """In CPython 3.11 a `threading.local` that is collected as garbage can stop a process that Dask profiles."""
     before = thread_locals()
     attempt = Attempt(DaskTask())
-    with attempt.current(), track_time("jets"):
+    with attempt.current, track_time("jets"):
         attempt.meter.options({})
         assert thread_locals() <= before
     attempt.end()

@@ -23,9 +23,9 @@ from handmade import EXPECTED, SPAN, handmade_run
 from roastcoffea import track_bytes, track_memory, track_metrics, track_time
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.instrument import sections
-from roastcoffea.instrument.current import OpenChunk, current_chunk, open_chunk
 from roastcoffea.instrument.gauges import Interval, resident_memory
 from roastcoffea.instrument.sections import MOST_SECTIONS, SECTION_UNIT
+from roastcoffea.instrument.track import OpenChunk, current_chunk, open_chunk
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.chunks import SECTION_COLUMNS
 
@@ -571,7 +571,7 @@ def processed(seconds: float, names: tuple[str, ...]) -> dict[str, float]:
         for name in names:
             with track_time(name):
                 spin(seconds)
-    chunk.sections.meter_in_dask()
+    chunk.sections.meter_in_dask(chunk.sections.rows())
     assert chunk.sections.problems == []
     return column(chunk, "wall_seconds")
 
@@ -628,7 +628,7 @@ def test_a_worker_is_not_told_of_ever_more_sections(monkeypatch: pytest.MonkeyPa
     for name in ("b", "a", "c"):
         with track_time(name):
             pass
-    chunk.sections.meter_in_dask()
+    chunk.sections.meter_in_dask(chunk.sections.rows())
     assert told == ["b", "a"]
     assert chunk.sections.problems == ["Dask was told of 2 sections; its span lacks others"]
 
@@ -636,7 +636,7 @@ def test_a_worker_is_not_told_of_ever_more_sections(monkeypatch: pytest.MonkeyPa
 def test_outside_of_dask_nothing_is_told_to_it(chunk: OpenChunk) -> None:
     with track_time("a"):
         pass
-    chunk.sections.meter_in_dask()
+    chunk.sections.meter_in_dask(chunk.sections.rows())
     assert chunk.sections.problems == []
 
 

@@ -2,32 +2,36 @@
 
 While a collector is open, `Runner.run` and the `copy` of executors are patched, and they are restored with the last
 collector. The Runner makes a throw-away copy of its executor for each step; that copy, and nothing else, gets a
-subclass of its own class whose `__call__` annotates the tasks and wraps the function.
+subclass of its own class whose `__call__` annotates the tasks and wraps the function. What the probe records travels by
+the transport of the executor's call.
 """
 
 from __future__ import annotations
 
 import functools
+import shutil
+import tempfile
+import threading
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import dask
-from dask.utils import key_split
+from dask.utils import funcname, key_split
 
-from roastcoffea.errors import reported
-from roastcoffea.instrument import calls, executors, watchers
-from roastcoffea.instrument.calls import OpenCall
-from roastcoffea.instrument.executors import ExecutorCall
-from roastcoffea.instrument.watchers import Watcher, Watchers
+from roastcoffea.errors import error_text, reported
+from roastcoffea.instrument import calls
+from roastcoffea.instrument.calls import OpenCall, Watcher, Watchers, watchers
+from roastcoffea.instrument.channels import CarriedProbe, spooled, taken_from
+from roastcoffea.instrument.probe import Probe
 from roastcoffea.interrupts import interrupts_held, whole
 from roastcoffea.log.marks import ANNOTATION
 from roastcoffea.records.tasks import PREPROCESSING
+from roastcoffea.redaction import added_patterns
 
-PROCESSING = "processing"
-
+LOST: Final = "records were lost"
 _filters: list[Any] = []
 _patches: list[tuple[type, str, Any, Any]] = []
 
@@ -37,23 +41,26 @@ def watch(watcher: Watcher) -> None:
     from coffea.processor import Runner
     from coffea.processor.executor import ExecutorBase
 
-    with interrupts_held(), watchers.lock:
-        if not watchers.active:
+    with interrupts_held(), calls.lock:
+        if not calls.active:
             _patch(Runner, "run", _watched_run)
             _patch(ExecutorBase, "copy", _watched_copy)
-            _silence_dask()
-        watchers.add(watcher)
+            # dask.dataframe does not know annotations, and tells users who have made none
+            warnings.filterwarnings("ignore", "Dask annotations", UserWarning)
+            _filters.append(warnings.filters[0])
+        calls.add(watcher)
 
 
 def unwatch(watcher: Watcher) -> None:
     """Undo `watch`, where that was done; with the last collector coffea is as it was."""
-    if watcher not in watchers.active:
+    if watcher not in calls.active:
         return
-    with watchers.lock:
-        watchers.remove(watcher)
-        if not watchers.active:
-            _unsilence_dask()
-        while not watchers.active and _patches:
+    with calls.lock:
+        calls.remove(watcher)
+        if not calls.active:
+            ours = _filters.pop()
+            warnings.filters[:] = [entry for entry in warnings.filters if entry is not ours]  # type: ignore[index]
+        while not calls.active and _patches:
             owner, name, original, replacement = _patches.pop()
             if owner.__dict__.get(name) is replacement:
                 setattr(owner, name, original)
@@ -61,13 +68,13 @@ def unwatch(watcher: Watcher) -> None:
 
 def take_new_records() -> None:
     """Take home what lies in the folders of executors that work now, and was not taken yet."""
-    for call in list(executors.open_calls):
+    for call in list(open_executor_calls):
         call.take_new()
 
 
 def end_open_calls(watcher: Watcher, error: BaseException) -> None:
     """Deliver what was seen of Runner calls that go on, as of calls that failed: the process is about to end."""
-    for executor_call in list(executors.open_calls):
+    for executor_call in list(open_executor_calls):
         executor_call.take_all_for(watcher)
     for call in list(calls.open_calls):
         call.end_for(watcher, error)
@@ -80,20 +87,9 @@ def _patch(owner: type, name: str, wrapping: Callable[..., Any]) -> None:
     _patches.append((owner, name, original, replacement))
 
 
-def _silence_dask() -> None:
-    """Ignore that dask.dataframe does not know annotations: it tells users who have made none."""
-    warnings.filterwarnings("ignore", "Dask annotations", UserWarning)
-    _filters.append(warnings.filters[0])
-
-
-def _unsilence_dask() -> None:
-    ours = _filters.pop()
-    warnings.filters[:] = [entry for entry in warnings.filters if entry is not ours]  # type: ignore[index]
-
-
 def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        found = watchers.watchers()
+        found = watchers()
         if not found or calls.current.get() is not None:
             return original(self, *args, **kwargs)
         call = OpenCall(found, self, kwargs.get("processor_instance", args[1] if len(args) > 1 else None))
@@ -104,7 +100,8 @@ def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
                 call.result = original(self, *args, **kwargs)
                 return call.result
         finally:
-            call.fetch_records()
+            for watcher in found:
+                watcher.fetch_records()
 
     return run
 
@@ -112,8 +109,8 @@ def _watched_run(original: Callable[..., Any]) -> Callable[..., Any]:
 def _watch_own_copy(executor: type) -> None:
     """Patch the class of the executor that has a `copy` of its own, where that is not patched yet."""
     owner = next((base for base in executor.__mro__ if "copy" in base.__dict__), None)
-    with watchers.lock:
-        if owner is not None and watchers.active and all(patched is not owner for patched, *_ in _patches):
+    with calls.lock:
+        if owner is not None and calls.active and all(patched is not owner for patched, *_ in _patches):
             _patch(owner, "copy", _watched_copy)
 
 
@@ -121,7 +118,7 @@ def _watched_copy(original: Callable[..., Any]) -> Callable[..., Any]:
     def copy_executor(self: Any, *args: Any, **kwargs: Any) -> Any:
         executor = original(self, *args, **kwargs)
         call = calls.current.get()
-        found = call.watchers if call is not None else watchers.watchers()
+        found = call.watchers if call is not None else watchers()
         with reported(found.chunks_unseen, f"the chunks of the {type(executor).__name__} were not seen", Exception):
             _watch_executor(executor, found, call, preprocessing=kwargs.get("desc") == "Preprocessing")
         return executor
@@ -141,12 +138,14 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
         if call is not None and preprocessing:
             call.preprocess_files(items)
         elif call is not None:
-            step, name = PROCESSING, call.name(self)
+            step, name = "processing", call.name(self)
             items = list(items)
             call.process_chunks(items)
         prefix = None if name is None else str(key_split(f"{name}-{'0' * 32}"))
         watched = ExecutorCall(found, self, None if call is None else call.id, name)
-        with whole(_marked(found, step, prefix)), whole(watched.transport()):
+        collectors = tuple(watcher.topic for watcher in found)
+        mark = dask.annotate(**{ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix}})
+        with whole(found[-1].span_ensured()), whole(mark), whole(watched.transport()):
             return watched.without_records(kind.__call__(self, items, watched.probed(function), accumulator))
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
@@ -154,9 +153,99 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
     executor.__class__ = types.new_class(kind.__name__, (kind,), exec_body=lambda space: space.update(body))
 
 
-@contextmanager
-def _marked(found: Watchers, step: str, prefix: str | None) -> Iterator[None]:
-    collectors = tuple(watcher.topic for watcher in found)
-    mark = {ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix}}
-    with found[-1].span_ensured(), dask.annotate(**mark):
-        yield
+class ExecutorCall:
+    """One call of an executor, with the probe around its function where the records come home.
+
+    Without a name it is preprocessing: the function gets files, and keeps its own name.
+    """
+
+    def __init__(self, watchers: Watchers, executor: Any, call: str | None, name: str | None) -> None:
+        from coffea.processor import DaskExecutor
+
+        self._call = call
+        self._name = name
+        self._on_dask = isinstance(executor, DaskExecutor)
+        self._spool: str | None = None
+        self._read: dict[str, int] = {}
+        self._reading = threading.Lock()
+        here = name is None and not self._on_dask
+        reasons = [(watcher, watcher.out_of_reach(executor)) for watcher in watchers]
+        self._reached = Watchers(watcher for watcher, reason in reasons if here or reason is None)
+        for watcher, reason in reasons:
+            if watcher not in self._reached:
+                self._unseen([watcher], f"of the {type(executor).__name__} were not seen: {reason}")
+
+    def _unseen(self, watchers: Iterable[Watcher], reason: str) -> None:
+        for watcher in watchers:
+            if self._name is None:
+                watcher.note(f"the preprocessing tasks {reason}")
+            else:
+                watcher.chunks_unseen(f"the chunks {reason}")
+
+    def probed(self, function: Any) -> Any:
+        """The function with the probe around it."""
+        if not self._reached:
+            return function
+        try:
+            packed = self._reached[-1].packed_for_tasks(CarriedProbe)
+        except Exception as problem:  # noqa: BLE001  (the analysis must run where it cannot be measured)
+            self._unseen(self._reached, f"were not seen: {error_text(problem)}")
+            return function
+        topics = tuple(watcher.topic for watcher in self._reached) if self._on_dask else ()
+        in_output = not self._on_dask and self._name is not None
+        name = self._name or funcname(function)
+        state = (self._call, (topics, self._spool, in_output), self._name is None, added_patterns())
+        if packed is None:
+            return Probe(function, name, *state)
+        return CarriedProbe(packed, name, topics[-1], function, state)
+
+    @contextmanager
+    def transport(self) -> Iterator[None]:
+        """Context in which records can be left in a folder; what is there at its end is taken home."""
+        if self._on_dask or not self._reached:
+            yield
+            return
+        with reported(self._reached.note, "there is no folder for the records of attempts that fail", OSError):
+            self._spool = tempfile.mkdtemp(prefix="roastcoffea-")
+        open_executor_calls.append(self)
+        try:
+            yield
+        finally:
+            open_executor_calls.remove(self)
+            self.take_new()
+            with self._reading:
+                folder, self._spool = self._spool, None
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def take_new(self) -> None:
+        """Take what lies in the folder and was not taken yet."""
+        with self._reading, reported(self._reached.note, LOST, Exception):
+            if self._spool is not None:
+                self._take(spooled(self._spool, self._read))
+
+    def take_all_for(self, watcher: Watcher) -> None:
+        """Have a collector take what lies in the folder so far."""
+        if self._spool is not None and watcher in self._reached:
+            with reported(self._reached.note, LOST, Exception):
+                for packed in spooled(self._spool):
+                    watcher.records_came(packed)
+
+    def without_records(self, result: Any) -> Any:
+        """What the executor gave, without the records in it."""
+        if self._on_dask or not self._reached or not (isinstance(result, tuple) and len(result) == 2):
+            return result
+        (output, records), error = taken_from(result[0]), result[1]
+        with reported(self._reached.note, LOST, Exception):
+            self._take(records)
+        return output, error
+
+    def _take(self, records: Iterable[bytes]) -> None:
+        for packed in records:
+            with interrupts_held():
+                for watcher in self._reached:
+                    watcher.records_came(packed)
+
+
+open_executor_calls: Final[list[ExecutorCall]] = []
+"""Those that have a folder for records."""

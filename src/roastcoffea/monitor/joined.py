@@ -10,10 +10,9 @@ from distributed.utils import key_split_group
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.monitor.tables import GROUP, OF_ATTEMPT, distance, known_total, quotient
-from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.arrow import frame_of, table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
 from roastcoffea.records.columns import Column
-from roastcoffea.records.frames import frame_of
 from roastcoffea.records.tasks import PROCESSOR
 
 if TYPE_CHECKING:

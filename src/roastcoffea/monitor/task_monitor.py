@@ -25,8 +25,7 @@ from roastcoffea.monitor.tables import (
     worker_rows,
 )
 from roastcoffea.monitor.watch import Watch, attempts_of, states_of
-from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.frames import frame_of
+from roastcoffea.records.arrow import frame_of, table_of_rows
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.redaction import redacted
 

@@ -22,7 +22,7 @@ from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from roastcoffea.errors import RoastcoffeaError, reported
-from roastcoffea.instrument.watchers import is_watched
+from roastcoffea.instrument.calls import is_watched
 from roastcoffea.interrupts import Enterable, whole
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """Runner calls: what they asked for, and coffea's preprocessing, which opens files to learn how long they are."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from roastcoffea.records.chunks import CHUNK_COLUMNS

@@ -4,8 +4,6 @@ Of an attempt are also the branches that it read: what was requested, and what i
 sections that the user named in the processor, as it passed through them.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from roastcoffea.records.columns import Column

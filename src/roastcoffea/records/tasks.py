@@ -1,7 +1,5 @@
 """Finished attempts of Dask tasks, as the scheduler saw them end; Dask's own metrics of tasks and workers."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from roastcoffea.records.columns import Column

@@ -1,7 +1,5 @@
 """Workers: when they were there, when Dask paused them, and samples of what they reported with their heartbeats."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from roastcoffea.records.columns import Column

@@ -17,10 +17,10 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
 from roastcoffea.metrics.sections import SECTION_TOTALS
+from roastcoffea.records.arrow import absent_frame, frame_of
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
-from roastcoffea.records.frames import absent_frame, frame_of
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS

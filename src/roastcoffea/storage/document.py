@@ -5,20 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypedDict, get_type_hints
-
-import pyarrow as pa
+from typing import Any, Final, NamedTuple, TypedDict
 
 from roastcoffea.compat.legacy import with_python_types
 from roastcoffea.compat.tagged_json import untagged
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.run import Environment, Host, Run, RunnerCall
-from roastcoffea.storage import shapes
 from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.plain import DEEPEST, plain, restored
-from roastcoffea.storage.reading import content_of, reading
+from roastcoffea.storage.reading import check_fields, content_of, deeper_than, fits, reading
 from roastcoffea.storage.tables import TABLES, Tables, fields_of
 from roastcoffea.storage.upgrades import LAST_TAGGED, SCHEMA, Body
 
@@ -88,26 +84,24 @@ def read_document(path: Path) -> Document:
             raise MeasurementError(f"{path} has schema {schema}; {reads}")
         if schema not in range(1, SCHEMA + 1):
             raise ValueError(f"there is no schema {schema}")
-        if shapes.deeper_than(found, DEEPEST_JSON):
+        if deeper_than(found, DEEPEST_JSON):
             raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels")
         body = untagged(found["run"]) if schema <= LAST_TAGGED else found["run"]
         document = Document(body, found["tables"], schema)
         _check_times(document.body)
         if schema == SCHEMA:
             check_body(document.body)
-        _check_described(document.tables)
+        if not document.tables.keys() <= TABLES.keys():
+            raise ValueError(f"tables are {', '.join(document.tables)}")
+        for name, table in document.tables.items():
+            if not fits(table["rows"], int):
+                raise TypeError(f"rows of {name} are {type(table['rows']).__name__}")
         return document
-
-
-@cache
-def _hints(kind: type) -> Mapping[str, Any]:
-    """Types of a record's fields."""
-    return get_type_hints(kind, localns={"pa": pa})
 
 
 def _check_times(body: Body) -> None:
     """Raise where a run has no outcome, or its times are none."""
-    shapes.check_fields({name: body[name] for name in ("start", "stop", "outcome")}, _hints(Run), "the run")
+    check_fields({name: body[name] for name in ("start", "stop", "outcome")}, Run, "the run")
     if not all(0 <= body[name] < LATEST_TIME for name in ("start", "stop")):
         raise ValueError("start and stop are no times")
 
@@ -120,22 +114,13 @@ def check_body(body: Body) -> None:
     if not all(isinstance(records, list) for records in (calls, environment["hosts"])):
         raise TypeError("calls or hosts are no list")
     parts = {"environment": Environment(versions={}, client_host=None), "calls": ()}
-    shapes.check_fields(body | parts, _hints(Run), "the run")
-    shapes.check_fields({**environment, "hosts": ()}, _hints(Environment), "the environment")
+    check_fields(body | parts, Run, "the run")
+    check_fields({**environment, "hosts": ()}, Environment, "the environment")
     for host in environment["hosts"]:
-        shapes.check_fields(host, _hints(Host), "a host")
+        check_fields(host, Host, "a host")
     for call in calls:
-        shapes.check_fields(call, _hints(RunnerCall), "a Runner call")
+        check_fields(call, RunnerCall, "a Runner call")
         _check_times(call)
-
-
-def _check_described(described: Any) -> None:
-    """Raise where there are no tables but ours, with their numbers of rows."""
-    if not described.keys() <= TABLES.keys():
-        raise ValueError(f"tables are {', '.join(described)}")
-    for name, table in described.items():
-        if not shapes.fits(table["rows"], int):
-            raise TypeError(f"rows of {name} are {type(table['rows']).__name__}")
 
 
 def run_of(body: Body, tables: Tables) -> Run:

@@ -12,7 +12,6 @@ import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -20,6 +19,8 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.storage.left_overs import COMPLETE, REPLACED, UNFINISHED, dissolve, hidden_path, tidy
 
 OR_OVERWRITE: Final = "choose another name, or say to overwrite it"
+
+_STAYS: Final = "is not overwritten, as it is no measurement or export, or holds other files; choose another name"
 
 OWN_FOLDER: Final = 0o700
 OWN_FILE: Final = 0o600
@@ -41,9 +42,8 @@ def file_name(name: str) -> str:
     if not isinstance(name, str):
         raise MeasurementError(f"a measurement's name is text, not {type(name).__name__}: {name!r}")
     if not name.strip() or name.startswith(".") or any(character in name for character in "/\\\0"):
-        raise MeasurementError(
-            f"{name!r} cannot name a measurement or file: take one without slashes, not beginning with a dot"
-        )
+        take = "take one without slashes, not beginning with a dot"
+        raise MeasurementError(f"{name!r} cannot name a measurement or file: {take}")
     try:
         os.fsencode(name)
     except UnicodeEncodeError as error:
@@ -92,20 +92,15 @@ def whole_file(path: Path, *, overwrite: bool = False) -> Iterator[BinaryIO]:
         if overwrite:
             hidden.replace(path)
         else:
-            _rename_to_new(hidden, path)
+            try:
+                path.hardlink_to(hidden)  # another may have taken the name meanwhile
+            except FileExistsError:
+                raise MeasurementError(f"{path} exists; {OR_OVERWRITE}") from None
+            except OSError:  # a file system without links
+                hidden.rename(path)
     finally:
         hidden.unlink(missing_ok=True)
     sync_folder(path.parent)
-
-
-def _rename_to_new(file: Path, path: Path) -> None:
-    """Give a file its name, unless another has taken it meanwhile."""
-    try:
-        path.hardlink_to(file)
-    except FileExistsError:
-        raise MeasurementError(f"{path} exists; {OR_OVERWRITE}") from None
-    except OSError:  # a file system without links
-        file.rename(path)
 
 
 def sync_folder(folder: Path) -> None:
@@ -158,7 +153,7 @@ class NewFolder:
                 if self._took_place_of(target, replaces):
                     break
             elif found is not None and found == _inode(target):
-                raise _not_replaced(target)
+                raise MeasurementError(f"{target} {_STAYS}")
         sync_folder(target.parent)
         return True
 
@@ -171,7 +166,7 @@ class NewFolder:
             return False
         if not replaces(self.path):  # it was changed between the look at it and the exchange
             exchange(self.path, target)
-            raise _not_replaced(target)
+            raise MeasurementError(f"{target} {_STAYS}")
         return True
 
     def _replaced(self, target: Path, replaces: Callable[[Path], bool]) -> bool:
@@ -184,7 +179,7 @@ class NewFolder:
             except FileNotFoundError:
                 return False
             if not replaces(aside):
-                raise _not_replaced(target)
+                raise MeasurementError(f"{target} {_STAYS}")
             if _moved(self.path, target):
                 return True
         except BaseException:
@@ -193,12 +188,6 @@ class NewFolder:
             raise
         shutil.rmtree(aside, ignore_errors=True)  # who took the place has replaced it
         return False
-
-
-def _not_replaced(target: Path) -> MeasurementError:
-    return MeasurementError(
-        f"{target} is not overwritten, as it is no measurement or export, or holds other files; choose another name"
-    )
 
 
 @contextmanager
@@ -231,25 +220,16 @@ def _inode(path: Path) -> int | None:
 
 def exchange(one: Path, other: Path) -> bool:
     """Let two folders exchange their names in one step; False where the system or file system cannot."""
-    function = _exchange_function()
-    if function is None:
-        return False
-    if function(os.fsencode(one), os.fsencode(other)) == 0:
-        return True
-    number = ctypes.get_errno()
-    if number in _REFUSALS:
-        return False
-    raise OSError(number, os.strerror(number), str(one), None, str(other))
-
-
-@cache
-def _exchange_function() -> Callable[[bytes, bytes], int] | None:
+    names = os.fsencode(one), os.fsencode(other)
     try:
-        library = ctypes.CDLL(None, use_errno=True)
+        library: Any = ctypes.CDLL(None, use_errno=True)
         if sys.platform == "darwin":
-            swap = library.renamex_np
-            return lambda one, other: int(swap(one, other, ctypes.c_uint(_EXCHANGE)))
-        rename: Any = library.renameat2
+            failed = library.renamex_np(*names, ctypes.c_uint(_EXCHANGE))
+        else:
+            failed = library.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], ctypes.c_uint(_EXCHANGE))
     except (AttributeError, OSError, TypeError):
-        return None
-    return lambda one, other: int(rename(_AT_FDCWD, one, _AT_FDCWD, other, ctypes.c_uint(_EXCHANGE)))
+        return False
+    number = ctypes.get_errno()
+    if failed and number not in _REFUSALS:
+        raise OSError(number, os.strerror(number), str(one), None, str(other))
+    return not failed

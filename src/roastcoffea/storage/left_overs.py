@@ -44,25 +44,22 @@ MOST_READS: Final = 10
 
 def hidden_in(parent: Path) -> list[Path]:
     """What was or is being written in a folder, the newest first."""
-    found = [path for path in entries(parent) if path.name.startswith(PREFIX)]
-    known = [path for path in found if _BY_PROCESS.fullmatch(path.name) or _OLDER.fullmatch(path.name)]
-    return sorted(known, key=changed, reverse=True)
+    found = [path for path in entries(parent) if _BY_PROCESS.fullmatch(path.name) or _OLDER.fullmatch(path.name)]
+    return sorted(found, key=changed, reverse=True)
 
 
 def entries(folder: Path) -> list[Path]:
     """What lies in a folder; nothing where it cannot be read."""
-    try:
+    with suppress(OSError):
         return list(folder.iterdir())
-    except OSError:
-        return []
+    return []
 
 
 def changed(path: Path) -> float:
     """Unix time of the last change of something in a folder, or of a file; now where it is gone."""
-    try:
+    with suppress(OSError):
         return path.lstat().st_mtime
-    except OSError:
-        return time.time()
+    return time.time()
 
 
 def hidden_path(parent: Path) -> Path:
@@ -101,23 +98,17 @@ def _machine() -> str:
 def _began(process: int) -> int | None:
     """When a process began, in a unit of the system's, or _UNKNOWN; None where there is none of that number."""
     if sys.platform != "linux":
-        return _began_elsewhere(process)
+        import psutil
+
+        try:
+            return int(psutil.Process(process).create_time())
+        except psutil.Error as error:
+            return None if isinstance(error, psutil.NoSuchProcess) else _UNKNOWN
     try:
         state, *numbers = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None if Path("/proc/self/stat").exists() else _UNKNOWN
     return None if state in (b"Z", b"X") else int(numbers[18])
-
-
-def _began_elsewhere(process: int) -> int | None:
-    import psutil
-
-    try:
-        return int(psutil.Process(process).create_time())
-    except psutil.NoSuchProcess:
-        return None
-    except psutil.Error:
-        return _UNKNOWN
 
 
 def tidy(parent: Path) -> None:

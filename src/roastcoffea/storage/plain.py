@@ -45,11 +45,8 @@ LEAVES: Final[Mapping[type, Callable[[Any], Any]]] = {
 """Values without parts: their standard forms, past what a subclass has overridden."""
 
 ITEMS: Final[Mapping[type, Callable[[Any], Iterable[Any]]]] = {
+    **{kind: kind.__iter__ for kind in (list, tuple, set, frozenset)},
     dict: dict.items,
-    list: list.__iter__,
-    tuple: tuple.__iter__,
-    set: set.__iter__,
-    frozenset: frozenset.__iter__,
     np.void: np.void.item,
 }
 """Items of collections, in the same way."""
@@ -59,7 +56,9 @@ def plain(value: Any, name: str, problems: list[str]) -> Any:
     """Standard form of a value; `problems` gets a line for each type of which only a text could be kept."""
     walk = _Walk()
     form = walk.form(value, (name,))
-    problems += walk.problems()
+    for what, places in walk.as_text.items():
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        problems.append(f"{places[0]}{more} held {what}; it was kept as text")
     return form
 
 
@@ -93,15 +92,8 @@ class _Walk:
     def __init__(self) -> None:
         self._above: set[int] = set()
         """Identities of the collections that the walk is inside of."""
-        self._as_text: dict[str, list[str]] = {}
+        self.as_text: dict[str, list[str]] = {}
         """What was kept as text, and where."""
-
-    def problems(self) -> list[str]:
-        """A line for each kind of value that was kept as text."""
-        return [
-            f"{places[0]}{f' and {len(places) - 1} more' if len(places) > 1 else ''} held {what}; it was kept as text"
-            for what, places in self._as_text.items()
-        ]
 
     def form(self, value: Any, path: tuple[Any, ...]) -> Any:
         """Standard form of the value at a place."""
@@ -110,9 +102,8 @@ class _Walk:
         base = next((base for base in type(value).__mro__ if base in LEAVES or base in ITEMS), None)
         if base is None or (base is int and int.bit_length(value) > MOST_BITS):
             return self._text(value, path)
-        return LEAVES[base](value) if base in LEAVES else self._collection(value, base, path)
-
-    def _collection(self, value: Any, base: type, path: tuple[Any, ...]) -> Any:
+        if base in LEAVES:
+            return LEAVES[base](value)
         if id(value) in self._above:
             return self._text(value, path, " that contains itself")
         if len(path) > DEEPEST:
@@ -137,7 +128,7 @@ class _Walk:
         kind = type(value)
         name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
         place = str(path[0]) + "".join(f"[{_printable(part, LONGEST_PLACE)}]" for part in path[1:])
-        self._as_text.setdefault(f"{name}{why}", []).append(place)
+        self.as_text.setdefault(f"{name}{why}", []).append(place)
         return f"<kept as text: {name}> {redacted(_printable(value, LONGEST_TEXT))}"
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain, count
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
-from roastcoffea.storage.folders import NewFolder, file_name, holds_only, new_folder
+from roastcoffea.storage.folders import file_name, holds_only, new_folder
 from roastcoffea.storage.left_overs import LONGEST_SAVE, left_overs, names_in, older_left_overs, read_whole
 from roastcoffea.storage.reading import has_format, reading
 from roastcoffea.storage.tables import TABLES, check_columns, read_table, table_file, tables_of, write_table
@@ -68,7 +68,8 @@ def save_run(
     """
     folder = Path(folder)
     tables = tables_of(run)
-    names = _automatic_names(run) if name is None else iter([file_name(name)])
+    automatic = (f"{datetime.fromtimestamp(run.start, UTC):%Y-%m-%dT%H%M%SZ}-{number:03d}" for number in count(1))
+    names = automatic if name is None else iter([file_name(name)])
     replaces = is_replaceable if overwrite and name is not None else None
     target = None
     try:
@@ -90,19 +91,15 @@ def save_run(
                     with new.late_file(METRICS_FILE) as file:
                         file.write(content)
             finally:
-                target = _put_in_place(new, (folder / each for each in itertools.chain([first], names)), replaces)
+                places = (folder / each for each in chain([first], names))
+                target = next((place for place in places if new.put_in_place(place, replaces)), None)
+                if target is None:
+                    exists = f"{folder / first} exists"
+                    raise MeasurementError(f"{exists}; choose another name, or overwrite=True to replace it")
     except OSError as error:
         what = f"nothing was saved in {folder}" if target is None else f"{target} lacks its {METRICS_FILE}"
         raise MeasurementError(f"{what}: {error}") from error
     return target
-
-
-def _put_in_place(new: NewFolder, targets: Iterable[Path], replaces: Callable[[Path], bool] | None) -> Path:
-    """First of these places that the new folder could take."""
-    for target in targets:
-        if new.put_in_place(target, replaces):
-            return target
-    raise MeasurementError(f"{target} exists; choose another name, or overwrite=True to replace it")
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -130,11 +127,6 @@ def is_measurement(path: Path) -> bool:
     """Whether a measurement is found under a path, be it damaged."""
     places = path, left_overs(path.parent).get(path.name, path)
     return any((place / name).exists() for place in places for name in (RUN_FILE, legacy.METADATA_FILE))
-
-
-def _automatic_names(run: Run) -> Iterator[str]:
-    start = datetime.fromtimestamp(run.start, UTC)
-    return (f"{start:%Y-%m-%dT%H%M%SZ}-{number:03d}" for number in itertools.count(1))
 
 
 def is_replaceable(path: Path) -> bool:

@@ -5,7 +5,7 @@ Dask's own metrics are tables as well: a key is its context, a task prefix if it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,10 +93,7 @@ def _keys(table: pa.Table) -> Iterator[tuple[str | None, tuple[Hashable, ...], f
         yield row.get("worker"), tuple(row[part] for part in PARTS if row[part] is not None), row["amount"]
 
 
-SPAN_FORMS: Final[Mapping[str, tuple[Callable[[Any], pa.Table], Callable[[pa.Table], object]]]] = {
-    SPANS: (span_table, spans_of),
-    WORKER_SPANS: (worker_span_table, spans_by_worker),
-}
+SPAN_FORMS: Final[dict[str, Any]] = {SPANS: (span_table, spans_of), WORKER_SPANS: (worker_span_table, spans_by_worker)}
 """What makes a table of a run's field, and the field of a table, where a run does not hold the table as it is."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.records.arrow import arrow_schema
 from roastcoffea.records.run import SpanMetrics
-from roastcoffea.storage import shapes
+from roastcoffea.storage.reading import fits
 from roastcoffea.storage.tables import SPANS, TABLES, WORKER_SPANS, Tables, span_table, worker_span_table
 
 SCHEMA: Final = 8
@@ -72,13 +72,10 @@ def _with_tables_of_spans(body: Body, tables: Tables) -> tuple[Body, Tables]:
 
 def _checked(metrics: SpanMetrics) -> SpanMetrics:
     """Metrics of a span; TypeError for anything else."""
-    if not shapes.fits(metrics, SpanMetrics):
+    if not fits(metrics, SpanMetrics):
         raise TypeError(f"span metrics are {type(metrics).__name__}, or hold other things")
     return metrics
 
 
-UPGRADES: Final[Mapping[int, Callable[[Body, Tables], tuple[Body, Tables]]]] = {
-    6: _without_text_for_trees,
-    7: _with_tables_of_spans,
-}
+UPGRADES: Final = {6: _without_text_for_trees, 7: _with_tables_of_spans}
 """For an older schema what makes the next one of it, where that is more than columns and fields that it lacks."""

@@ -5,5 +5,5 @@ alone (the file's source, the mapping behind the events, an RNTuple, a Parquet f
 the attempt ends. A shadow calls the original once, with what it was given, whatever becomes of the metering; where a
 version of uproot or coffea lacks what is shadowed, what cannot be metered is unknown, and reported.
 
-`tally` adds up; `sources`, `ttree`, `rntuple` and `parquet` put the shadows in; `meter` is what an attempt holds.
+`tally` adds up; `sources` and `formats` (TTree, RNTuple, Parquet) put the shadows in; `meter` is what an attempt holds.
 """

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from roastcoffea.instrument.meter.parquet import watch_parquet
-from roastcoffea.instrument.meter.rntuple import FieldShadow, watch_ntuple
+from roastcoffea.instrument.meter.formats import EXECUTORS, leaves_once, noting_executor, watch_ntuple, watch_parquet
 from roastcoffea.instrument.meter.sources import OPTION, watched_source
 from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, Tally
-from roastcoffea.instrument.meter.ttree import EXECUTORS, leaves_once, noting_executor
 from roastcoffea.instrument.shared import made_once
 
 
@@ -46,28 +44,22 @@ class Meter(Tally):
         for name, kind in EXECUTORS:
             executor = getattr(mapping, name)
             self.change(mapping, name, noting_executor(self, kind, executor), executor)
-        by_field = False
+        self.in_line = not self.pools
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)
-            self._let_pickle(tree.file)
+            try:
+                # what stands in its options only for its opening cannot be pickled
+                tree.file.options["handler"] = self.handler
+                tree.file.options.pop(OPTION, None)
+            except Exception as problem:
+                self.miss("a file that can be pickled", problem)
             ntuple = getattr(tree, "ntuple", None)
             if ntuple is None:
                 self.tree_branches = leaves_once(tree, self.file_bytes)
             else:
-                by_field = True
+                self.in_line = False
                 self.tree_branches = len(tree.fields)
                 watch_ntuple(self, mapping, ntuple)
-        self.in_line = not self.pools and not by_field
-        if by_field:
-            self.shadow(mapping, "extract_column", FieldShadow)
-
-    def _let_pickle(self, file: Any) -> None:
-        """Take out of a file's options what stands there only for its opening, and cannot be pickled."""
-        try:
-            file.options["handler"] = self.handler
-            file.options.pop(OPTION, None)
-        except Exception as problem:
-            self.miss("a file that can be pickled", problem)
 
     def close(self) -> None:
         """Take all shadows away, and let go of the file."""

@@ -11,8 +11,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.shadows import Shadow, StandIn
-from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, WAITED, Tally
+from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, WAITED, Shadow, StandIn, Tally
 
 OPTION: Final = "roastcoffea"
 """Option for `uproot.open` that leads to the tally."""
@@ -51,19 +50,15 @@ def watch_source(tally: Tally, source: Any) -> None:
         tally.miss("waiting for storage", problem, *WAITED)
     tally.kinds.append(type(source).__name__)
     try:
-        _watch_file_system(tally, source)
+        system = getattr(source, "_fs", None)
+        caching = sys.modules.get("fsspec.implementations.cached")
+        if system is None or (caching is not None and isinstance(system, caching.CachingFileSystem)):
+            tally.transferred = None
+        else:
+            tally.kinds[-1] += f"({type(system).__name__})"
+            tally.change(source, "_fs", CountedFileSystem(system, tally), system)
     except Exception as problem:
         tally.miss("bytes transferred", problem, "bytes_transferred")
-
-
-def _watch_file_system(tally: Tally, source: Any) -> None:
-    system = getattr(source, "_fs", None)
-    caching = sys.modules.get("fsspec.implementations.cached")
-    if system is None or (caching is not None and isinstance(system, caching.CachingFileSystem)):
-        tally.transferred = None
-        return
-    tally.kinds[-1] += f"({type(system).__name__})"
-    tally.change(source, "_fs", CountedFileSystem(system, tally), system)
 
 
 class ChunkShadow(Shadow):
@@ -122,19 +117,15 @@ class ChunksShadow(Shadow):
                 tally.steps.extend((ASKED, thread, None, baskets, 0, None, thread_time(), wall))
                 return self.original(*args, **kwargs)
             tally.steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
-            _watch_queues(tally, *args, *kwargs.values())
+            queues = [each for each in (*args, *kwargs.values()) if type(each) is Queue]
+            if not queues:
+                tally.miss("waiting for storage", "uproot hands no queue to its source", *WAITED)
+            for notifications in queues:
+                got = partial(_got, tally, notifications.queue, weakref.ref(notifications))
+                notifications.get = got  # type: ignore[method-assign]
             return tally.waiting(self.original, *args, **kwargs)
         finally:
             here.in_chunks = False
-
-
-def _watch_queues(tally: Tally, *given: Any) -> None:
-    queues = [each for each in given if type(each) is Queue]
-    if not queues:
-        tally.miss("waiting for storage", "uproot hands no queue to its source", *WAITED)
-    for notifications in queues:
-        got = partial(_got, tally, notifications.queue, weakref.ref(notifications))
-        notifications.get = got  # type: ignore[method-assign]
 
 
 def _got(tally: Tally, there: Any, notifications: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
@@ -183,9 +174,8 @@ class CountedFileSystem(StandIn):
 
 
 def _size(data: Any) -> int:
-    if isinstance(data, (bytes, bytearray, memoryview)):
-        return len(data)
+    pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
     try:
-        return sum(map(len, data))
+        return sum(map(len, pieces))
     except TypeError:
-        return sum(len(piece) for piece in data if not isinstance(piece, BaseException))
+        return sum(len(piece) for piece in pieces if not isinstance(piece, BaseException))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, getitem
 from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
@@ -61,12 +61,11 @@ class BranchRead:
 
     def add_part(self, cluster: int, part: Any, size: int) -> None:
         """Count a part of a cluster that was requested."""
-        if self.parts is None:
-            self.parts = set()
-        if (cluster, part) in self.parts:
+        parts = self.parts = self.parts or set()
+        if (cluster, part) in parts:
             self.again += size
             return
-        self.parts.add((cluster, part))
+        parts.add((cluster, part))
         self.sizes[cluster] = self.sizes.get(cluster, 0) + size
 
 
@@ -95,16 +94,6 @@ class Place:
         self.own = own
         """Whether it is the thread that made the meter."""
 
-    def asked(self, baskets: int, cpu: float, wall: float | None) -> None:
-        """So many baskets were asked for; without a wall time waiting for them is not told."""
-        self.awaited, self.mark, self.cpu, self.wall = baskets, cpu, cpu, wall
-
-    def interrupted(self, cpu: float, wall: float) -> None:
-        """So many seconds were not for the baskets that are waited for."""
-        if self.wall is not None:
-            self.wall += wall
-            self.cpu += cpu
-
     def begins(self, began: float | None, ended: float) -> float:
         """CPU time from which on a step is counted: not before the end of one that was a part of it."""
         if began is None:
@@ -112,16 +101,9 @@ class Place:
         # after the end only where this was another thread, which had the same identity
         return max(began, self.mark) if self.mark <= ended else began
 
-    def came(self, cpu: float, wall: float) -> float:
-        """Seconds that were waited for a basket, which has come and is decompressed."""
-        waited = 0.0 if self.wall is None else wall - self.wall - cpu + self.cpu
-        self.awaited -= 1
-        self.wall = wall if self.awaited > 0 else None
-        return max(waited, 0.0)
-
 
 class Places(dict[int, Place]):
-    """What each thread reads, by its identity; the thread that makes this is the meter's own. See also `ByThread`."""
+    """What each thread reads, by its identity; the thread that makes this is the meter's own. See also `Sections`."""
 
     __slots__ = ("own",)
 
@@ -159,6 +141,8 @@ class Tally:
     file_bytes: int | None = None
     handler: Any = None
     """The user's own class for sources."""
+    name_of: Callable[[Any], Any] = attrgetter("path")
+    """Gives the name of a field or column, of the handle that coffea has for it."""
     closed = False
     pools = False
     """Whether executors of the user's take part."""
@@ -191,11 +175,8 @@ class Tally:
 
     def seconds(self) -> tuple[float, float, float]:
         """What the thread did so far: waiting for storage, CPU time in decompression, and in interpretation."""
-        decompress = interpret = 0.0
-        for read in self._reads():
-            decompress += read.decompress
-            interpret += read.interpret
-        return self.read, decompress, interpret
+        reads = self._reads()
+        return self.read, sum([read.decompress for read in reads], 0.0), sum([read.interpret for read in reads], 0.0)
 
     @property
     def payload(self) -> int:
@@ -312,10 +293,13 @@ class Tally:
         for step, thread, branch, basket, size, began, ended, wall in steps:
             here = self.places[thread]
             if step == ASKED:
-                here.asked(basket, ended, wall)
+                here.awaited, here.mark, here.cpu, here.wall = basket, ended, ended, wall
                 continue
             if step == INTERRUPTED:
-                here.interrupted(ended, wall)
+                # so many seconds were not for the baskets that are waited for
+                if here.wall is not None:
+                    here.wall += wall
+                    here.cpu += ended
                 continue
             if branch is not before:
                 before, read = branch, self.branch_read(branch_path(branch))
@@ -327,7 +311,10 @@ class Tally:
                 read.add(basket, size)
                 read.decompress += cpu
                 if here.wall is not None:
-                    waited = here.came(ended, wall)
+                    # the basket has come and is decompressed
+                    waited = max(wall - here.wall - ended + here.cpu, 0.0)
+                    here.awaited -= 1
+                    here.wall = wall if here.awaited > 0 else None
                     read.read = (read.read or 0.0) + waited
                     if here.own:
                         self.read += waited
@@ -355,3 +342,32 @@ def branch_path(branch: Any) -> str:
     except (AttributeError, LookupError, TypeError):
         name, parent = branch.name, branch.parent
     return f"{branch_path(parent)}/{name}" if hasattr(type(parent), "basket") else str(name)
+
+
+class Shadow:
+    """A method of one object, that goes through the tally; a copy or a pickle of it is the method itself."""
+
+    __slots__ = ("original", "tally")
+
+    def __init__(self, original: Any, tally: Tally) -> None:
+        self.original = original
+        self.tally = tally
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.original.__self__, self.original.__name__)
+
+
+class StandIn:
+    """Has all other attributes of an object that it stands in for; a copy or a pickle of it is that object."""
+
+    __slots__ = ("_inner",)
+    _inner: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getitem, ((self._inner,), 0)
