@@ -29,7 +29,8 @@ class _Table(property):
     """A table as an attribute of a measurement."""
 
     def __init__(self, name: str, meaning: str) -> None:
-        super().__init__(lambda measurement: measurement.table(name), doc=meaning)
+        super().__init__(lambda measurement: measurement.table(name))
+        self.__doc__ = meaning  # given to property it would be behind that of the class
 
     def __get__(self, instance: Any, owner: type | None = None, /) -> pd.DataFrame:  # type: ignore[override]
         return super().__get__(instance, owner)  # type: ignore[no-any-return]
