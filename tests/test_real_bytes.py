@@ -14,6 +14,7 @@ import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from coffea.processor.checkpointer import SimpleCheckpointer
+from releases import needs_retries
 from stored import CUT, CountingServer, baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector
@@ -244,6 +245,7 @@ def test_a_record_taken_away_changes_the_certificate(folder: Path) -> None:
     assert robbed.byte_ledger.certificate.reasons
 
 
+@needs_retries
 def test_failed_attempts_have_a_class_of_their_own(folder: Path) -> None:
     path = write_tree(folder / "failing.root")
     runner = Runner(

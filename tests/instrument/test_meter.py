@@ -29,6 +29,7 @@ from coffea.nanoevents import BaseSchema, NanoEventsFactory
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from coffea.processor.executor import WorkItem
 from fsspec.implementations.local import LocalFileSystem
+from releases import needs_retries, needs_whole_columns
 from stored import baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector, track_time
@@ -303,6 +304,7 @@ def test_trees_of_one_name_have_their_own_number_of_branches(tmp_path: Path) -> 
     assert dict(collector.measurement.chunks[["dataset", "tree_branches"]].to_numpy()) == {"a": 1, "b": 2}
 
 
+@needs_retries
 def test_waiting_for_what_never_comes_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tmp_path / "tree.root")
     ranges = LocalFileSystem.cat_ranges
@@ -674,6 +676,7 @@ class CountingFileSystem(LocalFileSystem):
         return CountingFile(self._strip_protocol(path))
 
 
+@needs_whole_columns
 def test_columns_of_parquet_are_what_a_file_system_counts(folder: Path) -> None:
     fsspec.register_implementation("counting", CountingFileSystem, clobber=True)
 
