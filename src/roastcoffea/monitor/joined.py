@@ -23,22 +23,19 @@ RESULT: Final = (OK, CHECKPOINT)
 
 OF_CHUNK: Final = {column.name: column for column in CHUNK_COLUMNS}
 
-INPUT: Final = Column(
-    "bytes", "integer", "B", "requested of the file (coffea's savemetrics, else the chunk's own record)"
-)
+REQUESTED: Final = "requested of the file (coffea's savemetrics, else the chunk's own record)"
+OUTCOME: Final = f"of the chunk: {OF_CHUNK['outcome'].meaning}; without its record that of the task"
 JOINED_COLUMNS: Final[tuple[Column, ...]] = (
     *(OF_ATTEMPT[name] for name in ("key", "run_id", "prefix")),
     GROUP,
     *(OF_CHUNK[name] for name in ("dataset", "file", "tree", "entry_start", "entry_stop", "events")),
-    INPUT,
+    Column("bytes", "integer", "B", REQUESTED),
     *(OF_ATTEMPT[name] for name in ("nbytes", "type", "worker", "thread", "start", "stop")),
-    Column(
-        "outcome", "text", None, f"of the chunk: {OF_CHUNK['outcome'].meaning}; without its record that of the task"
-    ),
+    Column("outcome", "text", None, OUTCOME),
 )
 COMPARED_COLUMNS: Final[tuple[Column, ...]] = (
     *(OF_CHUNK[name] for name in ("dataset", "file", "entry_start", "entry_stop", "events")),
-    Column("input_bytes", "integer", "B", INPUT.meaning),
+    Column("input_bytes", "integer", "B", REQUESTED),
     Column("output_bytes", "integer", "B", "size of the task's result in memory, compressed if the executor does that"),
     Column("bytes_per_event", "number", "B", "input bytes over events"),
     Column("seconds", "number", "s", "duration of the task"),

@@ -80,22 +80,14 @@ class BranchStudy(Growth, Presented):
         shown = [name for name in COLUMNS if name != "branches_asked" and not self.table[name].isna().all()]
         known = [name for name in SCALING if self.growth(name) is not None]
         counts = [Column(name=str(count), unit=COUNT) for count in self.table["branches_asked"]]
+        amounts = [(COLUMNS[name].label, *_cells(self.table[name], COLUMNS[name].unit)) for name in shown]
+        grown = {name: [*_cells(self.ratios[name], RATIO), self.correlations.get(name)] for name in known}
+        growth = [(COLUMNS[name].label, *cells) for name, cells in grown.items()]
+        heads = [Column("growth to"), *counts, Column("correlation", Unit("", "{:.2f}".format))]
+        title = "growth with the number of branches"
         return [
-            Sheet(
-                title="branch study",
-                columns=[Column(name="asked for"), *counts],
-                rows=[(COLUMNS[name].label, *_cells(self.table[name], COLUMNS[name].unit)) for name in shown],
-                notes=self.notes,
-            ),
-            Sheet(
-                title="growth with the number of branches",
-                columns=[Column(name="growth to"), *counts, Column("correlation", Unit("", "{:.2f}".format))],
-                rows=[
-                    (COLUMNS[name].label, *_cells(self.ratios[name], RATIO), self.correlations.get(name))
-                    for name in known
-                ],
-                notes=[self.sentence],
-            ),
+            Sheet(title="branch study", columns=[Column("asked for"), *counts], rows=amounts, notes=self.notes),
+            Sheet(title=title, columns=heads, rows=growth, notes=[self.sentence]),
         ]
 
     markdown = Presented.to_markdown
