@@ -180,14 +180,9 @@ def _of_each_chunk(table: pa.Table, columns: list[str]) -> dict[int, list[dict[s
 def _row(chunk: Mapping[str, Any], number: int) -> dict[str, Any]:
     row = {column: chunk.get(key) for key, column in CHUNK_KEYS.items()}
     outcome = row["outcome"] or (OK if chunk.get("error") is None else ERROR)
-    return row | {
-        "id": number,
-        "outcome": outcome,
-        "memory_before": in_bytes(chunk.get("mem_before_mb")),
-        "memory_after": in_bytes(chunk.get("mem_after_mb")),
-        "bytes_requested": chunk.get("bytes_read"),
-        "branches": chunk.get("num_branches_accessed"),
-    }
+    row |= {f"memory_{when}": in_bytes(chunk.get(f"mem_{when}_mb")) for when in ("before", "after")}
+    row |= {"bytes_requested": chunk.get("bytes_read"), "branches": chunk.get("num_branches_accessed")}
+    return row | {"id": number, "outcome": outcome}
 
 
 def in_bytes(mebibytes: float | None) -> int | None:

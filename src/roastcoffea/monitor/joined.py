@@ -79,27 +79,17 @@ def compared(rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any]) -> Re
 def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str, Any]:
     """An attempt of a task with what its chunk's record tells."""
     of_coffea = chunk.get("coffea_bytes_read")
-    return {
-        **chunk,
-        **attempt,
-        "group": key_split_group(attempt["key"]),
-        "bytes": chunk.get("bytes_requested") if of_coffea is None else of_coffea,
-        "process_seconds": chunk.get("coffea_process_seconds"),
-        "outcome": chunk.get("outcome", attempt["outcome"]),
-    }
+    size = chunk.get("bytes_requested") if of_coffea is None else of_coffea
+    facts = {"bytes": size, "process_seconds": chunk.get("coffea_process_seconds")}
+    outcome = chunk.get("outcome", attempt["outcome"])
+    return {**chunk, **attempt, "group": key_split_group(attempt["key"]), **facts, "outcome": outcome}
 
 
 def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
     """Rates of a chunk by its task."""
-    seconds = distance(row["start"], row["stop"])
-    return {
-        **row,
-        "input_bytes": row["bytes"],
-        "output_bytes": row["nbytes"],
-        "bytes_per_event": quotient(row["bytes"], row.get("events")),
-        "seconds": seconds,
-        "throughput": quotient(row["bytes"], seconds),
-    }
+    seconds, size = distance(row["start"], row["stop"]), row["bytes"]
+    rates = {"bytes_per_event": quotient(size, row.get("events")), "throughput": quotient(size, seconds)}
+    return {**row, "input_bytes": size, "output_bytes": row["nbytes"], "seconds": seconds, **rates}
 
 
 def compared_totals(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

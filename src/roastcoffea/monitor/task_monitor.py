@@ -230,9 +230,8 @@ class TaskMonitor(Enterable):
         """The client that was given, or one of ours to a scheduler of this process."""
         if not isinstance(self._source, Scheduler):
             return self._source
-        self._own_client = Client(
-            self._source.address, security=self._source.security, set_as_default=False, timeout=CONNECT_TIMEOUT
-        )
+        address, security = self._source.address, self._source.security
+        self._own_client = Client(address, security=security, set_as_default=False, timeout=CONNECT_TIMEOUT)
         return self._own_client
 
     def _refuse_the_thread_of_the_loop(self) -> None:

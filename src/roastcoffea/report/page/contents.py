@@ -87,12 +87,8 @@ def _ledgers(measured: Measured) -> Iterator[Sheet]:
 
 
 def _datasets(measured: Measured) -> Iterator[Sheet]:
-    metrics = measured.metrics
-    yield (
-        replace(datasets(metrics), title="")
-        if "per_dataset" in metrics
-        else not_measured(metrics.missing["per_dataset"])
-    )
+    metrics, name = measured.metrics, "per_dataset"
+    yield replace(datasets(metrics), title="") if name in metrics else not_measured(metrics.missing[name])
     yield _table(measured, "time_ledger_by_dataset", "datasets", "thread time", TOTAL)
     yield _table(measured, "byte_ledger_by_dataset", "datasets", "bytes", TOTAL)
 
