@@ -56,14 +56,15 @@ print(json.dumps({
 
 
 def inserted(text: str, place: str, example: str) -> str:
-    """A module's text with an example at the end, or beside the only line that holds what the place names."""
+    """Text of a module with an example at its end, or beside the only line that holds what the place names."""
     side, _, beside = place.partition(" ")
     if side == "at":
         return f"{text}\n\n{example}"
     lines = text.splitlines(keepends=True)
     (number,) = (number for number, line in enumerate(lines) if beside in line and not line.startswith("from"))
     indent = lines[number][: len(lines[number]) - len(lines[number].lstrip())]
-    lines.insert(number + (side == "below"), f"{indent}{example}")
+    entry = f"{example.rstrip()},\n" if lines[number].rstrip().endswith(",") else example
+    lines.insert(number + (side == "below"), f"{indent}{entry}")
     return "".join(lines)
 
 
