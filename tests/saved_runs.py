@@ -5,6 +5,7 @@ import math
 import socket
 import stat
 from collections.abc import Callable
+from contextlib import chdir
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -112,8 +113,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def a_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(path))
+    with chdir(path.parent), socket.socket(socket.AF_UNIX) as server:
+        server.bind(path.name)  # the whole path may be longer than the system takes
 
 
 def write_legacy(folder: Path) -> None:

@@ -49,8 +49,10 @@ def test_the_processor_is_told_from_the_rest(client: Any, sample: Any, compressi
     with MetricsCollector(client) as collector:
         runner_for(client, 4000, compression=compression)(sample, processor_instance=Sleeping(0.2))
     workers = collector.metrics["fine_metrics_per_worker"].values()
+    tasks = collector.measurement.tasks
+    rest = (tasks["stop"] - tasks["start"]).sum() - 4 * 0.2
     assert sum(worker["processor_noncpu_time_seconds"] for worker in workers) >= 4 * 0.2
-    assert sum(worker["overhead_noncpu_time_seconds"] for worker in workers) < 0.6
+    assert sum(worker["overhead_noncpu_time_seconds"] for worker in workers) < rest + 0.1
 
 
 def test_a_worker_that_retires_leaves_its_share(sample: Any) -> None:

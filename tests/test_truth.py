@@ -43,7 +43,8 @@ def test_cpu_time_is_that_of_the_operating_system(client: Any, sample: Any, proc
     in_threads = sum(client.run(cpu_of_task_threads).values()) - in_threads
     metrics = collector.metrics
     assert metrics["total_cpu_time"] == pytest.approx(in_threads, rel=0.05, abs=0.1)
-    assert metrics["worker_cpu_time_seconds"] == pytest.approx(in_processes, rel=0.05, abs=0.05)
+    # entering and leaving are in the second number alone, and cost more where the cores are shared with others
+    assert metrics["worker_cpu_time_seconds"] == pytest.approx(in_processes, rel=0.05, abs=0.1)
     capacity = metrics["elapsed_time_seconds"] * 2
     assert metrics["core_efficiency"] == pytest.approx(metrics["total_cpu_time"] / capacity)
     if isinstance(processor, Spinning):
