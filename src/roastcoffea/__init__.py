@@ -33,25 +33,21 @@ _PLOTS: Final = "roastcoffea.visualization.plots"
 
 # Workers import this package for its probe alone, so nothing else may come with it.
 _MODULES: Final = {
-    "ComparisonError": "roastcoffea.errors",
-    "Measurement": "roastcoffea.measurement",
-    "MeasurementError": "roastcoffea.errors",
-    "MetricsCollector": "roastcoffea.collector",
-    "MissingMetricError": "roastcoffea.errors",
-    "RoastcoffeaError": "roastcoffea.errors",
-    "TaskMonitor": "roastcoffea.monitor.task_monitor",
-    "branch_study": "roastcoffea.studies.branches.branch_study",
-    "compare": "roastcoffea.studies.compare.compare",
-    "compare_scenarios": "roastcoffea.studies.compare.compare",
-    "load": "roastcoffea.measurement",
-    "load_measurement": "roastcoffea.compat.measurements",
-    "measurement_from_report": "roastcoffea.recording.importers",
-    "scaling": "roastcoffea.studies.scaling.scaling",
-    "track_bytes": "roastcoffea.instrument.track",
-    "track_memory": "roastcoffea.instrument.track",
-    "track_metrics": "roastcoffea.instrument.track",
-    "track_time": "roastcoffea.instrument.track",
-    "what_if": "roastcoffea.studies.what_if.what_if",
+    name: f"roastcoffea.{module}"
+    for module, names in (
+        ("collector", "MetricsCollector"),
+        ("compat.measurements", "load_measurement"),
+        ("errors", "ComparisonError MeasurementError MissingMetricError RoastcoffeaError"),
+        ("instrument.track", "track_bytes track_memory track_metrics track_time"),
+        ("measurement", "Measurement load"),
+        ("monitor.task_monitor", "TaskMonitor"),
+        ("recording.importers", "measurement_from_report"),
+        ("studies.branches.branch_study", "branch_study"),
+        ("studies.compare.compare", "compare compare_scenarios"),
+        ("studies.scaling.scaling", "scaling"),
+        ("studies.what_if.what_if", "what_if"),
+    )
+    for name in names.split()
 }
 
 

@@ -127,10 +127,8 @@ COUNT: Final = Unit("count", number)
 WORD: Final = Unit("word", str)
 STRUCTURE: Final = Unit("structure", repr)
 
-BY_SYMBOL: Final = {
-    unit.symbol: unit
-    for unit in (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO, COUNT)
-}
+OF_NUMBERS: Final = (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO, COUNT)
+BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
 """Units of numbers."""
 
 SMALLEST_SHARE: Final = 1e-4
@@ -138,6 +136,4 @@ SMALLEST_SHARE: Final = 1e-4
 
 def share_text(share: float) -> str:
     """A part of a whole in percent; of one that nobody would miss, only that it is there."""
-    if 0 < abs(share) < SMALLEST_SHARE:
-        return f"< {FRACTION.text(SMALLEST_SHARE)}"
-    return FRACTION.text(share)
+    return f"< {FRACTION.text(SMALLEST_SHARE)}" if 0 < abs(share) < SMALLEST_SHARE else FRACTION.text(share)

@@ -146,9 +146,8 @@ class LocalMetricsBackend(AbstractMetricsBackend):
             for process in self._idle(processes, (size or 0) - len(shifts), start, stop):
                 self._threads.setdefault(process, 1)
             if size is None:
-                self.note(
-                    "the executor does not tell how many processes work for it: those that ran no chunk are not counted"
-                )
+                unknown = "the executor does not tell how many processes work for it"
+                self.note(f"{unknown}: those that ran no chunk are not counted")
 
     def _idle(self, workers: list[WatchedProcess], number: int, start: float, stop: float) -> list[WatchedProcess]:
         """Processes of the workers' pool that got no chunk: of their siblings those that were born with them."""
@@ -208,14 +207,9 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         born = min([process.born, *starts[:1]])
         died = max([process.seen, *stops[-1:]]) if process.ended else stop
         begin, end = (float(min(max(moment, start), stop)) for moment in (born, died))
-        return self._identity(_name(process.pid)) | {
-            "threads": threads,
-            "start": begin,
-            "stop": max(begin, end),
-            "memory_limit": self.hosts[0].memory,
-            "cpu_seconds": process.cpu_seconds,
-            **dict(zip(THROTTLED, self._throttled or (), strict=False)),
-        }
+        life = {"threads": threads, "start": begin, "stop": max(begin, end), "cpu_seconds": process.cpu_seconds}
+        throttled = dict(zip(THROTTLED, self._throttled or (), strict=False))
+        return self._identity(_name(process.pid)) | life | throttled | {"memory_limit": self.hosts[0].memory}
 
     def _unseen_lifetime(self, worker: str, threads: int) -> dict[str, Any]:
         row = self._identity(worker) | {"threads": threads}

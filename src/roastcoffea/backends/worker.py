@@ -160,13 +160,8 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
 
 def description() -> dict[str, Any]:
     """What this process runs on, and which version of ours it can import."""
-    return {
-        "package": importable_package(),
-        "process": os.getpid(),
-        "host": socket.gethostname(),
-        "python": platform.python_version(),
-        **limits(),
-    }
+    process = {"process": os.getpid(), "host": socket.gethostname(), "python": platform.python_version()}
+    return {"package": importable_package(), **process, **limits()}
 
 
 def importable_package() -> str | None:

@@ -114,14 +114,11 @@ RENAMED: Final = {
     "peak_memory_bytes": "memory_peak",
 }
 UNCHANGED: Final = ("dataset", "file", "uuid", "entry_start", "entry_stop", "worker", "attempt", "outcome")
-NO_PHASES: Final = frozenset(
-    {"wall_seconds", "helper_cpu_seconds", "process_cpu_seconds", "core_wait_seconds", "coffea_process_seconds"}
-)
+NO_PHASES: Final = tuple(f"{of}_seconds" for of in ("wall", "helper_cpu", "process_cpu", "core_wait", "coffea_process"))
 """Durations of a chunk that are not in its dictionary under their own names."""
 
-DURATIONS: Final = tuple(
-    column.name for column in CHUNK_COLUMNS if column.name.endswith("_seconds") and column.name not in NO_PHASES
-)
+ALL_SECONDS: Final = [column.name for column in CHUNK_COLUMNS if column.name.endswith("_seconds")]
+DURATIONS: Final = tuple(name for name in ALL_SECONDS if name not in NO_PHASES)
 CHUNK_KEYS: Final = RENAMED | {name: name for name in (*UNCHANGED, *DURATIONS)}
 """Keys of a chunk's dictionary, and the columns that they come from."""
 
@@ -183,14 +180,9 @@ def _of_each_chunk(table: pa.Table, columns: list[str]) -> dict[int, list[dict[s
 def _row(chunk: Mapping[str, Any], number: int) -> dict[str, Any]:
     row = {column: chunk.get(key) for key, column in CHUNK_KEYS.items()}
     outcome = row["outcome"] or (OK if chunk.get("error") is None else ERROR)
-    return row | {
-        "id": number,
-        "outcome": outcome,
-        "memory_before": in_bytes(chunk.get("mem_before_mb")),
-        "memory_after": in_bytes(chunk.get("mem_after_mb")),
-        "bytes_requested": chunk.get("bytes_read"),
-        "branches": chunk.get("num_branches_accessed"),
-    }
+    row |= {f"memory_{when}": in_bytes(chunk.get(f"mem_{when}_mb")) for when in ("before", "after")}
+    row |= {"bytes_requested": chunk.get("bytes_read"), "branches": chunk.get("num_branches_accessed")}
+    return row | {"id": number, "outcome": outcome}
 
 
 def in_bytes(mebibytes: float | None) -> int | None:

@@ -63,7 +63,7 @@ def _scalar(content: str) -> Any:
 
 
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "float": float,
+    **{kind.__name__: kind for kind in (float, tuple, set, frozenset, dict)},
     "int": lambda text: int(text, 16),
     "str": _text,
     "bytes": base64.b64decode,
@@ -75,8 +75,4 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "numpy.bytes": lambda content: np.bytes_(base64.b64decode(content)),
     "numpy.array": _array,
     "numpy.scalar": _scalar,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "dict": dict,
 }

@@ -16,17 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import error_text, reported
-from roastcoffea.log.packing import (
-    BASKET_BYTES,
-    BRANCH_INTEGERS,
-    BRANCH_SECONDS,
-    BRANCHES,
-    PREPROCESSING,
-    PROBLEMS,
-    SECTIONS,
-    PackedBranches,
-    unpacked_records,
-)
+from roastcoffea.log import packing
+from roastcoffea.log.packing import PackedBranches
 from roastcoffea.log.plausible import impossible_times, impossible_values
 from roastcoffea.records.arrow import arrow_schema, table_of_columns, table_of_rows
 from roastcoffea.records.calls import PREPROCESSING_COLUMNS
@@ -166,8 +157,8 @@ class ReceivedRecords:
     def take(self, blob: bytes) -> None:
         """Take packed records."""
         with self._taking, reported(self._note, "records could not be unpacked", DAMAGED):
-            for record in unpacked_records(blob):
-                for problem in record.pop(PROBLEMS, ()):
+            for record in packing.unpacked_records(blob):
+                for problem in record.pop(packing.PROBLEMS, ()):
                     self._note(problem)
                 if record and record["id"] not in self._known:
                     self._known.add(record["id"])
@@ -176,15 +167,15 @@ class ReceivedRecords:
     def _take(self, record: dict[str, Any]) -> None:
         if not self._is_possible(record):
             return
-        branches = record.pop(BRANCHES, None)
-        preprocessing = bool(record.pop(PREPROCESSING, False))
+        branches = record.pop(packing.BRANCHES, None)
+        preprocessing = bool(record.pop(packing.PREPROCESSING, False))
         self.tally.add(record, preprocessing=preprocessing)
         if preprocessing:
             self._preprocessing.add(record)
             return
         if branches is not None:
             self._branches.add((record["id"], branches))
-        for row in record.pop(SECTIONS, ()):
+        for row in record.pop(packing.SECTIONS, ()):
             self._sections.add(row | {"chunk": record["id"]})
         self._chunks.add(record)
 
@@ -274,9 +265,9 @@ def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table
         "chunk": pa.array(np.repeat(np.array([identity for identity, _ in records], dtype=np.int64), counts)),
         "branch": pa.array([name for one in branches for name in one.names], pa.string()),
     }
-    for row, name in enumerate(BRANCH_INTEGERS):
+    for row, name in enumerate(packing.BRANCH_INTEGERS):
         columns[name] = pa.array(_joined([one.integers[row] for one in branches]))
-    for row, name in enumerate(BRANCH_SECONDS):
+    for row, name in enumerate(packing.BRANCH_SECONDS):
         seconds = np.concatenate([one.seconds[row] for one in branches])
         columns[name] = pa.array(seconds.astype(np.float64), from_pandas=True)
     columns |= _columns_of_baskets(branches, columns["baskets"].to_numpy())
@@ -313,5 +304,5 @@ def _columns_of_baskets(branches: Sequence[PackedBranches], baskets: npt.NDArray
     return {
         "basket_first": pa.array(first, mask=~some),
         "basket_last": pa.array(last, mask=~some),
-        BASKET_BYTES: pa.ListArray.from_arrays(pa.array(offsets), pa.array(sizes)),
+        packing.BASKET_BYTES: pa.ListArray.from_arrays(pa.array(offsets), pa.array(sizes)),
     }

@@ -44,15 +44,9 @@ class History:
         """Rows in words: `key`, `state`, `worker`, `nbytes`, `type`, `suspicious` and `time`."""
         texts = {NO_STRING: None, **dict(enumerate(self.texts))}
         for task, state, suspicious, worker, type_, nbytes, moment in rows.tolist():
-            yield {
-                "key": self.keys[task],
-                "state": STATES[state],
-                "worker": texts[worker],
-                "nbytes": None if nbytes == NO_SIZE else nbytes,
-                "type": texts[type_],
-                "suspicious": suspicious,
-                "time": moment,
-            }
+            size = None if nbytes == NO_SIZE else nbytes
+            known = {"key": self.keys[task], "state": STATES[state], "worker": texts[worker], "nbytes": size}
+            yield known | {"type": texts[type_], "suspicious": suspicious, "time": moment}
 
     def count_after_each(self) -> npt.NDArray[np.int64]:
         """How many tasks the scheduler knew after each row."""

@@ -23,22 +23,19 @@ RESULT: Final = (OK, CHECKPOINT)
 
 OF_CHUNK: Final = {column.name: column for column in CHUNK_COLUMNS}
 
-INPUT: Final = Column(
-    "bytes", "integer", "B", "requested of the file (coffea's savemetrics, else the chunk's own record)"
-)
+REQUESTED: Final = "requested of the file (coffea's savemetrics, else the chunk's own record)"
+OUTCOME: Final = f"of the chunk: {OF_CHUNK['outcome'].meaning}; without its record that of the task"
 JOINED_COLUMNS: Final[tuple[Column, ...]] = (
     *(OF_ATTEMPT[name] for name in ("key", "run_id", "prefix")),
     GROUP,
     *(OF_CHUNK[name] for name in ("dataset", "file", "tree", "entry_start", "entry_stop", "events")),
-    INPUT,
+    Column("bytes", "integer", "B", REQUESTED),
     *(OF_ATTEMPT[name] for name in ("nbytes", "type", "worker", "thread", "start", "stop")),
-    Column(
-        "outcome", "text", None, f"of the chunk: {OF_CHUNK['outcome'].meaning}; without its record that of the task"
-    ),
+    Column("outcome", "text", None, OUTCOME),
 )
 COMPARED_COLUMNS: Final[tuple[Column, ...]] = (
     *(OF_CHUNK[name] for name in ("dataset", "file", "entry_start", "entry_stop", "events")),
-    Column("input_bytes", "integer", "B", INPUT.meaning),
+    Column("input_bytes", "integer", "B", REQUESTED),
     Column("output_bytes", "integer", "B", "size of the task's result in memory, compressed if the executor does that"),
     Column("bytes_per_event", "number", "B", "input bytes over events"),
     Column("seconds", "number", "s", "duration of the task"),
@@ -82,27 +79,17 @@ def compared(rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any]) -> Re
 def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str, Any]:
     """An attempt of a task with what its chunk's record tells."""
     of_coffea = chunk.get("coffea_bytes_read")
-    return {
-        **chunk,
-        **attempt,
-        "group": key_split_group(attempt["key"]),
-        "bytes": chunk.get("bytes_requested") if of_coffea is None else of_coffea,
-        "process_seconds": chunk.get("coffea_process_seconds"),
-        "outcome": chunk.get("outcome", attempt["outcome"]),
-    }
+    size = chunk.get("bytes_requested") if of_coffea is None else of_coffea
+    facts = {"bytes": size, "process_seconds": chunk.get("coffea_process_seconds")}
+    outcome = chunk.get("outcome", attempt["outcome"])
+    return {**chunk, **attempt, "group": key_split_group(attempt["key"]), **facts, "outcome": outcome}
 
 
 def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
     """Rates of a chunk by its task."""
-    seconds = distance(row["start"], row["stop"])
-    return {
-        **row,
-        "input_bytes": row["bytes"],
-        "output_bytes": row["nbytes"],
-        "bytes_per_event": quotient(row["bytes"], row.get("events")),
-        "seconds": seconds,
-        "throughput": quotient(row["bytes"], seconds),
-    }
+    seconds, size = distance(row["start"], row["stop"]), row["bytes"]
+    rates = {"bytes_per_event": quotient(size, row.get("events")), "throughput": quotient(size, seconds)}
+    return {**row, "input_bytes": size, "output_bytes": row["nbytes"], "seconds": seconds, **rates}
 
 
 def compared_totals(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

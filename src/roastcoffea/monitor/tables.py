@@ -27,18 +27,12 @@ GONE: Final = ("released", "forgotten")
 
 OF_ATTEMPT: Final = {column.name: column for column in TASK_COLUMNS}
 
+LAST_STATE: Final = 'the last state at the scheduler before it was forgotten: "memory", "erred", "processing", ...'
 GROUP: Final = Column("group", "text", None, "task group: tasks of one collection, or of one call")
 
 MONITOR_COLUMNS: Final[tuple[Column, ...]] = (
-    OF_ATTEMPT["key"],
-    OF_ATTEMPT["prefix"],
-    GROUP,
-    Column(
-        "state",
-        "text",
-        None,
-        'the last state at the scheduler before it was forgotten: "memory", "erred", "processing", ...',
-    ),
+    *(OF_ATTEMPT["key"], OF_ATTEMPT["prefix"], GROUP),
+    Column("state", "text", None, LAST_STATE),
     *(OF_ATTEMPT[name] for name in WAY),
     Column("duration", "number", "s", "from the beginning to the end of computing"),
     Column("created", "number", "s", "when it was first seen at the scheduler (Unix time, the client's clock)"),

@@ -14,16 +14,9 @@ from roastcoffea.backends.connection import Connection
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import Enterable
 from roastcoffea.measurement import Measurement
+from roastcoffea.monitor import tables
 from roastcoffea.monitor.history import Snapshot
 from roastcoffea.monitor.joined import JOINED_COLUMNS, ReportComparison, compared, joined_rows
-from roastcoffea.monitor.tables import (
-    MONITOR_COLUMNS,
-    WORKER_COLUMNS,
-    best_attempts,
-    complete_task,
-    complete_view,
-    worker_rows,
-)
 from roastcoffea.monitor.watch import Watch, attempts_of, states_of
 from roastcoffea.records.arrow import frame_of, table_of_rows
 from roastcoffea.records.tasks import TASK_COLUMNS
@@ -156,8 +149,8 @@ class TaskMonitor(Enterable):
     @property
     def attempts(self) -> pd.DataFrame:
         """Each attempt of a task that ended, in the columns of `Measurement.tasks` without `kind`."""
-        tables = [watch.attempts() for watch in self._watches_now()]
-        table = pa.concat_tables(tables) if tables else table_of_rows(TASK_COLUMNS, ())
+        parts = [watch.attempts() for watch in self._watches_now()]
+        table = pa.concat_tables(parts) if parts else table_of_rows(TASK_COLUMNS, ())
         return frame_of(table.drop_columns("kind"), [column for column in TASK_COLUMNS if column.name != "kind"])
 
     def get_all_tasks(self) -> list[dict[str, Any]]:
@@ -167,16 +160,17 @@ class TaskMonitor(Enterable):
         once is there as its last attempt that worked, or as the last one where none did.
         """
         watches = self._watches_now()
-        attempts = best_attempts(attempts_of(watches))
-        return [complete_task(task, attempts.get(key, {})) for key, task in states_of(watches).items()]
+        attempts = tables.best_attempts(attempts_of(watches))
+        return [tables.complete_task(task, attempts.get(key, {})) for key, task in states_of(watches).items()]
 
     def to_dataframe(self) -> pd.DataFrame:
         """What `get_all_tasks` tells, a row per task; meaning and unit of columns are in `attrs["columns"]`."""
-        return frame_of(table_of_rows(MONITOR_COLUMNS, self.get_all_tasks()), MONITOR_COLUMNS)
+        return frame_of(table_of_rows(tables.MONITOR_COLUMNS, self.get_all_tasks()), tables.MONITOR_COLUMNS)
 
     def per_worker(self) -> pd.DataFrame:
         """Number and size of the results that each worker computed, a row per worker."""
-        return frame_of(table_of_rows(WORKER_COLUMNS, worker_rows(self.get_all_tasks())), WORKER_COLUMNS)
+        rows = tables.worker_rows(self.get_all_tasks())
+        return frame_of(table_of_rows(tables.WORKER_COLUMNS, rows), tables.WORKER_COLUMNS)
 
     @property
     def worker_tasks(self) -> list[dict[str, Any]]:
@@ -199,7 +193,7 @@ class TaskMonitor(Enterable):
         """
         watches = self._watches_now()
         suspicious = {key: state["suspicious"] for key, state in states_of(watches).items()}
-        return [complete_view(view, suspicious.get(view["key"])) for watch in watches for view in watch.views()]
+        return [tables.complete_view(view, suspicious.get(view["key"])) for watch in watches for view in watch.views()]
 
     def joined(self, measurement: Measurement) -> pd.DataFrame:
         """Attempts of processor tasks with the chunks that they processed, a row per attempt.
@@ -236,9 +230,8 @@ class TaskMonitor(Enterable):
         """The client that was given, or one of ours to a scheduler of this process."""
         if not isinstance(self._source, Scheduler):
             return self._source
-        self._own_client = Client(
-            self._source.address, security=self._source.security, set_as_default=False, timeout=CONNECT_TIMEOUT
-        )
+        address, security = self._source.address, self._source.security
+        self._own_client = Client(address, security=security, set_as_default=False, timeout=CONNECT_TIMEOUT)
         return self._own_client
 
     def _refuse_the_thread_of_the_loop(self) -> None:

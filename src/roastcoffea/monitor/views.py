@@ -78,9 +78,8 @@ class TaskViews(Addition):
                 break
             await asyncio.sleep(0.01)
         for address in sorted({*silent, *late}):
-            self._plugin.problems.note(
-                f"{address} did not tell its view of tasks in time: what it did last is missing there"
-            )
+            late_views = f"{address} did not tell its view of tasks in time"
+            self._plugin.problems.note(f"{late_views}: what it did last is missing there")
 
 
 class WorkerViews:

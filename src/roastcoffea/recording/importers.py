@@ -64,17 +64,9 @@ def measurement_from_report(report: Any, *, start: float, stop: float, name: str
     """
     reports = report if isinstance(report, Mapping) else {None: report}
     rows = [_row(dataset, partition) for dataset, each in reports.items() for partition in _partitions(each)]
-    return Measurement(
-        unwatched_run(
-            name=name,
-            start=start,
-            stop=stop,
-            backend="dask-awkward",
-            chunks=table_of_rows(CHUNK_COLUMNS, redacted_values(rows)),
-            absent=dict.fromkeys(ABSENT, NOT_IN_REPORT),
-            problems=tuple(_problems(rows)),
-        )
-    )
+    chunks, absent = table_of_rows(CHUNK_COLUMNS, redacted_values(rows)), dict.fromkeys(ABSENT, NOT_IN_REPORT)
+    facts = {"backend": "dask-awkward", "chunks": chunks, "absent": absent, "problems": tuple(_problems(rows))}
+    return Measurement(unwatched_run(name=name, start=start, stop=stop, **facts))
 
 
 def _partitions(report: Any) -> list[Row]:

@@ -53,8 +53,5 @@ SPAN_COLUMNS: Final[tuple[Column, ...]] = (
     Column("unit", "text", None, "unit of the amount"),
     Column("amount", "number", None, "how much of it"),
 )
-WORKER_SPAN_COLUMNS: Final[tuple[Column, ...]] = (
-    Column("worker", "text", None, "address of the worker"),
-    *SPAN_COLUMNS,
-)
+WORKER_SPAN_COLUMNS: Final = (Column("worker", "text", None, "address of the worker"), *SPAN_COLUMNS)
 """A worker that counted nothing has one row, without a context."""

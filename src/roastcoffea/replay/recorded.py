@@ -164,9 +164,8 @@ def _doubts(run: Run, metrics: Metrics, lifetimes: pa.Table, tasks: pa.Table, ch
     threads = amounts(lifetimes, "threads")
     missing = float(1 - integral(starts, stops, threads) / (threads.sum() * (run.stop - run.start)))
     if missing > ABSENT_THREADS:
-        found.append(
-            f"workers came late or left while recording: {FRACTION.text(missing)} of the threads' time was missing"
-        )
+        share = FRACTION.text(missing)
+        found.append(f"workers came late or left while recording: {share} of the threads' time was missing")
     lost = len(tasks) - len(with_outcome(tasks, (OK,)))
     if lost:
         found.append(f"{number(lost)} attempts of tasks failed while recording; they are left out")

@@ -32,14 +32,8 @@ def rendered(template: str, /, **values: Any) -> Markup:
 @cache
 def _environment() -> Environment:
     """Templates of this process: each is read and compiled once."""
-    environment = Environment(
-        loader=PackageLoader(__package__),
-        auto_reload=False,
-        autoescape=True,
-        finalize=text,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    blocks: dict[str, Any] = {"auto_reload": False, "trim_blocks": True, "lstrip_blocks": True}
+    templates = PackageLoader(__package__)
+    environment = Environment(loader=templates, autoescape=True, finalize=text, undefined=StrictUndefined, **blocks)
     environment.filters["number"] = number
     return environment

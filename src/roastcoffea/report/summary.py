@@ -20,7 +20,7 @@ from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, T
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
 from roastcoffea.report.tables import FIRST_ROWS
-from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, moment, number
+from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, moment, number
 
 MAIN: Final = {
     "total_events": "events",
@@ -62,13 +62,15 @@ Row = Mapping[str, Any]
 Keyed = tuple[str, Column]
 """A column with the key of its amounts in rows."""
 
-DATASET_COLUMNS: Final[Sequence[Keyed]] = (
-    ("num_chunks", Column("chunks", COUNT)),
-    ("num_failed", Column("failed", COUNT)),
-    ("total_events", Column("events", COUNT)),
-    ("mean_duration", Column("wall/chunk", SECOND)),
-    ("total_duration", Column("wall (ok)", SECOND)),
-    ("cpu_seconds", Column("CPU (all)", SECOND)),
+
+def _keyed(unit: Unit, **names: str) -> tuple[Keyed, ...]:
+    """Columns of one unit, by the keys of their amounts."""
+    return tuple((key, Column(name, unit)) for key, name in names.items())
+
+
+DATASET_COLUMNS: Final = (
+    *_keyed(COUNT, num_chunks="chunks", num_failed="failed", total_events="events"),
+    *_keyed(SECOND, mean_duration="wall/chunk", total_duration="wall (ok)", cpu_seconds="CPU (all)"),
 )
 SECTION_COLUMNS: Final[Sequence[Keyed]] = (
     ("count", Column("count", COUNT, dispensable=7)),
@@ -80,21 +82,17 @@ SECTION_COLUMNS: Final[Sequence[Keyed]] = (
     ("memory_peak", Column("memory", BYTE, dispensable=4)),
     ("errors", Column("errors", COUNT, dispensable=6)),
 )
-WORKER_COLUMNS: Final[Sequence[Keyed]] = (
-    ("chunks", Column("chunks", COUNT)),
-    ("busy_share", Column("in chunks", FRACTION)),
-    ("cpu_share", Column("CPU", FRACTION)),
-    ("bound", Column("bound", WORD)),
-    ("slowness", Column("slow", RATIO)),
-    ("spill_seconds", Column("spill", SECOND)),
-    ("transfer_bytes", Column("fetched", BYTE)),
-    ("clock_offset", Column("clock", SECOND)),
+WORKER_COLUMNS: Final = (
+    *_keyed(COUNT, chunks="chunks"),
+    *_keyed(FRACTION, busy_share="in chunks", cpu_share="CPU"),
+    *_keyed(WORD, bound="bound"),
+    *_keyed(RATIO, slowness="slow"),
+    *_keyed(SECOND, spill_seconds="spill"),
+    *_keyed(BYTE, transfer_bytes="fetched"),
+    *_keyed(SECOND, clock_offset="clock"),
 )
-BRANCH_COLUMNS: Final[Sequence[Keyed]] = (
-    ("bytes_payload_sum", Column("payload", BYTE)),
-    ("bytes_reread_sum", Column("re-read", BYTE)),
-    ("bytes_uncompressed_sum", Column("uncompressed", BYTE)),
-)
+OF_BRANCH: Final = {"bytes_payload": "payload", "bytes_reread": "re-read", "bytes_uncompressed": "uncompressed"}
+BRANCH_COLUMNS: Final = _keyed(BYTE, **{f"{key}_sum": name for key, name in OF_BRANCH.items()})
 
 
 def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
@@ -290,7 +288,7 @@ def _workers(workers: pa.Table | str) -> Iterator[Sheet]:
 def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
     """Branches of which the most was read."""
     options = pc.ScalarAggregateOptions(skip_nulls=False)
-    amounts = [(key.removesuffix("_sum"), "sum", options) for key, _ in BRANCH_COLUMNS]
+    amounts = [(key, "sum", options) for key in OF_BRANCH]
     rows = ledger.branches.group_by("branch").aggregate(amounts).to_pylist()
     rows.sort(key=lambda row: (-(row["bytes_payload_sum"] or 0) - (row["bytes_reread_sum"] or 0), row["branch"]))
     if rows:

@@ -31,9 +31,7 @@ _AT_FDCWD: Final = -100
 _EXCHANGE: Final = 2
 """RENAME_EXCHANGE of Linux, and RENAME_SWAP of macOS."""
 
-_REFUSALS: Final = frozenset(
-    (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.ENOTTY)
-)
+_REFUSALS: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV, errno.ENOTTY)
 """What systems and file systems say that cannot exchange: NFS, FUSE, overlays, containers with a filter."""
 
 

@@ -9,9 +9,7 @@ from roastcoffea.metrics import phases
 
 OF_TIME: Final[Mapping[str, str]] = {one.name: one.colour for one in phases.TIME_CLASSES}
 OF_BYTES: Final[Mapping[str, str]] = {one.name: one.colour for one in phases.BYTE_CLASSES}
-OF_PHASES: Final[Mapping[str, str]] = {
-    phase.name: phase.own_colour or OF_TIME[phase.time_class] for phase in phases.PHASES
-}
+OF_PHASES: Final = {phase.name: phase.own_colour or OF_TIME[phase.time_class] for phase in phases.PHASES}
 
 BLUE: Final = OF_TIME[phases.COMPUTE]
 AMBER: Final = OF_TIME[phases.READ]

@@ -301,16 +301,9 @@ def _formatter(length: float) -> models.TimedeltaTickFormatter:
     minutes = "%m min"
     if length >= SECONDS_PER_HOUR:
         seconds, minutes = "%h h %M min %S", "%h h %M min"
-    return models.TimedeltaTickFormatter(
-        microseconds=f"{seconds}.%MS%US s",
-        milliseconds=f"{seconds}.%MS s",
-        seconds=f"{seconds} s",
-        minsec=f"{seconds} s",
-        minutes=minutes,
-        hourmin=minutes,
-        hours="%h h",
-        days="%d days",
-    )
+    forms: dict[str, Any] = {"microseconds": f"{seconds}.%MS%US s", "milliseconds": f"{seconds}.%MS s"}
+    forms |= dict.fromkeys(("seconds", "minsec"), f"{seconds} s") | dict.fromkeys(("minutes", "hourmin"), minutes)
+    return models.TimedeltaTickFormatter(**forms, hours="%h h", days="%d days")
 
 
 def _since(context: _Context, moments: Numbers) -> Numbers:

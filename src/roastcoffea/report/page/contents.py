@@ -14,7 +14,7 @@ from roastcoffea.records.run import Host, Run, RunnerCall
 from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.page.charts import CONTROLS, charts
 from roastcoffea.report.page.frame import page
-from roastcoffea.report.sheets import Cell, Column, Picture, Sheet
+from roastcoffea.report.sheets import Cell, Column, Picture, Sheet, columns
 from roastcoffea.report.summary import amount_of, datasets, heading, main_numbers, own_sheets, problems
 from roastcoffea.report.tables import not_measured, sheet_of_table
 from roastcoffea.storage.folders import whole_file
@@ -73,22 +73,22 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
 
 def _verdict(measured: Measured) -> Iterator[Sheet]:
     metrics = measured.metrics
-    yield from own_sheets(metrics, "verdict") or [_missing(metrics, "verdict")]
+    yield from own_sheets(metrics, "verdict") or [not_measured(metrics.missing["verdict"])]
     yield replace(main_numbers(metrics), title="")
 
 
 def _ledgers(measured: Measured) -> Iterator[Sheet]:
     """Both ledgers beside each other; the reason where there is none."""
     metrics = measured.metrics
-    (time,) = own_sheets(metrics, "time_ledger") or [_missing(metrics, "time_ledger")]
-    requested, *advice = own_sheets(metrics, "byte_ledger") or [_missing(metrics, "byte_ledger")]
+    (time,) = own_sheets(metrics, "time_ledger") or [not_measured(metrics.missing["time_ledger"])]
+    requested, *advice = own_sheets(metrics, "byte_ledger") or [not_measured(metrics.missing["byte_ledger"])]
     time = replace(time, title="worker threads x time")
     yield Sheet(beside=True, parts=[time, replace(requested, title="bytes requested from storage", parts=advice)])
 
 
 def _datasets(measured: Measured) -> Iterator[Sheet]:
-    metrics = measured.metrics
-    yield replace(datasets(metrics), title="") if "per_dataset" in metrics else _missing(metrics, "per_dataset")
+    metrics, name = measured.metrics, "per_dataset"
+    yield replace(datasets(metrics), title="") if name in metrics else not_measured(metrics.missing[name])
     yield _table(measured, "time_ledger_by_dataset", "datasets", "thread time", TOTAL)
     yield _table(measured, "byte_ledger_by_dataset", "datasets", "bytes", TOTAL)
 
@@ -106,8 +106,8 @@ def _metrics(measured: Measured) -> Iterator[Sheet]:
         for name, *words in table.loc[table["missing"].isna(), ["name", *WORDS]].itertuples(index=False)
     ]
     yield Sheet(columns=METRIC_COLUMNS, rows=rows, things="metrics")
-    columns, missing = (Column("metric"), Column("reason")), list(metrics.missing.items())
-    yield Sheet(title="missing", columns=columns, rows=missing, things="missing metrics")
+    heads, missing = columns(None, "metric", "reason"), list(metrics.missing.items())
+    yield Sheet(title="missing", columns=heads, rows=missing, things="missing metrics")
 
 
 WORDS: Final = ("unit", "group", "source", "meaning")
@@ -116,8 +116,8 @@ METRIC_COLUMNS: Final = (Column("metric"), Column("value", COUNT), *map(Column, 
 
 def _environment(measured: Measured) -> Iterator[Sheet]:
     environment = measured.run.environment
-    columns = (Column("package"), Column("version"))
-    yield Sheet(columns=columns, rows=sorted(environment.versions.items()), things="versions")
+    heads = columns(None, "package", "version")
+    yield Sheet(columns=heads, rows=sorted(environment.versions.items()), things="versions")
     yield _hosts(environment.hosts)
     calls = list(map(_call, measured.run.calls))
     yield Sheet(title="Runner calls", columns=CALL_COLUMNS, rows=calls, things="Runner calls")
@@ -131,15 +131,10 @@ def _hosts(hosts: Sequence[Host]) -> Sheet:
     return Sheet(title="hosts", columns=HOST_COLUMNS[:shown], rows=[row[:shown] for row in rows], things="hosts")
 
 
-HOST_COLUMNS: Final = (
-    *(Column("host"), Column("cores", COUNT), Column("memory", BYTE)),
-    *(Column("cores of the machine", COUNT), Column("memory of the machine", BYTE)),
-)
-CALL_COLUMNS: Final = (
-    *map(Column, ("processor", "executor", "outcome")),
-    *(Column("time", SECOND), Column("chunks", COUNT), Column("options")),
-    Column("fileset", meaning="equal for equal input"),
-)
+OF_HOST: Final = columns(None, "host") + columns(COUNT, "cores") + columns(BYTE, "memory")
+HOST_COLUMNS: Final = OF_HOST + columns(COUNT, "cores of the machine") + columns(BYTE, "memory of the machine")
+OF_CALL: Final = columns(None, "processor", "executor", "outcome") + columns(SECOND, "time") + columns(COUNT, "chunks")
+CALL_COLUMNS: Final = (*OF_CALL, Column("options"), Column("fileset", meaning="equal for equal input"))
 
 
 def _call(call: RunnerCall) -> Sequence[Cell]:
@@ -168,10 +163,6 @@ def _table(measured: Measured, name: str, things: str, title: str, by: str) -> S
         frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
     frame.attrs = whole.attrs
     return sheet_of_table(frame, things, title=title)
-
-
-def _missing(metrics: Metrics, name: str) -> Sheet:
-    return not_measured(metrics.missing[name])
 
 
 SECTIONS: Final[Mapping[str, Parts]] = {

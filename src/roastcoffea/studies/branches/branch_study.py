@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,7 @@ from roastcoffea.metrics.facts import known_sum
 from roastcoffea.metrics.phases import METADATA, PAYLOAD, REREAD
 from roastcoffea.records.tasks import OK, PROCESSOR
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Amount, Column, Sheet
+from roastcoffea.report.sheets import Amount, Cell, Column, Sheet
 from roastcoffea.studies.branches.growth import COLUMNS, SCALING, Growth
 from roastcoffea.units import BYTE, COUNT, RATIO, SECOND, Unit, number, three_digits
 
@@ -80,22 +80,13 @@ class BranchStudy(Growth, Presented):
         shown = [name for name in COLUMNS if name != "branches_asked" and not self.table[name].isna().all()]
         known = [name for name in SCALING if self.growth(name) is not None]
         counts = [Column(name=str(count), unit=COUNT) for count in self.table["branches_asked"]]
+        amounts = [_cells(name, self.table[name], COLUMNS[name].unit) for name in shown]
+        growth = [[*_cells(name, self.ratios[name], RATIO), self.correlations.get(name)] for name in known]
+        heads = [Column("growth to"), *counts, Column("correlation", Unit("", "{:.2f}".format))]
+        title = "growth with the number of branches"
         return [
-            Sheet(
-                title="branch study",
-                columns=[Column(name="asked for"), *counts],
-                rows=[(COLUMNS[name].label, *_cells(self.table[name], COLUMNS[name].unit)) for name in shown],
-                notes=self.notes,
-            ),
-            Sheet(
-                title="growth with the number of branches",
-                columns=[Column(name="growth to"), *counts, Column("correlation", Unit("", "{:.2f}".format))],
-                rows=[
-                    (COLUMNS[name].label, *_cells(self.ratios[name], RATIO), self.correlations.get(name))
-                    for name in known
-                ],
-                notes=[self.sentence],
-            ),
+            Sheet(title="branch study", columns=[Column("asked for"), *counts], rows=amounts, notes=self.notes),
+            Sheet(title=title, columns=heads, rows=growth, notes=[self.sentence]),
         ]
 
     markdown = Presented.to_markdown
@@ -180,14 +171,9 @@ def _row(count: int, measurement: Measurement, output: Any) -> dict[str, Any]:
     metrics, ledger = measurement.metrics, measurement.byte_ledger
     totals = {name: metrics.get(f"total_{name}") for name in ("branches_read", "bytes_read", "bytes_uncompressed")}
     classes = {"bytes_payload": PAYLOAD, "bytes_reread": REREAD, "bytes_metadata": METADATA}
-    return {
-        "branches_asked": count,
-        **totals,
-        **{name: ledger.get(of_ledger) for name, of_ledger in classes.items()},
-        "bytes_results": _result_bytes(measurement),
-        "bytes_output": sizeof(output),
-        "elapsed_time_seconds": metrics.get("elapsed_time_seconds"),
-    }
+    found = {"branches_asked": count, **totals, **{name: ledger.get(of) for name, of in classes.items()}}
+    found |= {"bytes_results": _result_bytes(measurement), "bytes_output": sizeof(output)}
+    return found | {"elapsed_time_seconds": metrics.get("elapsed_time_seconds")}
 
 
 def _result_bytes(measurement: Measurement) -> int | None:
@@ -228,9 +214,10 @@ def _embedded(table: pd.DataFrame) -> str:
     return f"{reason}; bytesread {stays}: all of it is metadata"
 
 
-def _cells(values: pd.Series[Any], unit: Unit) -> Iterator[Amount]:
-    known = values.notna()
-    return (Amount(float(value) if is_known else None, unit) for value, is_known in zip(values, known, strict=True))
+def _cells(name: str, values: pd.Series[Any], unit: Unit) -> list[Cell]:
+    """Label of a column of the table, and its values."""
+    pairs = zip(values, values.notna(), strict=True)
+    return [COLUMNS[name].label, *(Amount(float(value) if is_known else None, unit) for value, is_known in pairs)]
 
 
 def _times(value: float) -> str:

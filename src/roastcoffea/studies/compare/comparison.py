@@ -260,25 +260,17 @@ def _outcome(found: Outcome) -> dict[str, Any]:
 
 def _pair(first: Side, other: Side, speed: Speed, explanation: Explanation) -> dict[str, Any]:
     said = {"verdict": speed.word, "metric": speed.metric, "text": speed.text, "judgement": speed.judgement._asdict()}
-    why = {
-        "absent": explanation.absent,
-        "wall_seconds": explanation.wall_seconds,
-        "thread_seconds": explanation.thread_seconds,
-        "rest_seconds": explanation.rest,
-        "parts": [asdict(part) for part in explanation.parts],
-        "remarks": list(explanation.remarks),
-    }
+    why = {name: getattr(explanation, name) for name in ("absent", "wall_seconds", "thread_seconds")}
+    why |= {"rest_seconds": explanation.rest, "parts": [asdict(part) for part in explanation.parts]}
+    why["remarks"] = list(explanation.remarks)
     return {"before": first.letter, "after": other.letter, **said, "explanation": why}
 
 
 def _metric(row: Row) -> dict[str, Any]:
-    return {
-        "unit": str(row.metric.unit),
-        "section": row.section,
-        "differs": row.differs,
-        "values": [None if found is None else found._asdict() for found in row.spreads],
-        "changes": [
-            judged and {"absolute": row.change(place), "relative": row.relative_change(place), **judged._asdict()}
-            for place, judged in enumerate(row.judgements[1:], start=1)
-        ],
-    }
+    values = [None if found is None else found._asdict() for found in row.spreads]
+    changes = [
+        judged and {"absolute": row.change(place), "relative": row.relative_change(place), **judged._asdict()}
+        for place, judged in enumerate(row.judgements[1:], start=1)
+    ]
+    said = {"unit": str(row.metric.unit), "section": row.section, "differs": row.differs}
+    return said | {"values": values, "changes": changes}

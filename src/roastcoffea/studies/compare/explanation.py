@@ -71,9 +71,8 @@ def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Ex
         return Explanation(absent="no worker thread was there")
     shares = [share for leaf in leaves_of(pair) for share in shares_of(leaf, pair.volumes, pair.shared_rates)]
     causes = dict.fromkeys(share.factor.cause for share in shares)
-    parts = [
-        part for part in (_part(each, shares, pair) for each in causes) if part.thread_seconds or part.wall_seconds
-    ]
+    every = (_part(each, shares, pair) for each in causes)
+    parts = [part for part in every if part.thread_seconds or part.wall_seconds]
     threads, wall = pair.means(lambda run: run.thread_seconds), pair.means(wall_seconds)
     names = (" and ".join(run.name for run in side) for side in (pair.before, pair.after))
     middle = f"of the repeats those in the middle by wall time are explained: {', and '.join(names)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Final
 
@@ -11,22 +12,10 @@ from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.catalogue import RAW, TIME
 from roastcoffea.report.phrases import counted
 from roastcoffea.report.summary import LEDGERS
+from roastcoffea.studies.compare import repeats
 from roastcoffea.studies.compare.gate import needed_text, signed
 from roastcoffea.studies.compare.observations import Runs
-from roastcoffea.studies.compare.repeats import (
-    ABOVE,
-    CHUNKS,
-    CONFIDENCE,
-    EXACT,
-    FEWEST,
-    SEED,
-    Judgement,
-    Spread,
-    interval,
-    judged,
-    resampled_chunks,
-    spread,
-)
+from roastcoffea.studies.compare.repeats import Spread
 from roastcoffea.studies.compare.sides import Side
 from roastcoffea.units import FRACTION, STRUCTURE, WORD
 
@@ -60,11 +49,11 @@ class Speed:
 
     word: str
     metric: str
-    judgement: Judgement
+    judgement: repeats.Judgement
     text: str
 
 
-def speed(before: Runs, after: Runs, confidence: float = CONFIDENCE) -> Speed:
+def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> Speed:
     """Verdict on wall time, where runs have as many events, else on their rate."""
     events = [median_of(side, EVENTS) for side in (before, after) if all_have(side, EVENTS)]
     same_events = len(events) < 2 or abs(events[1] - events[0]) <= SAME_EVENTS * max(events)
@@ -73,17 +62,18 @@ def speed(before: Runs, after: Runs, confidence: float = CONFIDENCE) -> Speed:
     if lacking is not None:
         reason = lacking.missing.get(name, "it was not reported")
         text = f"{CANNOT_TELL}: {lacking.name} has no {name}: {reason}"
-        return Speed(word=CANNOT_TELL, metric=name, judgement=Judgement(reason=reason), text=text)
+        return Speed(word=CANNOT_TELL, metric=name, judgement=repeats.Judgement(reason=reason), text=text)
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
-    judgement = judged(old, new, confidence=confidence)
+    judgement = repeats.judged(old, new, confidence=confidence)
     if judgement.over is None and len(before) == len(after) == 1:
-        one, other = resampled_chunks(before[0], name), resampled_chunks(after[0], name, SEED + 1)
+        one = repeats.resampled_chunks(before[0], name)
+        other = repeats.resampled_chunks(after[0], name, repeats.SEED + 1)
         if one is not None and other is not None:  # an interval of the change, where runs give none
-            low, high = interval(other / one - 1, confidence)
-            judgement = judgement._replace(low=low, high=high, over=CHUNKS)
+            low, high = repeats.interval(other / one - 1, confidence)
+            judgement = judgement._replace(low=low, high=high, over=repeats.CHUNKS)
     word = CANNOT_TELL
     if judgement.side is not None:
-        word = SLOWER if (judgement.side == ABOVE) == (name == WALL) else FASTER
+        word = SLOWER if (judgement.side == repeats.ABOVE) == (name == WALL) else FASTER
     return Speed(word=word, metric=name, judgement=judgement, text=_text(word, name, before, after, judgement))
 
 
@@ -97,13 +87,13 @@ def median_of(side: Runs, name: str) -> float:
     return median(run.metrics[name] for run in side)
 
 
-def _text(word: str, name: str, before: Runs, after: Runs, judgement: Judgement) -> str:
+def _text(word: str, name: str, before: Runs, after: Runs, judgement: repeats.Judgement) -> str:
     old, new = median_of(before, name), median_of(after, name)
     metric = next(metric for metric in CATALOGUE.metrics() if metric.name == name)
     what = "wall time" if name == WALL else f"event rate ({metric.label})"
     change = f"{what} {signed(FRACTION, (new - old) / old)}" if old else what
     if judgement.low is not None and judgement.high is not None and judgement.low != judgement.high:
-        over = ", over chunks within the runs" if judgement.over == CHUNKS else ""
+        over = ", over chunks within the runs" if judgement.over == repeats.CHUNKS else ""
         change += f" ({signed(FRACTION, judgement.low)} to {signed(FRACTION, judgement.high)}{over})"
     parts = [f"{word}: {change}, {counted(len(after), 'run')} against {counted(len(before), 'run')}"]
     if judgement.side is None:
@@ -137,7 +127,7 @@ class Row:
     metric: Metric
     section: str
     spreads: tuple[Spread | None, ...]
-    judgements: tuple[Judgement | None, ...]
+    judgements: tuple[repeats.Judgement | None, ...]
     differs_at: tuple[bool, ...]
     """Of each side whether its difference from the first is worth to be shown."""
 
@@ -184,19 +174,14 @@ def _row(metric: Metric, sides: Sequence[Side], confidence: float) -> Row:
     # beside the total of a ledger small differences of its classes are not shown
     in_total = section == THREAD_TIME and all_have(runs[0], THREAD_TOTAL)
     least = SMALL * median_of(runs[0], THREAD_TOTAL) if in_total else 0.0
-    first, *others = (spread(side, name, confidence) if all_have(side, name) else None for side in runs)
-    exact = name in EXACT
-    judgements = [
-        None
-        if first is None or other is None
-        else judged(first.values, other.values, exact=exact, confidence=confidence)
-        for other in others
-    ]
+    first, *others = (repeats.spread(side, name, confidence) if all_have(side, name) else None for side in runs)
+    asked = partial(repeats.judged, exact=name in repeats.EXACT, confidence=confidence)
+    judgements = [first and other and asked(first.values, other.values) for other in others]
     differ = (_differs(first, *pair, least) for pair in zip(others, judgements, strict=True))
     return Row(metric, section, (first, *others), (None, *judgements), (False, *differ))
 
 
-def _differs(first: Spread | None, other: Spread | None, judgement: Judgement | None, least: float) -> bool:
+def _differs(first: Spread | None, other: Spread | None, judgement: repeats.Judgement | None, least: float) -> bool:
     """Whether a difference is worth to be shown: it is told apart from noise, or cannot be and is not small."""
     if first is None or other is None or judgement is None:
         return first is not other
@@ -205,5 +190,5 @@ def _differs(first: Spread | None, other: Spread | None, judgement: Judgement | 
         return False
     if judgement.side is not None:
         return True
-    few = judgement.over is None or min(len(first.values), len(other.values)) < FEWEST
+    few = judgement.over is None or min(len(first.values), len(other.values)) < repeats.FEWEST
     return few and change >= SMALL * abs(first.median)

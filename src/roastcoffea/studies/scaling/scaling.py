@@ -17,19 +17,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.recorded import ABSENT_THREADS
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
-from roastcoffea.studies.scaling.laws import (
-    SAME,
-    THREADS,
-    WORKERS,
-    Between,
-    Law,
-    Point,
-    Scaled,
-    laws_of,
-    point_of,
-    resampled_rates,
-    scaled,
-)
+from roastcoffea.studies.scaling import laws as scaling_laws
 from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.units import COUNT, FRACTION, SECOND, number, three_digits
 
@@ -79,8 +67,8 @@ class Scaling(Presented):
     kind: str
     unit: str
     basis: str
-    points: list[Point]
-    laws: dict[str, Law]
+    points: list[scaling_laws.Point]
+    laws: dict[str, scaling_laws.Law]
     missing: dict[str, str]
     losses: list[Loss]
     doubts: list[str]
@@ -101,7 +89,7 @@ class Scaling(Presented):
             self._losses(f"what an event takes more on {most} {self.unit} than on {fewest}"),
         ]
 
-    def _of_law(self, law: Law) -> str:
+    def _of_law(self, law: scaling_laws.Law) -> str:
         """What a law says, in a sentence."""
         largest = self.points[-1].workers
         parts = [f"{_between(law.contention)} of the work goes one after the other"]
@@ -128,10 +116,8 @@ class Scaling(Presented):
         share = sum(loss.share for loss in others)
         if abs(share) >= SMALLEST_REST:
             rows.append((OTHERS, sum(loss.seconds for loss in others), share))
-        heads = (
-            columns(None, "thread time") + columns(SECOND, "for each event") + columns(FRACTION, "share of the loss")
-        )
-        return Sheet(title=title, columns=heads, rows=rows, notes=doubts)
+        heads = columns(None, "thread time") + columns(SECOND, "for each event")
+        return Sheet(title=title, columns=heads + columns(FRACTION, "share of the loss"), rows=rows, notes=doubts)
 
     def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
         """Draw speed-up with its laws, and thread time by class; write it to a file where one is named."""
@@ -144,12 +130,12 @@ class Scaling(Presented):
         return asdict(self)
 
 
-def _row(point: Point) -> list[Cell]:
+def _row(point: scaling_laws.Point) -> list[Cell]:
     between = (Amount(each.value, text=_between(each)) for each in (point.rate, point.speedup, point.efficiency))
     return [number(point.workers), point.runs, point.seconds, *between]
 
 
-def _between(found: Between) -> str:
+def _between(found: scaling_laws.Between) -> str:
     text = number(three_digits(found.value))
     if found.low is None or found.high is None:
         return text
@@ -177,17 +163,17 @@ def scaling(runs: Sequence[Source]) -> Scaling:
     measurements = [(name_of(run), measurement_of(run)) for run in runs]
     _refuse_unusable(measurements)
     threads = {round(measurement.metrics["cores_per_worker"], DIGITS) for _, measurement in measurements}
-    unit = WORKERS if len(threads) == 1 else THREADS
-    taken = sorted((scaled(*named, unit) for named in measurements), key=attrgetter("workers"))
+    unit = scaling_laws.WORKERS if len(threads) == 1 else scaling_laws.THREADS
+    taken = sorted((scaling_laws.scaled(*named, unit) for named in measurements), key=attrgetter("workers"))
     groups = [list(group) for _, group in groupby(taken, key=attrgetter("workers"))]
     workers = [group[0].workers for group in groups]
     if len(groups) < 2:
         alike = f"all these runs have {number(workers[0])} {unit}"
         raise NotMeasuredError(f"{alike}; give runs with different numbers of them")
-    rates = [resampled_rates(group, place) for place, group in enumerate(groups)]
+    rates = [scaling_laws.resampled_rates(group, place) for place, group in enumerate(groups)]
     kind = _kind(taken)
-    laws, missing = laws_of(np.array(workers, np.float64), np.array(rates), strong=kind == STRONG)
-    points = [point_of(*pair, workers[0], rates[0]) for pair in zip(groups, rates, strict=True)]
+    laws, missing = scaling_laws.laws_of(np.array(workers, np.float64), np.array(rates), strong=kind == STRONG)
+    points = [scaling_laws.point_of(*pair, workers[0], rates[0]) for pair in zip(groups, rates, strict=True)]
     return Scaling(
         kind=kind,
         unit=unit,
@@ -219,15 +205,15 @@ def _refuse_unusable(measurements: Sequence[tuple[str, Measurement]]) -> None:
             raise NotMeasuredError(f"{name} ran {processors} and {first} {ran[0]}: give runs of one analysis")
 
 
-def _kind(taken: Sequence[Scaled]) -> str:
+def _kind(taken: Sequence[scaling_laws.Scaled]) -> str:
     events = [each.events for each in taken]
-    if max(events) <= (1 + SAME) * min(events):
+    if max(events) <= (1 + scaling_laws.SAME) * min(events):
         return STRONG
     of_each = [each.events / each.workers for each in taken]
     return WEAK if max(of_each) <= (1 + SAME_EACH) * min(of_each) else MIXED
 
 
-def _basis(groups: Sequence[Sequence[Scaled]]) -> str:
+def _basis(groups: Sequence[Sequence[scaling_laws.Scaled]]) -> str:
     alone = {len(group) == 1 for group in groups}
     if alone == {False}:
         return "repeats"
@@ -242,7 +228,7 @@ def _losses(fewest: Mapping[str, float], most: Mapping[str, float]) -> list[Loss
     return sorted(losses, key=attrgetter("seconds"), reverse=True)
 
 
-def _doubts(taken: Sequence[Scaled], unit: str) -> Iterator[str]:
+def _doubts(taken: Sequence[scaling_laws.Scaled], unit: str) -> Iterator[str]:
     yield from (f"{each.name} failed: it holds only what it had done by then" for each in taken if each.failed)
     if len({each.chunksizes for each in taken}) > 1:
         yield "the runs have different chunk sizes: what chunks cost is in the difference"
