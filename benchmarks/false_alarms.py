@@ -24,11 +24,11 @@ from coffea.processor import DaskExecutor, ProcessorABC, Runner
 from distributed import Client, LocalCluster
 from scipy.stats import beta
 
+from roastcoffea.cli.sample import write_sample
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.demo import write_sample
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.studies.compare import CANNOT_TELL, SLOWER, speed
-from roastcoffea.studies.observations import Observation, observed
+from roastcoffea.studies.compare.observations import Observation, observed
+from roastcoffea.studies.compare.side_by_side import CANNOT_TELL, SLOWER, speed
 
 DRAWS: Final = 5000
 SIZES: Final = (2, 3, 4, 5)

@@ -19,13 +19,13 @@ from collections import Counter
 from itertools import count
 from pathlib import Path
 
-from roastcoffea import folders
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import FINISHED, Environment, Run
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.store import list_runs, load_run
+from roastcoffea.storage import folders
+from roastcoffea.storage.store import list_runs, load_run
 
 NAME = "measurement"
 LONGEST_WAIT = 0.1

@@ -20,7 +20,7 @@ import psutil
 from distributed import Client, as_completed
 
 from roastcoffea import TaskMonitor
-from roastcoffea.demo import local_client
+from roastcoffea.cli.demonstration import local_client
 
 WORKERS: Final = 2
 RESAMPLES: Final = 10_000

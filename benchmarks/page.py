@@ -24,7 +24,7 @@ import pyarrow as pa
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import Run
 
-sys.path += [str(Path(__file__).parents[1] / "tests"), str(Path(__file__).parents[1] / "tests" / "visualization")]
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from browser import Browser, installed_browser
 from pictures import synthetic_run
 

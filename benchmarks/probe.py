@@ -27,8 +27,8 @@ from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 
 from roastcoffea import track_bytes, track_memory, track_time
 from roastcoffea.instrument.channels import OUTPUT_KEY
-from roastcoffea.instrument.current import OpenChunk, open_chunk
 from roastcoffea.instrument.probe import Probe
+from roastcoffea.instrument.track import OpenChunk, open_chunk
 
 ROUNDS: Final = 200
 """Short rounds, of which some find the machine quiet."""

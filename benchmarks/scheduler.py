@@ -24,16 +24,18 @@ import dask
 import numpy as np
 from distributed import Client, LocalCluster, wait
 
-from roastcoffea.backends import scheduler as scheduler_module
-from roastcoffea.backends.dask import DRAIN_BYTES
-from roastcoffea.backends.log import ClusterLog
+from roastcoffea.backends import attempts, workers
+from roastcoffea.backends.deployment import DRAIN_BYTES
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
+from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
+from roastcoffea.log.packing import packed_records
+from roastcoffea.log.reader import ClusterLog
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.asked import ASKED_COLUMNS
+from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.run import FINISHED, Environment, Run, RunnerCall
-from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_records
-from roastcoffea.store import load_run, save_run
+from roastcoffea.storage.store import load_run, save_run
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from stand_ins import NAME, SPAN, Scheduler, Task, started_plugin
@@ -221,7 +223,7 @@ def chunk_record(number: int, start: float, stop: float, worker: str) -> bytes:
 def recorded(load: Load, folder: Path) -> list[Step]:
     """Recording and draining; what was drained is in files."""
     times = times_of_tasks(load)
-    clock = scheduler_module.time = Clock()
+    clock = attempts.time = workers.time = Clock()
     scheduler = Scheduler(load.workers)
     before = reset_peak()
     plugin = started_plugin(scheduler)
@@ -235,7 +237,7 @@ def recorded(load: Load, folder: Path) -> list[Step]:
                 spent["samples"] += timed(plugin.sample)
             spent["draining"] += timed(lambda: log.write(whole_log(plugin)))
         drained = log.tell()
-    assert (plugin.log.dropped, plugin.failures) == ({}, 0)
+    assert (plugin.log.dropped, plugin.problems.failures) == ({}, 0)
     told = {
         "transitions": f"{1e6 * spent['transitions'] / (3 * load.tasks):.1f} us each",
         "draining": f"{drained / 1e6:.0f} MB",
@@ -301,7 +303,7 @@ def whole_log(plugin: Any) -> bytes:
     pieces = []
     more = True
     while more:
-        answer = plugin.drain(DRAIN_BYTES, plugin.given)
+        answer = plugin.drain(DRAIN_BYTES, plugin.log.given)
         pieces.append(answer["data"])
         more = answer["more"]
     return b"".join(pieces)
@@ -325,7 +327,7 @@ def unpacked(load: Load, folder: Path) -> list[Step]:
 
 def fed(path: Path) -> ClusterLog:
     """A client's log that got these entries, in pieces that end where an entry ends."""
-    from roastcoffea.records.wire import HEADER_SIZE
+    from roastcoffea.log.kinds import HEADER_SIZE
 
     log = ClusterLog()
     with path.open("rb") as file:
@@ -345,7 +347,11 @@ def fed(path: Path) -> ClusterLog:
 
 def run_of(log: ClusterLog, load: Load) -> Run:
     stop = BEGINNING + load.seconds + 60
-    lifetimes, samples, tasks = log.lifetimes(0.0, BEGINNING, stop), log.samples(0.0), log.tasks(0.0)
+    lifetimes, samples, tasks = (
+        log.workers.lifetimes(0.0, BEGINNING, stop),
+        log.workers.samples(0.0),
+        log.attempts.table(0.0),
+    )
     chunks = log.received.chunks({CALL})
     call = RunnerCall(
         id=CALL,
@@ -373,18 +379,16 @@ def run_of(log: ClusterLog, load: Load) -> Run:
         tasks=tasks,
         samples=samples,
         lifetimes=lifetimes,
-        pauses=log.pauses(0.0, BEGINNING, stop),
+        pauses=log.workers.pauses(0.0, BEGINNING, stop),
         span_metrics={},
     )
 
 
 def compared(run: Run) -> list[str]:
-    """What a collector says of chunks and attempts that left no record: it does this as it is left."""
-    collector = MetricsCollector()
-    collector._calls = list(run.calls)
-    collector._note_chunks_without_record(run.chunks, table_of_rows(ASKED_COLUMNS, []))
-    collector._note_attempts_without_record(run.tasks, run.chunks)
-    return collector.problems
+    """What leaving says of chunks and attempts without a record."""
+    asked = table_of_rows(ASKED_COLUMNS, [])
+    of_chunks = chunks_without_record(run.calls, run.chunks, asked, Losses(equal_run_once=True))
+    return [*of_chunks, *attempts_without_record(run.tasks, run.chunks)]
 
 
 def size_of(folder: Path) -> int:

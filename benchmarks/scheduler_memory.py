@@ -19,22 +19,16 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
-from unittest.mock import create_autospec
 
 import psutil
-from distributed import Client
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-from roastcoffea.backends.dask import DRAIN_BYTES, DaskMetricsBackend
-from roastcoffea.backends.scheduler import BLOCK, LOG_CAP, CollectorPlugin
-from roastcoffea.records.wire import (
-    ANNOTATION,
-    BASKETS_TOLD,
-    BRANCHES,
-    BRANCHES_HAVE,
-    METADATA_KEY,
-    packed_records,
-)
+from roastcoffea.backends.deployment import DRAIN_BYTES
+from roastcoffea.backends.scheduler import ClusterPlugin
+from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
+from roastcoffea.log.packing import BASKETS_LISTED, BRANCHES, BRANCHES_HAVE, packed_records
+from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.writer import BLOCK, LOG_CAP
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from stand_ins import NAME, SPAN, Scheduler, Task, started_plugin
@@ -97,7 +91,7 @@ def chunk_record() -> bytes:
     """Record of a chunk that read 20 columns, about as a worker packs it."""
     names = [f"Jet_{name}{number}" for number in range(5) for name in ("pt", "eta", "phi", "mass")]
     branches: dict[str, Any] = {name: [2**20 + place for place in range(len(names))] for name in BRANCHES_HAVE}
-    branches |= {"branch": names, BASKETS_TOLD: [1] * len(names)}
+    branches |= {"branch": names, BASKETS_LISTED: [1] * len(names)}
     figures = dict.fromkeys(
         ("start", "stop", "wall_seconds", "cpu_seconds", "process_cpu_seconds"), BEGINNING + 0.123456
     )
@@ -171,23 +165,26 @@ def run_all(scheduler: Scheduler, plugin: Any, tasks: Iterable[Task]) -> None:
         scheduler.run(plugin, task)
 
 
-def timed_drains(plugin: CollectorPlugin) -> Iterator[tuple[float, int]]:
+def timed_drains(plugin: ClusterPlugin) -> Iterator[tuple[float, int]]:
     """Seconds and bytes of each call until the log is empty, as the client asks for it."""
     more = True
     while more:
         began = time.perf_counter()
-        answer = plugin.drain(DRAIN_BYTES, plugin.given)
+        answer = plugin.drain(DRAIN_BYTES, plugin.log.given)
         yield time.perf_counter() - began, len(answer["data"])
         more = answer["more"]
 
 
-def notes_of_client(plugin: CollectorPlugin) -> list[str]:
+def notes_of_client(plugin: ClusterPlugin) -> list[str]:
     """What the client says about the run once it has drained what was left."""
-    client = create_autospec(Client, instance=True, asynchronous=False, status="running")
-    backend = DaskMetricsBackend(client)
-    while backend._take(plugin.drain(DRAIN_BYTES, plugin.given)):
-        pass
-    return backend.notes()
+    log = ClusterLog()
+    more = True
+    while more:
+        answer = plugin.drain(DRAIN_BYTES, plugin.log.given)
+        log.feed(answer["data"])
+        more = answer["more"]
+    dropped = [f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in answer["dropped"].items()]
+    return log.problems + log.received.problems + dropped
 
 
 def bytes_per_sample(load: Load) -> float:

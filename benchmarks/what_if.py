@@ -19,11 +19,13 @@ import numpy as np
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
 
+from roastcoffea.cli.demonstration import local_client
+from roastcoffea.cli.sample import TREE, DijetProcessor, write_sample
 from roastcoffea.collector import MetricsCollector
-from roastcoffea.demo import TREE, DijetProcessor, local_client, write_sample
 from roastcoffea.measurement import Measurement, load
-from roastcoffea.studies.replay import Cluster, Costs, Load, replayed
-from roastcoffea.studies.what_if import what_if
+from roastcoffea.replay.cluster import Cluster, Load, replayed
+from roastcoffea.replay.inputs import Costs
+from roastcoffea.studies.what_if.what_if import what_if
 
 RECORDED: Final = 2
 """Worker processes of the recorded runs, one thread each."""

@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from roastcoffea import monitor
-from roastcoffea.measurement import BREAKDOWNS, TABLES, Measurement
-from roastcoffea.metrics.time import MEANINGS
-from roastcoffea.monitor import TaskMonitor
+from roastcoffea.compat.shapes import run_without_records
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.time_ledger import MEANINGS
+from roastcoffea.monitor import joined, tables
+from roastcoffea.monitor.task_monitor import TaskMonitor
 from roastcoffea.records.columns import Column
 from roastcoffea.report.exports.tables import METRIC_COLUMNS
+from roastcoffea.report.frames import BREAKDOWNS, TABLES
 from roastcoffea.visualization import plots
-from roastcoffea.visualization.material import run_without_records
 
 PAGES = Path(__file__).parent
 
@@ -54,7 +55,7 @@ from dask.distributed import Client
 
 import roastcoffea
 from roastcoffea import MetricsCollector, track_time
-from roastcoffea.demo import clean_jets, write_sample
+from roastcoffea.cli.sample import clean_jets, write_sample
 
 
 class Dijets(ProcessorABC):
@@ -125,14 +126,15 @@ def summary(thing: object) -> str:
 
 def of_ledgers() -> Iterator[Described]:
     """Breakdowns of the ledgers, and the time ledger over time."""
-    for ledger, (breakdowns, meanings, unit) in BREAKDOWNS.items():
+    for name, (ledger, breakdowns, meanings) in BREAKDOWNS.items():
+        unit = ledger.unit
         choices = ", ".join(f'"{what}"' for what in breakdowns)
         extra = (
             [("uncompressed", "size after decompression; by branch only", str(unit))] if "branch" in breakdowns else []
         )
         rows = f"`what` is one of {choices}: it names the index, and there is a row for each."
-        columns = [(name, meaning, str(unit)) for name, meaning in meanings.items()]
-        yield Described(f"`measurement.{ledger}.by(what)`", rows, [*columns, *extra])
+        columns = [(column, meaning, str(unit)) for column, meaning in meanings.items()]
+        yield Described(f"`measurement.{name}.by(what)`", rows, [*columns, *extra])
     yield Described(
         "`measurement.time_ledger.timeline()`", "A row for each interval of time, whose index is `start`.", over_time()
     )
@@ -150,12 +152,12 @@ def over_time() -> Iterator[tuple[str, str, str | None]]:
 def of_monitor() -> Iterator[Described]:
     """Tables of a task monitor."""
     own = "TaskMonitor"
-    yield of_columns("`monitor.to_dataframe()`", f"Of a `{own}`: a row for each task.", monitor.MONITOR_COLUMNS)
-    yield of_columns("`monitor.per_worker()`", summary(TaskMonitor.per_worker), monitor.WORKER_COLUMNS)
-    yield of_columns("`monitor.joined(measurement)`", summary(TaskMonitor.joined), monitor.JOINED_COLUMNS)
+    yield of_columns("`monitor.to_dataframe()`", f"Of a `{own}`: a row for each task.", tables.MONITOR_COLUMNS)
+    yield of_columns("`monitor.per_worker()`", summary(TaskMonitor.per_worker), tables.WORKER_COLUMNS)
+    yield of_columns("`monitor.joined(measurement)`", summary(TaskMonitor.joined), joined.JOINED_COLUMNS)
     compared = "`monitor.compare_with_report(report, measurement)`"
-    yield of_columns(f"{compared}`.chunks`", "A row for each chunk that gave a result.", monitor.COMPARED_COLUMNS)
-    yield of_columns(f"{compared}`.totals`", "A row for each quantity.", monitor.TOTAL_COLUMNS)
+    yield of_columns(f"{compared}`.chunks`", "A row for each chunk that gave a result.", joined.COMPARED_COLUMNS)
+    yield of_columns(f"{compared}`.totals`", "A row for each quantity.", joined.TOTAL_COLUMNS)
 
 
 def of_columns(name: str, rows: str, columns: Iterable[Column]) -> Described:

@@ -124,6 +124,14 @@ class Noting(Sleeping):
         return super().process(events)
 
 
+class StuckInSecond(Noting):
+    """Writes a file for each attempt that began, and sleeps in all but the first."""
+
+    def process(self, events: Any) -> dict[str, int]:
+        first = not list(Path(self.folder).glob(f"{os.getpid()}-*"))
+        return Noting(0 if first else self.seconds, self.folder).process(events)
+
+
 class Raising(ProcessorABC):
     """Raises in the chunk that begins at an entry, and works in the others."""
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import Browser, installed_browser
 from coffea.nanoevents import NanoAODSchema
 from distributed import Client, LocalCluster
 
@@ -21,77 +21,16 @@ REAL_FILES = {
 }
 
 
-TIMED = (
-    "test_compare.py",
-    "test_large.py",
-    "test_live.py",
-    "test_local.py",
-    "test_monitor.py",
-    "test_phases.py",
-    "test_planted_causes.py",
-    "test_sections.py",
-    "test_time_ledger.py",
-    "test_truth.py",
-    "test_what_if.py",
-)
-"""Files of tests that hold times against a clock: what else a machine does now and then disturbs them."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run all tests in two processes; single files, and what is debugged, in one.
 
-RERUNS = 2
-
-OF_HEALTH = "test_planted_causes.py"
-"""File of tests that hold runs for healthy, or for ill in one way only: stolen cores are an illness of their own."""
-
-MOST_STOLEN = 0.05
-"""Share of the cores' time that the host of a virtual machine may take during one of those."""
-
-BEGAN = pytest.StashKey[tuple[float, float]]()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.name in TIMED:
-            item.add_marker(pytest.mark.flaky(reruns=RERUNS))
-
-
-def stolen(core: int | None = None) -> float:
-    """Seconds that a host took of a virtual core, or of all: they are neither CPU time nor waiting of any process."""
-    name = "cpu" if core is None else f"cpu{core}"
-    try:
-        rows = map(str.split, Path("/proc/stat").read_text().splitlines())
-    except OSError:
-        return 0.0
-    return sum(int(row[8]) for row in rows if row[0] == name) / os.sysconf("SC_CLK_TCK")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    item.stash[BEGAN] = time.monotonic(), stolen()
-    return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """A run that is ill in each of the reruns shows nothing where the host took the cores meanwhile."""
-    report = yield
-    last = getattr(item, "execution_count", 1) > RERUNS
-    if call.when == "call" and report.failed and last and item.path.name == OF_HEALTH:
-        began, before = item.stash[BEGAN]
-        share = (stolen() - before) / (time.monotonic() - began) / (os.cpu_count() or 1)
-        if share > MOST_STOLEN:
-            report.outcome = "skipped"
-            report.longrepr = (
-                str(item.path),
-                item.location[1],
-                f"the host took {share:.0%} of the cores: {report.longrepr}",
-            )
-    return report
-
-
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Tell why tests were run again, which nothing else does."""
-    for report in terminalreporter.stats.get("rerun", ()):
-        reason = getattr(report.longrepr, "reprcrash", None) or report.longrepr
-        terminalreporter.write_line(f"RERUN {report.nodeid}, {report.when}: {reason}"[:2000])
+    This is no option in pyproject.toml, as `-p no:xdist` could not be given there.
+    """
+    options = config.option
+    whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not hasattr(config, "workerinput")
+    if whole and getattr(options, "numprocesses", 0) is None and not options.usepdb:
+        options.numprocesses, options.dist = 2, "loadfile"
 
 
 @pytest.fixture(scope="session")
@@ -105,9 +44,18 @@ def real_files() -> dict[str, dict[str, dict[str, str]]]:
 @pytest.fixture(scope="session")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Two datasets of two files with 4000 events each."""
-    from roastcoffea.demo import write_sample
+    from roastcoffea.cli.sample import write_sample
 
     return write_sample(tmp_path_factory.mktemp("sample"), files=2, events=4000, baskets=4)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = installed_browser()
+    if program is None:
+        pytest.skip("there is no Chromium to look at pages with")
+    with Browser(tmp_path_factory.mktemp("browser"), program) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")
@@ -203,14 +151,10 @@ class CommandLineCluster:
         return "\n".join(log.read_text() for log in sorted(self.folder.glob("log*")))
 
     def close(self) -> None:
-        for process in reversed(self.processes):
-            process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            try:
-                process.wait(3)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(10)
+            process.kill()
+        for process in self.processes:
+            process.wait(10)
 
 
 @pytest.fixture

@@ -5,13 +5,11 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
+import roastcoffea.diagnosis  # noqa: F401  # its metrics are in the catalogue as well
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.asked import ASKED_COLUMNS
-from roastcoffea.records.branches import BRANCH_READ_COLUMNS
-from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.preprocessing import PREPROCESSING_COLUMNS
+from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
-from roastcoffea.records.sections import SECTION_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 
@@ -385,3 +383,28 @@ EXPECTED = {
     "chunk_events_min": 50.0,
     "chunk_events_max": 300.0,
 }
+
+
+def hostile_run(names: list[str]) -> Run:
+    """The run with such names in place of all text that comes from data."""
+    rows = [
+        {**CHUNKS[-1], "id": 100 + number, "dataset": name, "error": name, "file": name, "call": name}
+        for number, name in enumerate(names)
+    ]
+    workers = [{**row, "worker": names[0]} for row in LIFETIMES]
+    return handmade_run(
+        name=names[0],
+        outcome="failed",
+        error=names[3],
+        problems=tuple(names),
+        chunks=table_of_rows(CHUNK_COLUMNS, rows),
+        lifetimes=table_of_rows(LIFETIME_COLUMNS, workers),
+        reported={"core_efficiency": 0.5, names[0]: 1},
+        reported_by=names[3],
+    )
+
+
+def run_of_datasets(names: list[str]) -> Run:
+    """The run with a chunk of a dataset of each of these names, which failed with an error of that text."""
+    rows = [{**CHUNKS[-1], "id": number, "dataset": name, "error": name} for number, name in enumerate(names)]
+    return handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, rows))

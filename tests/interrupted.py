@@ -28,7 +28,7 @@ from distributed import Client, LocalCluster
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
-from roastcoffea.instrument import hook
+from roastcoffea.instrument import calls, hook
 
 OURS = str(Path(roastcoffea.__file__).parent)
 PHASES = ("entering", "running", "leaving")
@@ -46,6 +46,7 @@ class Life:
     reached: Callable[[str], None]
     collector: MetricsCollector | None = None
     state: dict[str, Any] = field(default_factory=dict)
+    entered: bool = False
     raised: str | None = None
     problems: list[str] = field(default_factory=list)
 
@@ -56,6 +57,7 @@ class Life:
             self.collector = MetricsCollector(self.client)
             self.reached("entering")
             with self.collector:
+                self.entered = True
                 self.reached("running")
                 runner_for(self.client, 2000)(self.fileset, processor_instance=count_events)
                 self.reached("leaving")
@@ -72,16 +74,15 @@ class Life:
         now = state_of_process()
         self.problems += [f"{name} is {now[name]}, was {state[name]}" for name in state if now[name] != state[name]]
         assert self.collector is not None
-        if self.collector._start is not None:
-            self.problems += lacks_of(self.collector)
+        self.problems += lacks_of(self.collector, self.entered)
 
 
-def lacks_of(collector: MetricsCollector) -> list[str]:
+def lacks_of(collector: MetricsCollector, entered: bool) -> list[str]:
     """What the measurement of an interrupted run lacks, of the 8 chunks where they were all processed."""
     try:
         measurement = collector.measurement
     except RoastcoffeaError as error:
-        return [str(error)]
+        return [str(error)] if entered else []
     finished = measurement.outcome == "finished" or any(call.outcome == "finished" for call in measurement.run.calls)
     if len(measurement.chunks) != 8 and finished:
         return [f"{len(measurement.chunks)} chunks; {measurement.problems}"]
@@ -93,10 +94,10 @@ def state_of_process() -> dict[str, Any]:
     return {
         "the Runner": Runner.__dict__["run"],
         "copy of executors": ExecutorBase.__dict__["copy"],
-        "collectors": list(hook._active),
-        "calls": [*hook._open_calls, *hook._open_ways],
-        "collectors here": list(hook._here.get() or ()),
-        "call here": hook._call.get(),
+        "collectors": list(calls.active),
+        "calls": [*calls.open_calls, *hook.open_executor_calls],
+        "collectors here": list(calls.here.get() or ()),
+        "call here": calls.current.get(),
         "annotations": dict(dask.get_annotations()),
         "threads": [thread.name for thread in threading.enumerate() if "roastcoffea" in thread.name],
         "handler": signal.getsignal(signal.SIGINT),

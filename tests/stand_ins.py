@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from roastcoffea.backends.scheduler import LOG_CAP, CollectorPlugin
+from roastcoffea.backends.attempts import TasksOfRun
+from roastcoffea.backends.scheduler import ClusterPlugin
+from roastcoffea.log.writer import LOG_CAP
 from roastcoffea.records.tasks import CANCELLED, ERROR, LOST, OK
 
 NAME = "roastcoffea-stand-in"
@@ -126,7 +128,7 @@ class Scheduler:
         for offset, worker in enumerate(self.workers.values()):
             worker.beat(time, number + offset)
 
-    def run(self, plugin: CollectorPlugin, task: Task) -> None:
+    def run(self, plugin: ClusterPlugin, task: Task) -> None:
         """Bring a task to its end, and tell the plugin of the five transitions that distributed makes for it."""
         state, reason = ENDS[task.outcome]
         self.tasks[task.key] = task
@@ -139,9 +141,9 @@ class Scheduler:
         del self.tasks[task.key]
 
 
-def started_plugin(scheduler: Scheduler, cap: int = LOG_CAP) -> CollectorPlugin:
+def started_plugin(scheduler: Scheduler, cap: int = LOG_CAP) -> ClusterPlugin:
     """A plugin on this scheduler that samples when it is told to, and whose log may hold so many bytes."""
-    plugin = CollectorPlugin(NAME, CLIENT, None, SPAN, TOKEN)
+    plugin = ClusterPlugin(NAME, CLIENT, TOKEN, TasksOfRun(NAME, CLIENT, SPAN))
 
     async def start() -> None:
         await plugin.start(scheduler)

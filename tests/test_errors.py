@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,16 +15,18 @@ from roastcoffea.errors import reported
 PACKAGE = Path(roastcoffea.__file__).parent
 BROAD = {"Exception", "BaseException"}
 
-LAST_RESORTS = {("cli.py", "compare"), ("errors.py", "_own_text")}
+LAST_RESORTS = {("cli/commands/compare.py", "command"), ("errors.py", "_own_text")}
 """Functions whose broad handler says by what it gives that something failed: a traceback, another text."""
 
-WITHOUT_ANALYSIS = {"measurement.py", "store.py", "folders.py", "cli.py", "records", "studies", "visualization"}
+WITHOUT_ANALYSIS = {"measurement.py", "storage", "cli", "records", "replay", "studies", "visualization"}
 """Parts of the package that run when no analysis does: a fault of ours may come out there."""
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())
+@cache
+def trees() -> list[tuple[str, ast.Module]]:
+    return [
+        (path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())) for path in sorted(PACKAGE.rglob("*.py"))
+    ]
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -49,8 +49,10 @@ def test_the_processor_is_told_from_the_rest(client: Any, sample: Any, compressi
     with MetricsCollector(client) as collector:
         runner_for(client, 4000, compression=compression)(sample, processor_instance=Sleeping(0.2))
     workers = collector.metrics["fine_metrics_per_worker"].values()
+    tasks = collector.measurement.tasks
+    rest = (tasks["stop"] - tasks["start"]).sum() - 4 * 0.2
     assert sum(worker["processor_noncpu_time_seconds"] for worker in workers) >= 4 * 0.2
-    assert sum(worker["overhead_noncpu_time_seconds"] for worker in workers) < 0.6
+    assert sum(worker["overhead_noncpu_time_seconds"] for worker in workers) < rest + 0.1
 
 
 def test_a_worker_that_retires_leaves_its_share(sample: Any) -> None:
@@ -87,6 +89,7 @@ def test_a_worker_that_is_killed_is_told(sample: Any) -> None:
     assert any(first in problem and "last 5 s" in problem for problem in measurement.problems)
 
 
+@pytest.mark.slow
 def test_a_worker_that_retires_at_the_very_end_is_counted_once(sample: Any) -> None:
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,

@@ -39,16 +39,16 @@ def with_and_without(client: Any, run: Any) -> tuple[Any, Any, MetricsCollector]
     ],
     ids=lambda processor: getattr(processor, "__name__", type(processor).__name__),
 )
-@pytest.mark.parametrize("compression", [1, None], ids=["compressed", "plain"])
+@pytest.mark.parametrize("compression", [1, pytest.param(None, marks=pytest.mark.slow)], ids=["compressed", "plain"])
 def test_output_is_the_same(client: Any, sample: Any, processor: Any, compression: int | None) -> None:
     def run() -> Any:
-        return runner_for(client, 2000, compression=compression)(sample, processor_instance=processor)[0]
+        return runner_for(client, 4000, compression=compression)(sample, processor_instance=processor)[0]
 
     measured, without, collector = with_and_without(client, run)
     assert type(measured) is type(without)
     assert measured == without
-    assert list(collector.measurement.chunks["outcome"]) == ["ok"] * 8
-    assert (collector.measurement.tasks["kind"] == "processor").sum() == 8
+    assert list(collector.measurement.chunks["outcome"]) == ["ok"] * 4
+    assert (collector.measurement.tasks["kind"] == "processor").sum() == 4
     assert collector.measurement.problems == []
 
 
@@ -66,7 +66,7 @@ def test_output_is_the_same(client: Any, sample: Any, processor: Any, compressio
 )
 def test_options_of_coffea(client: Any, sample: Any, options: dict[str, Any]) -> None:
     def run() -> Any:
-        output = runner_for(client, 1000, **options)(sample, processor_instance=analyses.Jets())
+        output = runner_for(client, 2000, **options)(sample, processor_instance=analyses.Jets())
         return output[0] if isinstance(output, tuple) else output
 
     measured, without, collector = with_and_without(client, run)
@@ -237,10 +237,9 @@ def test_restart_inside_of_the_with(sample: Any) -> None:
 def test_a_worker_that_holds_the_gil_does_not_hold_the_collector(client: Any) -> None:
     with MetricsCollector(client) as collector:
         workers = sorted(client.scheduler_info()["workers"])
-        stuck = client.submit(hold_the_gil, 6, workers=workers[0], pure=False)
+        stuck = client.submit(hold_the_gil, 10, workers=workers[0], pure=False)
         time.sleep(0.5)
-        began = time.monotonic()
-    assert time.monotonic() - began < 4
+    assert not stuck.done()
     assert any(workers[0] in problem and "did not answer" in problem for problem in collector.measurement.problems)
     stuck.result()
 
@@ -260,8 +259,8 @@ def test_threads_of_ours_are_gone(client: Any) -> None:
 def test_an_event_that_comes_when_the_plugin_has_gone_is_forgotten(client: Any) -> None:
     with MetricsCollector(client) as collector:
         pass
-    client.log_event(collector._backend.name, {"chunk": b""})
-    assert client.get_events(collector._backend.name)
+    client.log_event(collector.topic, {"chunk": b""})
+    assert client.get_events(collector.topic)
     assert wait_until(lambda: what_stays(client) == [])
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import roastcoffea
+from roastcoffea.visualization import plots
 
 HEAVY = {"bokeh", "coffea", "dask", "distributed", "matplotlib", "numpy", "pandas", "pyarrow", "rich"}
 PUBLIC = [name for name in roastcoffea.__all__ if name != "__version__"]
@@ -41,13 +43,49 @@ def test_a_public_name_resolves_on_first_use(name: str) -> None:
     assert name in dir(roastcoffea)
 
 
-def test_type_checkers_see_the_same_names() -> None:
-    tree = ast.parse(Path(roastcoffea.__file__).read_text())
+def imports_for_type_checkers(file: str | None) -> list[ast.ImportFrom]:
+    tree = ast.parse(Path(str(file)).read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
+    return [node for node in block.body if isinstance(node, ast.ImportFrom)]
+
+
+def test_type_checkers_see_the_same_names() -> None:
     imported = {
-        alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        alias.name: node.module for node in imports_for_type_checkers(roastcoffea.__file__) for alias in node.names
     }
-    assert imported == roastcoffea._MODULES
+    assert imported.pop("*") == plots.__name__
+    ours = {
+        name: value.__module__
+        for name in PUBLIC
+        if not (value := getattr(roastcoffea, name)).__name__.startswith("plot_")
+    }
+    assert imported == ours
+
+
+def test_type_checkers_see_the_plots_of_every_module() -> None:
+    imported = [node.module for node in imports_for_type_checkers(plots.__file__)]
+    assert imported == [f"{plots.__name__}.{module.name}" for module in pkgutil.iter_modules(plots.__path__)]
+
+
+@pytest.mark.slow
+def test_mypy_knows_what_a_plot_takes(tmp_path: Path) -> None:
+    file = tmp_path / "analysis.py"
+    file.write_text("import roastcoffea\nfrom roastcoffea import plot_time_ledger\nplot_time_ledger(titel='x')\n")
+    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", file], capture_output=True, text=True, check=False)
+    assert 'Unexpected keyword argument "titel"' in done.stdout
+
+
+def test_a_plot_is_found_where_it_is_defined() -> None:
+    """Neither the package nor its plots have a list of names."""
+    written = "\n".join(Path(str(module.__file__)).read_text() for module in (roastcoffea, plots))
+    assert [name for name in plots.PLOTS if f"plot_{name}" in written] == []
+    assert {f"plot_{name}" for name in plots.PLOTS} == {name for name in PUBLIC if name.startswith("plot_")}
+
+
+def test_a_star_brings_all_names() -> None:
+    found: dict[str, object] = {}
+    exec("from roastcoffea import *", found)
+    assert set(roastcoffea.__all__) <= set(found)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -21,28 +22,36 @@ BELOW: dict[str, tuple[str, ...]] = {
     "redaction": (),
     "errors": ("redaction",),
     "interrupts": (),
-    "markup": (),
+    "report.sheets": ("units",),
+    "report.markup": ("units",),
+    "report.phrases": ("units",),
+    "report.terminal": ("report.sheets",),
+    "report.markdown": ("report.sheets",),
+    "report.notebook": ("report.sheets", "report.markup"),
+    "report.presented": ("report.terminal", "report.markdown", "report.notebook"),
     "records": ("units", "errors"),
-    "instrument": ("records", "interrupts"),
-    "backends": ("records", "interrupts"),
-    "shapes": (),
-    "tagged_json": ("redaction",),
-    "folders": ("errors",),
-    "legacy": ("records", "folders"),
-    "store": ("legacy", "shapes", "tagged_json"),
-    "metrics": ("records", "markup"),
-    "visualization": ("metrics", "folders"),
+    "log": ("records",),
+    "instrument": ("log", "interrupts"),
+    "backends": ("log", "compat", "interrupts"),
+    "storage.reading": ("errors",),
+    "storage": ("compat",),
+    "compat": ("records", "storage.reading"),
+    "metrics": ("compat", "report.presented", "report.phrases"),
+    "replay": ("metrics",),
+    "diagnosis": ("replay",),
+    "visualization": ("diagnosis", "storage"),
     "report": ("visualization", "interrupts"),
-    "measurement": ("report", "store"),
-    "export": ("measurement",),
+    "measurement": ("report", "storage"),
+    "compat.measurements": ("measurement",),
+    "export": ("compat.measurements",),
+    "legacy": ("compat",),
+    "collector": ("measurement", "instrument", "backends"),
     "studies": ("collector",),
     "monitor": ("measurement", "instrument", "backends"),
-    "collector": ("measurement", "instrument", "backends"),
-    "importers": ("measurement",),
-    "auto": ("collector",),
-    "script": ("auto",),
-    "demo": ("collector",),
-    "cli": ("script", "demo", "monitor", "studies"),
+    "recording": ("collector",),
+    "auto": ("recording",),
+    "cli": ("recording", "monitor", "studies"),
+    "demo": ("cli",),
     "__main__": ("cli",),
     "__init__": (),
 }
@@ -50,11 +59,12 @@ BELOW: dict[str, tuple[str, ...]] = {
 
 TRAVELLING = (
     "roastcoffea.instrument.probe",
-    "roastcoffea.instrument.carried",
+    "roastcoffea.instrument.channels",
     "roastcoffea.instrument.track",
     "roastcoffea.backends.scheduler",
     "roastcoffea.backends.worker",
-    "roastcoffea.backends.task_events",
+    "roastcoffea.monitor.states",
+    "roastcoffea.monitor.views",
 )
 """Modules that run on workers or on the scheduler."""
 
@@ -62,9 +72,18 @@ FOR_PLUGINS = {"dask", "distributed.diagnostics.plugin"}
 """What the backend's half on the cluster may load beside the standard library; Dask is there already."""
 
 
+ALIASES = ("auto", "demo", "export", "legacy")
+"""Import paths from before there were rooms; each of their modules hands on what is elsewhere, in one import."""
+
+MOST_LINES = 400
+MOST_ROOMS = 15
+MOST_AT_THE_TOP = 8
+
+
 def part(module: str) -> str:
-    """The part of the package that a module belongs to."""
-    return [*module.split("."), "__init__"][1]
+    """The part of the package that a module belongs to: the longest name of BELOW that its own begins with."""
+    names = module.split(".")[1:] or ["__init__"]
+    return next((name for end in range(len(names), 0, -1) if (name := ".".join(names[:end])) in BELOW), names[0])
 
 
 def all_below(layer: str) -> set[str]:
@@ -140,4 +159,53 @@ def test_what_travels_needs_only_records_and_the_standard_library(module: str) -
     outer = {name for name in imported(module, deep=False) if name.split(".")[0] not in STANDARD | {"roastcoffea"}}
     assert outer <= (FOR_PLUGINS if part(module) == "backends" else set())
     assert module != "roastcoffea.records.arrow"
-    assert part(module) in {"records", "instrument", "backends", "errors", "redaction"}
+    assert part(module) in {"records", "log", "instrument", "backends", "monitor", "errors", "redaction"}
+
+
+def all_imports(module: str) -> set[str]:
+    """Modules of ours that a module names in any import, also where only type checkers read it."""
+    nodes = list(ast.walk(ast.parse(MODULES[module].read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {
+        module_of(str(node.module), alias.name)
+        for node in nodes
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    files = {name if name in MODULES else f"{name}.__init__" for name in names}
+    # the package itself is imported for its version alone, see above
+    return files & set(MODULES) - {"roastcoffea.__init__"}
+
+
+def test_no_imports_go_round_in_a_circle() -> None:
+    TopologicalSorter({module: all_imports(module) for module in MODULES}).prepare()
+
+
+def test_modules_are_short() -> None:
+    lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert {module: number for module, number in lines.items() if number > MOST_LINES} == {}
+
+
+def test_rooms_and_modules_at_the_top_are_few() -> None:
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - set(ALIASES)
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - set(ALIASES)
+    assert len(rooms) <= MOST_ROOMS, sorted(rooms)
+    assert len(modules) <= MOST_AT_THE_TOP, sorted(modules)
+
+
+@pytest.mark.parametrize(
+    "room", sorted(path.parent for path in PACKAGE.rglob("__init__.py")), ids=lambda room: room.name
+)
+def test_a_room_says_what_it_is(room: Path) -> None:
+    first = (ast.get_docstring(ast.parse((room / "__init__.py").read_text())) or "").partition("\n")[0]
+    assert 10 < len(first) <= 120
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.split(".")[1] in ALIASES])
+def test_an_alias_is_one_import(module: str) -> None:
+    body = ast.parse(MODULES[module].read_text()).body
+    statements = [node for node in body if not isinstance(node, ast.Expr)]
+    exported = [
+        node for node in statements if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    assert len(statements) - len(exported) <= 1

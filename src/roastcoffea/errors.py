@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from roastcoffea.redaction import Added, redacted_beginning
@@ -60,30 +61,24 @@ def _own_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"
 
 
+@dataclass(slots=True, eq=False)
 class reported:  # noqa: N801  (a context, as those of contextlib)
     """Go on where the block fails as expected, and report what could not be done.
 
     Measuring must not fail the analysis: where objects of the user's are asked, or the run would end, whatever fails is
-    expected (`Exception`); elsewhere only what can be named.
+    expected (`Exception`); elsewhere only what can be named. What is `passed` on is for others to handle.
     """
 
-    __slots__ = ("_expected", "_report", "_what")
-
-    def __init__(
-        self,
-        report: Callable[[str], object],
-        what: str,
-        expected: type[Exception] | tuple[type[Exception], ...],
-    ) -> None:
-        self._report = report
-        self._what = what
-        self._expected = expected
+    report: Callable[[str], object]
+    what: str
+    expected: type[Exception] | tuple[type[Exception], ...]
+    passed: tuple[type[Exception], ...] = ()
 
     def __enter__(self) -> None:
         return
 
     def __exit__(self, kind: type | None, problem: BaseException | None, traceback: object) -> bool:
-        if not isinstance(problem, self._expected):
+        if not isinstance(problem, self.expected) or isinstance(problem, self.passed):
             return False
-        self._report(f"{self._what}: {error_text(problem)}")
+        self.report(f"{self.what}: {error_text(problem)}")
         return True

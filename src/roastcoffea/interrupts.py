@@ -12,8 +12,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from functools import partial
-from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 Entered = TypeVar("Entered")
 
@@ -63,17 +62,6 @@ def uninterrupted(action: Callable[[], object]) -> None:
         raise
 
 
-class Enterable(Protocol):
-    """A context manager with an `__exit__` that is called in any case."""
-
-    _awaited_end: weakref.ref[Any] | None
-    """Kept by `exit_in_any_case`; `__exit__` sets it to None."""
-
-    @property
-    def _is_open(self) -> bool:
-        """Whether `__enter__` has begun, and `__exit__` has not."""
-
-
 class exit_in_any_case:  # noqa: N801  (a decorator)
     """An `__exit__` that is called also where an interrupt comes just before its first instruction.
 
@@ -83,7 +71,6 @@ class exit_in_any_case:  # noqa: N801  (a decorator)
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._function = function
-        self.__doc__ = function.__doc__
 
     def __get__(self, instance: Enterable | None, owner: type | None = None) -> Callable[..., None]:
         if instance is None:
@@ -101,13 +88,34 @@ class exit_in_any_case:  # noqa: N801  (a decorator)
                 self._function(instance, KeyboardInterrupt, KeyboardInterrupt(), None)
 
 
-class whole(Generic[Entered]):  # noqa: N801  (a context)
+class Enterable:
+    """A context that is left once and as a whole, whatever is interrupted."""
+
+    _is_open = False
+    """Whether `__enter__` has begun, and `_leave` has not: who enters it sets this."""
+
+    _awaited_end: weakref.ref[Any] | None = None
+
+    @exit_in_any_case
+    def __exit__(self, kind: object = None, error: BaseException | None = None, trace: object = None) -> None:
+        uninterrupted(partial(self._end, error))
+
+    def _end(self, error: BaseException | None) -> None:
+        self._awaited_end = None
+        if self._is_open:
+            self._is_open = False
+            self._leave(error)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """End what was begun."""
+        raise NotImplementedError
+
+
+class whole(Enterable, Generic[Entered]):  # noqa: N801  (a context)
     """A context that is entered and left as a whole, whatever is interrupted."""
 
     def __init__(self, context: AbstractContextManager[Entered]) -> None:
         self._context = context
-        self._is_open = False
-        self._awaited_end: weakref.ref[Any] | None = None
 
     def __enter__(self) -> Entered:
         try:
@@ -119,14 +127,5 @@ class whole(Generic[Entered]):  # noqa: N801  (a context)
             raise
         return entered
 
-    @exit_in_any_case
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        uninterrupted(partial(self._leave, kind, error, trace))
-
-    def _leave(self, *exception: Any) -> None:
-        self._awaited_end = None
-        if self._is_open:
-            self._is_open = False
-            self._context.__exit__(*exception)
+    def _leave(self, error: BaseException | None) -> None:
+        self._context.__exit__(*((type(error), error, error.__traceback__) if error is not None else (None,) * 3))

@@ -56,31 +56,11 @@ class Pattern(NamedTuple):
 
 
 PATTERNS: Final = (
-    Pattern(
-        "PEM block",
-        ("-----BEGIN ",),
-        r"(?s)-----BEGIN [^-]+-----(?P<secret>.+?)(?:-----END|\Z)",
-    ),
-    Pattern(
-        "user and password in a URL",
-        ("@",),
-        r"://(?P<secret>[^/?#\s\"<>]+)@",
-    ),
-    Pattern(
-        "user and password in an encoded URL",
-        ("%40",),
-        r"(?i)%3A%2F%2F(?P<secret>(?:(?!%2F)[^/?#\s\"<>])+?)%40",
-    ),
-    Pattern(
-        "password before a host",
-        ("@",),
-        r"(?a)(?<![\w/.+-])[\w.+-]+:(?P<secret>[^\s/@\"']{1,256})@(?=\w)",
-    ),
-    Pattern(
-        "parameter of a URL",
-        ("=", "%3"),
-        rf"(?ia)(?:[?&]|%3F|%26){_ANY_NAME}(?:=|%3D)(?P<secret>[^&\s\"'<>#]+)",
-    ),
+    Pattern("PEM block", ("-----BEGIN ",), r"(?s)-----BEGIN [^-]+-----(?P<secret>.+?)(?:-----END|\Z)"),
+    Pattern("user and password in a URL", ("@",), r"://(?P<secret>[^/?#\s\"<>]+)@"),
+    Pattern("user and password in an encoded URL", ("%40",), r"(?i)%3A%2F%2F(?P<secret>(?:(?!%2F)[^/?#\s\"<>])+?)%40"),
+    Pattern("password before a host", ("@",), r"(?a)(?<![\w/.+-])[\w.+-]+:(?P<secret>[^\s/@\"']{1,256})@(?=\w)"),
+    Pattern("parameter of a URL", ("=", "%3"), rf"(?ia)(?:[?&]|%3F|%26){_ANY_NAME}(?:=|%3D)(?P<secret>[^&\s\"'<>#]+)"),
     Pattern(
         "option in quotes",
         ("'", '"'),
@@ -93,37 +73,19 @@ PATTERNS: Final = (
         rf"(?ia)(?:{_QUOTED_NAME}|{_BEGINNING}(?:{_SECRET_NAME}[ \t]*(?:=|:|%3D)|(?:{_SIGNATURE}|auth)=))"
         rf"[ \t]*(?!{_OTHERWISE})(?=\S)(?P<secret>(?:{_BRACKETS}|{_SCHEME}){_WORD})",
     ),
-    Pattern(
-        "XML element",
-        ("</",),
-        rf"(?ia)<(?:{_SECRET_NAME}|{_SIGNATURE})\w*>(?P<secret>[^<]+)",
-    ),
+    Pattern("XML element", ("</",), rf"(?ia)<(?:{_SECRET_NAME}|{_SIGNATURE})\w*>(?P<secret>[^<]+)"),
     Pattern(
         "bearer token",
         ("earer ", "earer%20", "EARER "),
         r"(?ia)\bbearer(?:\s|%20)+(?!(?:auth\w*|realm|scheme|token)\b)(?P<secret>[\w.~+/=%-]{8,})",
     ),
-    Pattern(
-        "JSON Web Token",
-        ("eyJ",),
-        r"(?a)(?<![\w-])eyJ[\w-]{8,}(?:\.[\w-]*)*",
-    ),
-    Pattern(
-        "macaroon",
-        ("xvY2F0aW9u",),
-        r"(?a)MDA\w{3}xvY2F0aW9u[\w+/=-]*",
-    ),
+    Pattern("JSON Web Token", ("eyJ",), r"(?a)(?<![\w-])eyJ[\w-]{8,}(?:\.[\w-]*)*"),
+    Pattern("macaroon", ("xvY2F0aW9u",), r"(?a)MDA\w{3}xvY2F0aW9u[\w+/=-]*"),
 )
 """Kinds of secrets, in the order in which they are replaced."""
 
-_CHARACTERS = "@%='\"< "
-_HINTS = tuple(
-    dict.fromkeys(
-        next((character for character in _CHARACTERS if character in sign), sign)
-        for pattern in PATTERNS
-        for sign in pattern.signs
-    )
-)
+_SIGNS = [sign for pattern in PATTERNS for sign in pattern.signs]
+_HINTS = tuple(dict.fromkeys(next((short for short in "@%='\"< " if short in sign), sign) for sign in _SIGNS))
 """A text without any of these has no sign: single characters are found faster than words."""
 
 _added: dict[str, str] = {}
@@ -182,7 +144,11 @@ def redacted(text: str, added: Added | None = None) -> str:
     """
     for hint in _HINTS:
         if hint in text:
-            text = _without_known(text)
+            for _, signs, known in PATTERNS:
+                for sign in signs:
+                    if sign in text:
+                        text = re.sub(known, _masked, text)
+                        break
             break
     for _, expression in _added.items() if added is None else added:
         text = re.sub(expression, _masked, text)
@@ -204,23 +170,6 @@ def redacted_each(texts: Iterable[str | None]) -> list[str | None]:
     return [clean[text] for text in listed]
 
 
-def redacted_values(value: Any, added: Added | None = None) -> Any:
-    """Value whose texts have no secrets, in dictionaries, lists, tuples and sets as well; the same where it has none.
-
-    In a dictionary a text under the name of a secret is one.
-    """
-    return _redacted(value, added, DEEPEST)
-
-
-def _without_known(text: str) -> str:
-    for _, signs, expression in PATTERNS:
-        for sign in signs:
-            if sign in text:
-                text = re.sub(expression, _masked, text)
-                break
-    return text
-
-
 def _masked(found: re.Match[str]) -> str:
     """What was found with the mask in the place of the secret."""
     start, stop = found.span(SECRET if SECRET in found.re.groupindex else 0)
@@ -230,31 +179,31 @@ def _masked(found: re.Match[str]) -> str:
     return f"{found[0][: start - begin]}{MASK}{found[0][stop - begin :]}"
 
 
-def _redacted(value: Any, added: Added | None, levels: int) -> Any:
+def redacted_values(value: Any, added: Added | None = None, levels: int = DEEPEST) -> Any:
+    """Value whose texts have no secrets, in dictionaries, lists, tuples and sets as well; the same where it has none.
+
+    In a dictionary a text under the name of a secret is one. So many levels of nested values are searched.
+    """
     if isinstance(value, str):
         text = redacted(value, added)
         return value if text == value else text
     if not levels:
         return value
     if isinstance(value, dict):
-        return _redacted_mapping(value, added, levels)
+        names, values = list(dict.keys(value)), list(dict.values(value))
+        clean_names = [redacted_values(name, added, levels - 1) for name in names]
+        clean = [
+            MASK if isinstance(one, (str, bytes)) and _is_secret_name(name) else redacted_values(one, added, levels - 1)
+            for name, one in zip(names, values, strict=True)
+        ]
+        changed = _differ([*clean_names, *clean], [*names, *values])
+        return dict(zip(clean_names, clean, strict=True)) if changed else value
     kind = next((kind for kind in (list, tuple, set, frozenset) if isinstance(value, kind)), None)
     if kind is None:
         return value
     items = list(kind.__iter__(value))
-    clean = [_redacted(item, added, levels - 1) for item in items]
+    clean = [redacted_values(item, added, levels - 1) for item in items]
     return kind(clean) if _differ(clean, items) else value
-
-
-def _redacted_mapping(mapping: dict[Any, Any], added: Added | None, levels: int) -> dict[Any, Any]:
-    names, values = list(dict.keys(mapping)), list(dict.values(mapping))
-    clean_names = [_redacted(name, added, levels - 1) for name in names]
-    clean = [
-        MASK if isinstance(value, (str, bytes)) and _is_secret_name(name) else _redacted(value, added, levels - 1)
-        for name, value in zip(names, values, strict=True)
-    ]
-    changed = _differ(clean_names, names) or _differ(clean, values)
-    return dict(zip(clean_names, clean, strict=True)) if changed else mapping
 
 
 def _differ(values: list[Any], others: list[Any]) -> bool:

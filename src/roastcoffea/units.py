@@ -127,11 +127,13 @@ COUNT: Final = Unit("count", number)
 WORD: Final = Unit("word", str)
 STRUCTURE: Final = Unit("structure", repr)
 
+OF_NUMBERS: Final = (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO, COUNT)
+BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
+"""Units of numbers."""
+
 SMALLEST_SHARE: Final = 1e-4
 
 
 def share_text(share: float) -> str:
     """A part of a whole in percent; of one that nobody would miss, only that it is there."""
-    if 0 < abs(share) < SMALLEST_SHARE:
-        return f"< {FRACTION.text(SMALLEST_SHARE)}"
-    return FRACTION.text(share)
+    return f"< {FRACTION.text(SMALLEST_SHARE)}" if 0 < abs(share) < SMALLEST_SHARE else FRACTION.text(share)

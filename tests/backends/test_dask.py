@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import threading
 import time
+from collections import Counter
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import analyses
 import pytest
 from conftest import wait_until
 from distributed import Client
 
 from roastcoffea.backends.base import AbstractMetricsBackend
-from roastcoffea.backends.dask import DaskMetricsBackend, NoAnswerError
+from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
 from roastcoffea.errors import RoastcoffeaError
 
@@ -36,13 +30,19 @@ FIELDS = (
 )
 
 
+def sampled_twice(backend: DaskMetricsBackend, client: Client) -> bool:
+    """Whether each worker has two samples."""
+    samples = Counter(backend.samples()["worker"].to_pylist())
+    return all(samples[worker] >= 2 for worker in client.scheduler_info()["workers"])
+
+
 def test_tracking_gives_each_field_of_each_worker(client: Any) -> None:
     backend = DaskMetricsBackend(client)
     assert isinstance(backend, AbstractMetricsBackend)
     assert backend.supports_fine_metrics()
     before = datetime.now()
-    backend.start_tracking(0.1)
-    time.sleep(1.2)
+    backend.start_tracking(0.05)
+    assert wait_until(lambda: backend.drain() or sampled_twice(backend, client), 30)
     data = backend.stop_tracking()
     workers = client.scheduler_info()["workers"]
     assert set(data) == {"worker_counts", *FIELDS}
@@ -65,8 +65,9 @@ def test_span_metrics_by_the_span_s_id(client: Any) -> None:
     assert span["name"] == "mine"
     with span["context"] as identity:
         client.gather(client.map(str, range(6), pure=False))
-    metrics = backend.get_span_metrics({**span, "id": identity})
-    assert metrics["execute", "str", "thread-cpu", "seconds"] > 0
+    key = ("execute", "str", "thread-cpu", "seconds")
+    # workers are asked to report, and a busy host may make them late
+    assert wait_until(lambda: backend.get_span_metrics({**span, "id": identity}).get(key, 0) > 0)
     assert backend.get_span_metrics(span) == {}
     assert backend.get_span_metrics({**span, "id": "unknown"}) == {}
 
@@ -97,75 +98,6 @@ def test_a_backend_begins_afresh_each_time(client: Any, kind: str) -> None:
     assert len(names) == 3
 
 
-class Gone:
-    """Ways in which a scheduler cannot be asked any more: what is done to it."""
-
-    @staticmethod
-    def killed(client: Client, cluster: Any) -> None:
-        cluster.processes[0].kill()
-        cluster.processes[0].wait()
-
-    @staticmethod
-    def stopped(client: Client, cluster: Any) -> None:
-        cluster.processes[0].send_signal(signal.SIGSTOP)
-
-    @staticmethod
-    def client_closed(client: Client, cluster: Any) -> None:
-        client.close()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("how", ["killed", "stopped", "client_closed"])
-@pytest.mark.parametrize("meanwhile", [False, True], ids=["before the call", "during the call"])
-def test_a_scheduler_that_is_gone_gives_no_answer(
-    command_line_cluster: Any, monkeypatch: pytest.MonkeyPatch, how: str, meanwhile: bool
-) -> None:
-    cluster = command_line_cluster(workers=0, path=str(Path(analyses.__file__).parent))
-    client = Client(scheduler_file=str(cluster.file))
-    backend = DaskMetricsBackend(client)
-    monkeypatch.setattr("roastcoffea.backends.dask.SCHEDULER_TIMEOUT", 2.0)
-    end = partial(getattr(Gone, how), client, cluster)
-    if meanwhile:
-        ending = threading.Timer(0.5, end)
-        ending.start()
-    else:
-        end()
-    with pytest.raises(NoAnswerError, match="the connection to the cluster was lost"):
-        backend._on_scheduler(analyses.wait_long)
-    if meanwhile:
-        ending.join()
-    cluster.processes[0].kill()
-    client.close()
-
-
-LOOP_STOPPED = """
-import os, sys, threading
-from distributed import Client
-from roastcoffea.backends import dask
-from analyses import wait_long
-
-dask.SCHEDULER_TIMEOUT = 2.0
-client = Client(sys.argv[1])
-backend, loop = dask.DaskMetricsBackend(client), client.loop.asyncio_loop
-threading.Timer(0.5, loop.call_soon_threadsafe, [loop.stop]).start()
-for _ in range(2):
-    try:
-        backend._on_scheduler(wait_long)
-    except dask.NoAnswerError as error:
-        print(error, flush=True)
-os._exit(0)
-"""
-
-
-def test_a_client_whose_loop_has_ended_gives_no_answer(client: Client) -> None:
-    script = [sys.executable, "-c", LOOP_STOPPED, client.scheduler.address]
-    paths = {"PYTHONPATH": str(Path(analyses.__file__).parent)}
-    done = subprocess.run(script, check=False, capture_output=True, text=True, timeout=60, env=os.environ | paths)
-    lines = done.stdout.splitlines()
-    assert len(lines) == 2, done.stderr
-    assert all(line.startswith("the connection to the cluster was lost") for line in lines)
-
-
 @pytest.mark.parametrize("error", [KeyError, TypeError, RuntimeError, OSError, TimeoutError, ConnectionError])
 @pytest.mark.parametrize("where", ["in the plugin", "in the client"])
 def test_an_error_of_ours_at_the_end_is_no_lost_connection(
@@ -177,7 +109,7 @@ def test_an_error_of_ours_at_the_end_is_no_lost_connection(
     if where == "in the plugin":
         client.run_on_scheduler(break_finish, name=backend.name, error=error)
     else:
-        monkeypatch.setattr(backend, "_learn_fine_metrics", partial(raise_error, error))
+        monkeypatch.setattr("roastcoffea.backends.dask.hosts_of", partial(raise_error, error))
     backend.close()
     (note,) = backend.notes()
     assert note.startswith("roastcoffea failed")

@@ -20,6 +20,7 @@ from distributed import Client
 from distributed.system import MEMORY_LIMIT
 
 from roastcoffea import MetricsCollector
+from roastcoffea.backends import local
 from roastcoffea.backends.hosts import hosts_of, with_more, with_throttling
 from roastcoffea.backends.limits import ALL_GROUPS, limits, throttling
 from roastcoffea.records.arrow import table_of_rows
@@ -166,7 +167,7 @@ def test_throttling_stands_with_the_last_worker_of_an_address() -> None:
 def test_workers_tell_of_their_throttling(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def throttled(dask_worker: Any) -> None:
         (half,) = (plugin for name, plugin in dask_worker.plugins.items() if name.startswith("roastcoffea"))
-        half._throttled_before = None if half._throttled_before is None else (-2.0, -5)
+        half.throttled_before = None if half.throttled_before is None else (-2.0, -5)
 
     with MetricsCollector(client) as collector:
         client.run(throttled)
@@ -178,11 +179,11 @@ def test_workers_tell_of_their_throttling(client: Client, monkeypatch: pytest.Mo
         assert (lifetimes["throttled_periods"] >= 5).all()
 
 
-def test_processes_of_this_host_share_its_throttling(sample: dict[str, Any]) -> None:
+def test_processes_of_this_host_share_its_throttling(sample: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     runner = Runner(executor=IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=4000, metadata_cache={})
+    before = throttling()
+    monkeypatch.setattr(local, "throttling", lambda: before and (before[0] - 2, before[1] - 5))
     with MetricsCollector() as collector:
-        before = collector._backend._throttled_before
-        collector._backend._throttled_before = before and (before[0] - 2, before[1] - 5)
         runner(sample, processor_instance=Jets())
     (lifetime,) = collector.measurement.lifetimes.to_dict("records")
     if before is None:

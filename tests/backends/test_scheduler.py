@@ -11,10 +11,13 @@ import pytest
 from distributed import wait
 from stand_ins import CLIENT, NAME, SPAN, TOKEN, Scheduler, Task, Worker, started_plugin
 
-from roastcoffea.backends import scheduler as scheduler_module
-from roastcoffea.backends.log import ClusterLog
-from roastcoffea.backends.scheduler import BLOCK, MOST_PROBLEMS, CollectorPlugin
+from roastcoffea.backends import attempts, workers
+from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.log.marks import ANNOTATION, METADATA_KEY
+from roastcoffea.log.packing import packed_records
+from roastcoffea.log.reader import ClusterLog
+from roastcoffea.log.writer import BLOCK, MOST_PROBLEMS
 from roastcoffea.records.tasks import (
     CANCELLED,
     ERROR,
@@ -27,7 +30,6 @@ from roastcoffea.records.tasks import (
     PROCESSOR,
     UNFINISHED,
 )
-from roastcoffea.records.wire import ANNOTATION, METADATA_KEY, packed_records
 from roastcoffea.records.workers import OF_SCHEDULER
 
 WORKERS, SAMPLES, TASKS = 50, 100, 2000
@@ -64,7 +66,8 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock that the plugin reads."""
     clock = Clock()
-    monkeypatch.setattr(scheduler_module, "time", clock)
+    for module in (attempts, workers):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -111,7 +114,7 @@ def has_record(kind: str, outcome: str) -> bool:
     return kind == PROCESSOR and outcome == OK
 
 
-def run_tasks(scheduler: Scheduler, plugin: CollectorPlugin, number: int, clock: Clock) -> list[Row]:
+def run_tasks(scheduler: Scheduler, plugin: ClusterPlugin, number: int, clock: Clock) -> list[Row]:
     """Have tasks run; give the rows that must come home."""
     rows = []
     for kind, task in tasks_of(scheduler, number):
@@ -145,7 +148,7 @@ def row_of(kind: str, task: Task, seen: float) -> Row:
     } | (dict.fromkeys(OF_USER) if task.annotations is None and task.client != CLIENT else {})
 
 
-def take_samples(scheduler: Scheduler, plugin: CollectorPlugin, number: int, clock: Clock | None = None) -> list[Row]:
+def take_samples(scheduler: Scheduler, plugin: ClusterPlugin, number: int, clock: Clock | None = None) -> list[Row]:
     """Have workers report and be sampled so often; give the rows that must come home."""
     rows = []
     for second in range(number):
@@ -180,11 +183,11 @@ def sample_of(worker: Worker) -> Row:
     }
 
 
-def drained(plugin: CollectorPlugin, limit: int = 1_000_000, log: ClusterLog | None = None) -> ClusterLog:
+def drained(plugin: ClusterPlugin, limit: int = 1_000_000, log: ClusterLog | None = None) -> ClusterLog:
     """What the client makes of all that the log holds."""
     log = log or ClusterLog()
     more = True
-    received = plugin.given
+    received = plugin.log.given
     while more:
         answer = plugin.drain(limit, received)
         received += len(answer["data"])
@@ -208,7 +211,7 @@ def test_an_answer_that_was_lost_is_given_again(clock: Clock) -> None:
         received += len(answer["data"])
         log.feed(answer["data"])
         more = answer["more"]
-    assert len(log.tasks(0.0)) == TASKS
+    assert len(log.attempts.table(0.0)) == TASKS
 
 
 @pytest.mark.parametrize("limit", [1, 300_000, 1_000_000])
@@ -219,17 +222,17 @@ def test_what_was_drained_is_what_was_fed(clock: Clock, limit: int) -> None:
     samples = take_samples(scheduler, plugin, SAMPLES, clock)
     tasks = run_tasks(scheduler, plugin, TASKS, clock)
     log = drained(plugin, limit)
-    assert log.samples(0.0).to_pylist() == samples
-    assert log.tasks(0.0).to_pylist() == tasks
+    assert log.workers.samples(0.0).to_pylist() == samples
+    assert log.attempts.table(0.0).to_pylist() == tasks
     assert {task["outcome"] for task in tasks} == set(OUTCOMES) - {UNFINISHED}
     keys_of_chunks = [task["key"] for task in tasks if has_record(task["kind"], task["outcome"])]
     assert log.received.chunks({CALL})["key"].to_pylist() == keys_of_chunks
-    lifetimes = log.lifetimes(0.0, T, T + 10_000).to_pylist()
+    lifetimes = log.workers.lifetimes(0.0, T, T + 10_000).to_pylist()
     assert [lifetime["worker"] for lifetime in lifetimes] == list(scheduler.workers)
     assert [lifetime["start"] for lifetime in lifetimes] == [began - WORKERS + 1 + row for row in range(WORKERS)]
     assert {lifetime["stop"] for lifetime in lifetimes} == {T + 10_000}
     assert [lifetime["cpu_seconds"] for lifetime in lifetimes] == [row["cpu_seconds"] for row in samples[-WORKERS:]]
-    assert plugin.failures == 0
+    assert plugin.problems.failures == 0
     assert log.problems == []
     assert plugin.log.dropped == {}
 
@@ -238,7 +241,7 @@ def test_times_of_tasks_are_put_on_the_clock_of_the_client(clock: Clock) -> None
     scheduler = Scheduler(1)
     plugin = started_plugin(scheduler)
     (row,) = run_tasks(scheduler, plugin, 1, clock)
-    task = drained(plugin).tasks(32.0).to_pylist()[0]
+    task = drained(plugin).attempts.table(32.0).to_pylist()[0]
     assert [task[name] for name in ("start", "stop", "seen")] == [row[name] - 32 for name in ("start", "stop", "seen")]
 
 
@@ -268,7 +271,7 @@ def test_a_worker_without_news_gives_no_sample_and_one_without_metrics_no_number
     terse.metrics = {"time": T}
     plugin.sample()
     plugin.sample()
-    (row,) = drained(plugin).samples(0.0).to_pylist()
+    (row,) = drained(plugin).workers.samples(0.0).to_pylist()
     known = {"worker", "time", "last_seen", "memory_limit", "executing", *OF_SCHEDULER, "noted"}
     assert row["worker"] == terse.address != silent.address
     assert {name for name, value in row.items() if value is not None} == known
@@ -285,7 +288,7 @@ def test_a_log_that_nobody_drains_is_bounded_and_counts_what_it_drops(clock: Clo
     dropped = plugin.log.dropped
     log = drained(plugin)
     assert SMALL_CAP < max(sizes) < SMALL_CAP + BLOCK
-    kept_tasks, kept_samples = log.tasks(0.0).to_pylist(), log.samples(0.0).to_pylist()
+    kept_tasks, kept_samples = log.attempts.table(0.0).to_pylist(), log.workers.samples(0.0).to_pylist()
     assert [row["outcome"] for row in kept_tasks] == [row["outcome"] for row in tasks[: len(kept_tasks)]]
     assert len(kept_tasks) + dropped["tasks"] == len(tasks)
     assert len(kept_samples) + dropped["samples"] == len(samples)
@@ -308,7 +311,7 @@ def test_what_others_build_upon_is_never_dropped(clock: Clock) -> None:
     plugin.remove_worker(scheduler, late.address)
     left = clock.now
     log = drained(plugin)
-    *_, lifetime = log.lifetimes(0.0, T, T + 10_000).to_pylist()
+    *_, lifetime = log.workers.lifetimes(0.0, T, T + 10_000).to_pylist()
     assert (lifetime["worker"], lifetime["start"], lifetime["stop"]) == (late.address, arrived, left)
     assert lifetime["cpu_seconds"] == 1.5
     assert log.problems == ["a record was lost"]
@@ -318,7 +321,7 @@ def test_what_others_build_upon_is_never_dropped(clock: Clock) -> None:
     again = Task("new-2", late, "new", span="span-2", typename="tuple", start=T, stop=T + 1, client=CLIENT)
     scheduler.run(plugin, again)
     seen = clock.now
-    (row,) = drained(plugin, log=log).tasks(0.0).to_pylist()
+    (row,) = drained(plugin, log=log).attempts.table(0.0).to_pylist()
     assert row == row_of(OTHER, again, seen=seen)
 
 
@@ -331,7 +334,7 @@ def test_a_task_that_was_stolen_belongs_to_the_thief() -> None:
     plugin.transition(task.key, "waiting", "processing", stimulus_id="update-graph-1")
     plugin.log_event("stealing", ("confirm", task.key, "processing", victim.address, thief.address, "steal-1"))
     plugin.transition(task.key, "processing", "released", stimulus_id="client-releases-keys-1")
-    (row,) = drained(plugin).tasks(0.0).to_pylist()
+    (row,) = drained(plugin).attempts.table(0.0).to_pylist()
     assert (row["worker"], row["stolen"]) == (thief.address, 1)
 
 
@@ -349,17 +352,17 @@ def test_pauses_are_told_from_when_to_when(clock: Clock) -> None:
     del scheduler.workers[second.address]
     plugin.remove_worker(scheduler, second.address)
     log = drained(plugin)
-    assert log.pauses(0.0, T, T + 10_000).to_pylist() == [
+    assert log.workers.pauses(0.0, T, T + 10_000).to_pylist() == [
         {"worker": third.address, "start": known, "stop": T + 10_000},
         {"worker": first.address, "start": known + 1, "stop": known + 3},
         {"worker": second.address, "start": known + 2, "stop": known + 4},
     ]
-    assert log.pauses(1.0, known + 1.5, known + 2).to_pylist() == [
+    assert log.workers.pauses(1.0, known + 1.5, known + 2).to_pylist() == [
         {"worker": third.address, "start": known + 1.5, "stop": known + 2},
         {"worker": first.address, "start": known + 1.5, "stop": known + 2},
         {"worker": second.address, "start": known + 1.5, "stop": known + 2},
     ]
-    assert plugin.failures == 0
+    assert plugin.problems.failures == 0
 
 
 def test_errors_of_the_plugin_are_counted_and_told_once() -> None:

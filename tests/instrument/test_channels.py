@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from distributed import Client
 
-from roastcoffea.backends.received import ReceivedRecords
-from roastcoffea.instrument.channels import WaysHome, append_to_spool, spooled, taken_from
+from roastcoffea.instrument.channels import DaskTask, WaysHome, append_to_spool, spooled, taken_from
 from roastcoffea.instrument.gauges import process_name
-from roastcoffea.records.wire import packed_records
+from roastcoffea.log.packing import packed_records
+from roastcoffea.log.received import ReceivedRecords
 
 RECORD = packed_records([{"id": 1, "call": "ours"}])
 
@@ -31,7 +31,7 @@ def closed_spool(tmp_path: Path) -> str:
 
 def test_only_records_that_dask_brings_home_are_of_its_task(client: Client) -> None:
     def identities() -> list[dict[str, Any]]:
-        return [WaysHome(*ways).task().known for ways in ((("topic",),), ((), None, True))]
+        return [DaskTask(topics).known for topics in (("topic",), ())]
 
     future = client.submit(identities, key="outer", pure=False)
     with_dask, without = future.result()
@@ -73,7 +73,7 @@ def test_a_folder_that_takes_nothing_costs_no_record(
     caplog.set_level("WARNING")  # a local cluster of Dask silences the handlers
     home, ways = ReceivedRecords(), WaysHome((), closed_spool, in_output=True)
     for _ in range(2):
-        given, records = taken_from(ways.deliver(ways.task(), RECORD, output, failed=False))
+        given, records = taken_from(ways.deliver(DaskTask(), RECORD, output, failed=False))
         assert given == output
         for packed in records:
             home.take(packed)
@@ -87,7 +87,7 @@ def test_a_folder_that_takes_nothing_costs_no_record(
 def test_a_record_without_any_way_is_an_error(in_output: bool, failed: bool, output: Any, closed_spool: str) -> None:
     ways = WaysHome((), closed_spool, in_output)
     with pytest.raises(IsADirectoryError):
-        ways.deliver(ways.task(), RECORD, output, failed=failed)
+        ways.deliver(DaskTask(), RECORD, output, failed=failed)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs limits of files")

@@ -17,23 +17,20 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from conftest import stolen
+from evidence import stolen
 
-from roastcoffea.instrument import attempt, current, gauges
+from roastcoffea.instrument import attempt, gauges, track
 from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask
-from roastcoffea.instrument.current import OpenChunk, current_chunk, open_chunk
 from roastcoffea.instrument.gauges import CoreWait, Interval, resident_memory
-from roastcoffea.instrument.track import track_memory
+from roastcoffea.instrument.track import OpenChunk, current_chunk, open_chunk, track_memory
 
 MB = 1_000_000
 linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
 
 
-def hold(megabytes: int, seconds: float = 0.0) -> None:
-    array = np.ones(megabytes * MB // 8)
-    time.sleep(seconds)
-    del array
+def hold(megabytes: int) -> None:
+    np.ones(megabytes * MB // 8)
 
 
 def growth(interval: Interval) -> float:
@@ -102,16 +99,19 @@ def test_nested_intervals_see_their_own_peaks() -> None:
 
 @linux
 def test_overlapping_threads_are_flagged_and_see_what_happened_meanwhile() -> None:
-    intervals = {}
+    intervals, both = {}, threading.Barrier(2, timeout=60)
 
-    def measured(name: str, delay: float, megabytes: int) -> None:
-        time.sleep(delay)
+    def measured(name: str, megabytes: int) -> None:
+        both.wait()
         intervals[name] = Interval()
-        hold(megabytes, 0.3)
-        time.sleep(0.3)
+        both.wait()
+        array = np.ones(megabytes * MB // 8)
+        both.wait()
+        del array
+        both.wait()
         intervals[name].close()
 
-    threads = [threading.Thread(target=measured, args=args) for args in (("first", 0, 200), ("second", 0.15, 100))]
+    threads = [threading.Thread(target=measured, args=args) for args in (("first", 200), ("second", 100))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -182,7 +182,7 @@ def test_a_chunk_that_could_not_become_the_current_one_is_not_open(monkeypatch: 
 
         set = interrupted
 
-    monkeypatch.setattr(current, "ContextVar", Broken)
+    monkeypatch.setattr(track, "ContextVar", Broken)
     before = what_is_open()
     with pytest.raises(KeyboardInterrupt), open_chunk(OpenChunk()):
         pass

@@ -29,13 +29,17 @@ from coffea.nanoevents import BaseSchema, NanoEventsFactory
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from coffea.processor.executor import WorkItem
 from fsspec.implementations.local import LocalFileSystem
-from storage import baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
+from releases import needs_retries, needs_whole_columns
+from stored import baskets_of, clusters_of, served, write_parquet, write_rntuple, write_tree
 
 from roastcoffea import MetricsCollector, track_time
-from roastcoffea.instrument import meter as meter_module
 from roastcoffea.instrument.attempt import Attempt
 from roastcoffea.instrument.channels import DaskTask
-from roastcoffea.instrument.meter import READ, Meter
+from roastcoffea.instrument.meter import meter as meter_module
+from roastcoffea.instrument.meter import sources, tally
+from roastcoffea.instrument.meter.meter import Meter
+from roastcoffea.instrument.meter.tally import READ, BranchRead, Tally
+from roastcoffea.log.packing import BASKETS_LISTED
 from roastcoffea.measurement import Measurement
 
 FLAT = 12
@@ -204,7 +208,7 @@ def test_phases_of_many_short_steps_add_up(folder: Path) -> None:
 
 
 def test_steps_may_be_added_up_before_the_chunk_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meter_module, "MOST_NOTED", 2)
+    monkeypatch.setattr(sources, "MOST_VALUES", 2)
     _, measurement = outcome(folder / "tree.root", total_of_all)
     read = {branch.branch: branch for branch in measurement.branches.itertuples()}
     assert len(read) == FLAT
@@ -229,8 +233,8 @@ class Reading:
         self.meter = Meter()
         options = self.meter.options({})
         self.submit = {kind: options[f"{kind}_executor"].submit for kind in ("decompression", "interpretation")}
-        self.meter.watch_source(self)
-        self.meter.in_process = self.meter._in_line = in_line
+        sources.watch_source(self.meter, self)
+        self.meter.in_process = self.meter.in_line = in_line
 
     def chunk(self) -> None:
         """Shadowed."""
@@ -300,6 +304,7 @@ def test_trees_of_one_name_have_their_own_number_of_branches(tmp_path: Path) -> 
     assert dict(collector.measurement.chunks[["dataset", "tree_branches"]].to_numpy()) == {"a": 1, "b": 2}
 
 
+@needs_retries
 def test_waiting_for_what_never_comes_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tmp_path / "tree.root")
     ranges = LocalFileSystem.cat_ranges
@@ -378,19 +383,19 @@ UNKNOWN_BRANCHES = {"bytes_payload", "bytes_metadata", "bytes_uncompressed", "br
 
 
 @pytest.mark.parametrize(
-    ("file", "hook", "told", "unknown"),
+    ("file", "place", "hook", "told", "unknown"),
     [
-        ("tree.root", "_watch_trees", "bytes of branches", UNKNOWN_BRANCHES),
-        ("ntuple.root", "_watch_trees", "bytes of branches", UNKNOWN_BRANCHES),
-        ("tree.root", "_path", "bytes of branches", UNKNOWN_BRANCHES),
-        ("ntuple.root", "_read_of", "bytes of branches", UNKNOWN_BRANCHES),
-        ("tree.root", "_watch_file_system", "bytes transferred", {"bytes_transferred"}),
+        ("tree.root", meter_module, "leaves_once", "bytes of branches", UNKNOWN_BRANCHES),
+        ("ntuple.root", meter_module, "watch_ntuple", "bytes of branches", UNKNOWN_BRANCHES),
+        ("tree.root", tally, "branch_path", "bytes of branches", UNKNOWN_BRANCHES),
+        ("ntuple.root", Tally, "branch_read", "bytes of branches", UNKNOWN_BRANCHES),
+        ("tree.root", sources, "CountedFileSystem", "bytes transferred", {"bytes_transferred"}),
     ],
 )
 def test_where_a_hook_is_missing_the_chunk_works_and_says_so(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, hook: str, told: str, unknown: set[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str, place: Any, hook: str, told: str, unknown: set[str]
 ) -> None:
-    monkeypatch.setattr(Meter if hasattr(Meter, hook) else meter_module, hook, missing)
+    monkeypatch.setattr(place, hook, missing)
     _, measurement = outcome(folder / file, total_of_f0)
     (chunk,) = measurement.run.chunks.to_pylist()
     assert any(f"{told} could not be metered: AttributeError: not there" in text for text in measurement.problems)
@@ -402,11 +407,11 @@ def test_where_a_hook_is_missing_the_chunk_works_and_says_so(
 def test_where_a_handler_cannot_be_given_nothing_is_known_of_bytes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meter_module, "_watched_source", missing)
+    monkeypatch.setattr(meter_module, "watched_source", missing)
     _, measurement = outcome(folder / "tree.root", total_of_f0)
     (chunk,) = measurement.run.chunks.to_pylist()
     assert any("bytes requested from storage could not be metered" in text for text in measurement.problems)
-    assert {chunk[name] for name in meter_module.READ} == {None}
+    assert {chunk[name] for name in READ} == {None}
     assert measurement.byte_ledger.absent is not None
 
 
@@ -564,7 +569,7 @@ def test_nothing_of_an_attempt_is_local_to_threads() -> None:
     """In CPython 3.11 a `threading.local` that is collected as garbage can stop a process that Dask profiles."""
     before = thread_locals()
     attempt = Attempt(DaskTask())
-    with attempt.current(), track_time("jets"):
+    with attempt.current, track_time("jets"):
         attempt.meter.options({})
         assert thread_locals() <= before
     attempt.end()
@@ -592,22 +597,22 @@ def test_what_a_thread_still_reads_at_the_end_is_payload(folder: Path, monkeypat
 
 def test_of_baskets_far_apart_the_first_and_the_last_tell_their_sizes() -> None:
     meter = Meter()
-    meter.branches["far"] = read = meter_module.BranchRead()
+    meter.branches["far"] = read = BranchRead()
     for basket in (10**9, 0):
         read.add(basket, 5)
     columns = meter.branch_columns()
-    assert [*map(columns.get, ("baskets", "baskets_told", "basket"))] == [[2], [2], [10**9, 0]]
+    assert [*map(columns.get, ("baskets", BASKETS_LISTED, "basket"))] == [[2], [2], [10**9, 0]]
     assert columns["basket_bytes"] == [5, 5]
 
 
 def test_of_very_many_baskets_the_first_and_the_last_tell_their_sizes() -> None:
     meter = Meter()
     for name, baskets in (("few", 1), ("many", 1000)):
-        meter.branches[name] = read = meter_module.BranchRead()
+        meter.branches[name] = read = BranchRead()
         for basket in reversed(range(baskets)):
             read.add(basket, 5 + basket)
     columns = meter.branch_columns()
-    assert [*map(columns.get, ("baskets", "baskets_told", "basket"))] == [[1, 1000], [1, 2], [0, 0, 999]]
+    assert [*map(columns.get, ("baskets", BASKETS_LISTED, "basket"))] == [[1, 1000], [1, 2], [0, 0, 999]]
     assert (columns["bytes_payload"], columns["basket_bytes"]) == ([5, 504_500], [5, 5, 1004])
 
 
@@ -671,6 +676,7 @@ class CountingFileSystem(LocalFileSystem):
         return CountingFile(self._strip_protocol(path))
 
 
+@needs_whole_columns
 def test_columns_of_parquet_are_what_a_file_system_counts(folder: Path) -> None:
     fsspec.register_implementation("counting", CountingFileSystem, clobber=True)
 

@@ -16,7 +16,7 @@ from dask.utils import funcname
 
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.errors import error_text
-from roastcoffea.instrument.carried import CarriedProbe
+from roastcoffea.instrument.channels import CarriedProbe
 from roastcoffea.instrument.probe import Probe
 
 ITEM = WorkItem("ttbar", "root://host//file.root", "Events", 0, 100, b"\x01" * 16)

@@ -6,11 +6,10 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from roastcoffea.metrics import baskets
-from roastcoffea.metrics.baskets import CAUSES, OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP, split_reads
+from roastcoffea.metrics import branches
+from roastcoffea.metrics.branches import CAUSES, OTHER_DATASET, SAME_ATTEMPT, SAME_DATASET, SAME_LOOP, split_reads
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.branches import BRANCH_READ_COLUMNS
-from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 
 FILES = ("a.root", "b.root")
 BRANCHES = ("pt", "eta", "run")
@@ -87,7 +86,7 @@ def check(found, expected):
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("at_once", [1, 50, 10**6])
 def test_as_a_loop_over_sets(seed, at_once, monkeypatch):
-    monkeypatch.setattr(baskets, "ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(branches, "ROWS_AT_ONCE", at_once)
     chunks, reads = random_records(seed, whole=1.0)
     counted = np.random.default_rng(seed).random(len(chunks)) < 0.9
     found = split_reads(chunks, counted, reads)

@@ -1,6 +1,4 @@
-import json
 import math
-from datetime import datetime
 
 import numpy as np
 import pytest
@@ -10,7 +8,6 @@ from handmade import (
     EXPECTED,
     LIFETIMES,
     SPAN,
-    A,
     T,
     call,
     chunk,
@@ -22,10 +19,9 @@ from handmade import (
 from roastcoffea.errors import MissingMetricError
 from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import RAW
-from roastcoffea.metrics.chunks import chunk_dicts
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 NAMES = [metric.name for metric in CATALOGUE.metrics()]
 STRUCTURES = {metric.name for metric in CATALOGUE.metrics() if str(metric.unit) == "structure"}
@@ -387,62 +383,6 @@ def test_raw_structures_are_built_once(metrics):
     assert metrics["raw_span_metrics"] == SPAN
 
 
-def test_chunk_dictionaries():
-    first, second, third = chunk_dicts(handmade_run())
-    by_task = {entry["task"]: entry for entry in (first, second, third)}
-    assert by_task["k1"] == {
-        "t_start": T + 1,
-        "t_end": T,
-        "duration": 4.0,
-        "num_events": 100,
-        "bytes_read": 1000,
-        "task": "k1",
-        "peak_memory_bytes": 130 * 2**20,
-        "dataset": "data",
-        "file": A,
-        "uuid": "ab",
-        "entry_start": 0,
-        "entry_stop": 100,
-        "worker": "A",
-        "attempt": 2,
-        "cpu_seconds": 2.5,
-        "outcome": "ok",
-        "mem_before_mb": 100.0,
-        "mem_after_mb": 104.0,
-        "mem_delta_mb": 4.0,
-        "accessed_branches": ["Jet_pt", "run"],
-        "num_branches_accessed": 2,
-        "timing": {"jets": 1.0, "jets/read": 0.5},
-        "memory": {},
-        "bytes": {"jets/read": 600},
-        "open_seconds": 0.125,
-        "build_seconds": 0.5,
-        "process_seconds": 3.0,
-        "read_seconds": 0.5,
-        "decompress_seconds": 0.25,
-        "interpret_seconds": 0.25,
-        "compute_seconds": 1.5,
-        "wait_seconds": 0.5,
-        "checkpoint_seconds": 0.25,
-        "result_seconds": 0.125,
-    }
-    assert by_task["k2"]["timing"] == {}
-    assert by_task[None]["memory"] == {"jets": 3.0}
-    assert sum(entry["num_events"] for entry in by_task.values()) == 450
-    assert chunk_dicts(run_without_tables()) == []
-    json.dumps(first)
-
-
-def test_chunk_dictionaries_without_our_meter_have_what_coffea_saw():
-    rows = [row | {"bytes_requested": None, "coffea_bytes_read": 77} for row in CHUNKS]
-    by_task = {entry["task"]: entry for entry in chunk_dicts(with_chunks(*rows, branch_reads=None, sections=None))}
-    assert by_task["k1"]["accessed_branches"] == ["Jet_pt", "run"]
-    assert by_task["k1"]["num_branches_accessed"] == 2
-    assert by_task["k1"]["bytes_read"] == 77
-    assert by_task["k1"]["timing"] == {}
-    assert "accessed_branches" not in by_task["k2"]
-
-
 # -- phases and helper threads
 
 
@@ -461,48 +401,6 @@ def test_helper_threads_that_were_not_metered_are_told():
     metrics = evaluate(with_chunks(CHUNKS[0], CHUNKS[1] | {"helper_cpu_seconds": None}))
     assert metrics["total_cpu_time"] == 4.0
     assert metrics.source["total_cpu_time"] == "chunk records, without 1 attempts' helper threads"
-
-
-def local(seconds):
-    return datetime.fromtimestamp(T + seconds)
-
-
-def test_tracking_data(metrics):
-    tracking = metrics["tracking_data"]
-    assert tracking["worker_counts"] == {
-        local(0): 1,
-        local(10): 1,
-        local(20): 2,
-        local(30): 2,
-        local(40): 2,
-        local(60): 2,
-        local(80): 1,
-        local(100): 1,
-    }
-    assert tracking["worker_memory"] == {
-        "A": [(local(0), 100), (local(10), 300), (local(40), 300)],
-        "B": [(local(30), 500)],
-    }
-    assert tracking["worker_cores"]["B"] == [(local(30), 4)]
-    assert tracking["worker_active_tasks"] == {"A": [(local(0), 0), (local(10), 2), (local(40), 2)], "B": []}
-    assert tracking["worker_cpu"]["A"] == [(local(10), 98.0), (local(40), 50.0)]
-    assert set(tracking) == {
-        "worker_counts",
-        "worker_memory",
-        "worker_memory_limit",
-        "worker_active_tasks",
-        "worker_cores",
-        "worker_nbytes",
-        "worker_occupancy",
-        "worker_executing",
-        "worker_last_seen",
-        "worker_cpu",
-    }
-
-
-def test_samples_without_a_time_are_no_points():
-    run = handmade_run(samples=table_of_rows(SAMPLE_COLUMNS, [{"worker": "A", "memory": 1}]))
-    assert evaluate(run)["tracking_data"]["worker_memory"] == {}
 
 
 # -- numbers that another program reported
@@ -575,10 +473,3 @@ def test_fine_metrics_of_each_worker():
     }
     lost = handmade_run(span_metrics=None, span_metrics_per_worker=None, absent={"span_metrics": "the cluster died"})
     assert evaluate(lost).missing["fine_metrics_per_worker"] == "the cluster died"
-
-
-def test_phases_that_were_not_measured_are_told():
-    chunks = [row | ({"read_seconds": None} if row["id"] == 14 else {}) for row in CHUNKS]
-    ledger = evaluate(with_chunks(*chunks))["time_ledger"]
-    assert ledger.certificate.reasons == ["1 chunks do not tell all their phases: that time is called task overhead"]
-    assert evaluate(handmade_run())["time_ledger"].certificate.complete

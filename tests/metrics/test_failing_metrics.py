@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from handmade import handmade_run
 
-import roastcoffea.measurement
 from roastcoffea import load
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import CATALOGUE, Metric
 from roastcoffea.metrics.evaluation import RUNS_TESTS
+from roastcoffea.report import frames
 
 REASON = "RuntimeError: planted"
 
@@ -32,17 +32,19 @@ def using(name: str) -> set[str]:
     return found
 
 
-@pytest.fixture
-def complete() -> Measurement:
-    return Measurement(handmade_run())
+@pytest.fixture(scope="module")
+def complete() -> tuple[set[str], set[str]]:
+    """Names of the metrics and tables of a run of which nothing fails."""
+    measurement = Measurement(handmade_run())
+    return set(measurement.metrics.built()), set(measurement.tables)
 
 
 @pytest.mark.parametrize("name", CATALOGUE.entries)
 def test_one_that_raises_takes_nothing_else_away(
-    name: str, complete: Measurement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, complete: tuple[set[str], set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entry = CATALOGUE.entries[name]
-    before = complete.metrics.built()
+    metrics, tables = complete
     called: list[str] = []
 
     def recorded_and_raising(*_: Any) -> Any:
@@ -53,7 +55,7 @@ def test_one_that_raises_takes_nothing_else_away(
     monkeypatch.setitem(CATALOGUE.entries, name, dataclasses.replace(entry, function=recorded_and_raising))
     measurement = Measurement(handmade_run())
     values = measurement.metrics.built()
-    assert [metric for metric in before if metric not in values and metric not in using(name)] == []
+    assert [metric for metric in metrics if metric not in values and metric not in using(name)] == []
     reported = [problem for problem in measurement.problems if REASON in problem]
     assert len(reported) == len(called) == (name in called)
     assert all(problem.startswith(f"{name} could not be computed: ") for problem in reported)
@@ -64,7 +66,7 @@ def test_one_that_raises_takes_nothing_else_away(
     assert ("planted" in out.getvalue()) == bool(called)
     if not isinstance(entry, Metric):  # what others are made of
         assert load(measurement.save(tmp_path, "run")).run.id == measurement.run.id
-        assert set(measurement.tables) == set(complete.tables)
+        assert set(measurement.tables) == tables
 
 
 def test_under_pytest_it_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,18 +74,13 @@ def test_under_pytest_it_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = CATALOGUE.entries[name]
     monkeypatch.setitem(CATALOGUE.entries, name, dataclasses.replace(entry, function=raising))
     with pytest.raises(RuntimeError, match="planted"):
-        _ = Measurement(handmade_run()).metrics
+        Measurement(handmade_run()).metrics[name]
 
 
 @pytest.mark.parametrize("table", ["failed", "failed_files", "missing", "branches", "sections"])
 def test_a_table_that_cannot_be_made_is_empty_with_the_reason(table: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RUNS_TESTS)
-    makers = {
-        "failed": "failed_work",
-        "branches": "branches_of",
-        "sections": "sections_of",
-    }
-    monkeypatch.setattr(roastcoffea.measurement, makers.get(table, table), raising)
+    monkeypatch.setitem(frames.TABLES, table, frames.TABLES[table]._replace(make=raising))
     measurement = Measurement(handmade_run())
     frame = getattr(measurement, table)
     assert (len(frame), frame.attrs["absent"]) == (0, REASON)
@@ -91,5 +88,5 @@ def test_a_table_that_cannot_be_made_is_empty_with_the_reason(table: str, monkey
 
 
 def test_a_measurement_is_shown_in_a_line_without_computing_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roastcoffea.measurement, "evaluate", raising)
+    monkeypatch.setattr("roastcoffea.measurement.evaluate", raising)
     assert repr(Measurement(handmade_run())).startswith("<Measurement ")

@@ -6,7 +6,7 @@ from coffea.nanoevents import BaseSchema
 from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from coffea.processor.executor import WorkItem
 from handmade import A, handmade_run, run_without_tables
-from storage import write_parquet
+from stored import write_parquet
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement

@@ -6,22 +6,9 @@ import numpy as np
 import pytest
 
 from roastcoffea.metrics import slots as slots_module
-from roastcoffea.metrics.slots import (
-    CAUSES,
-    CLIENT,
-    CLIENT_OF,
-    PAUSED,
-    PLACEMENT,
-    QUEUED,
-    TAIL,
-    TAIL_OF,
-    Moments,
-    Presence,
-    Slots,
-    axes,
-    idle_slots,
-    spread,
-)
+from roastcoffea.metrics.bins import axes
+from roastcoffea.metrics.phases import CLIENT, IDLE, PAUSED, PLACEMENT, QUEUED, TAIL
+from roastcoffea.metrics.slots import CLIENT_OF, TAIL_OF, Moments, Presence, Slots, idle_slots
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
 FIELDS = Moments._fields[:-1]
@@ -136,13 +123,6 @@ def test_bins_have_what_lies_in_them() -> None:
     assert found.seconds[CLIENT].tolist() == [[0.75, 0, 2, 2], [2.25, 0, 3, 3]]
 
 
-def test_seconds_are_spread_over_their_time() -> None:
-    begin, end, seconds = (np.array(values, float) for values in ([0.5, 1.0, 3.0], [2.5, 1.0, 9.0], [4.0, 7.0, 1.0]))
-    where = axes(0.0, 4.0, np.zeros(1, np.int64), 1, 4)
-    # the last one ends beyond the bins
-    assert spread(np.zeros(3, np.int64), begin, end, seconds, where).tolist() == [[1.0, 2.0 + 7.0, 1.0, 1.0]]
-
-
 def counted(
     attempts: list[tuple[float, ...]],
     workers: list[tuple[float, float, int]],
@@ -151,7 +131,7 @@ def counted(
     pauses: list[tuple[float, ...]],
 ) -> dict[str, float]:
     """The same from the definition, moment by moment."""
-    sums = dict.fromkeys((*CAUSES, *TAIL_OF, *CLIENT_OF), 0.0)
+    sums = dict.fromkeys((*IDLE, *TAIL_OF, *CLIENT_OF), 0.0)
     first, last = min(row[2] for row in attempts), max(row[7] for row in attempts)
     for moment in np.arange(0.5, stop * 1000) / 1000:
         free_of, surplus, active = {}, 0, 0

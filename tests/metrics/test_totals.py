@@ -6,8 +6,8 @@ import pyarrow.compute as pc
 import pytest
 from handmade import handmade_run, run_without_tables
 
-from roastcoffea.metrics.checks import checked, with_report
 from roastcoffea.metrics.evaluation import evaluate
+from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.records.run import FAILED
 
 RATES = ("event_rate_elapsed_khz", "event_rate_cpu_total_khz", "event_rate_core_khz", "data_rate_gbps")

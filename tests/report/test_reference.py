@@ -1,4 +1,6 @@
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 from roastcoffea.metrics import CATALOGUE
@@ -32,3 +34,9 @@ def test_it_prints_in_80_columns(monkeypatch):
         any(line.startswith(f"{metric.name} [{metric.unit}]") for line in lines) for metric in CATALOGUE.metrics()
     )
     assert "elapsed_time_seconds [s], also wall_time" in lines
+
+
+def test_the_command_alone_knows_what_diagnosis_adds() -> None:
+    code = "from roastcoffea.report.reference import metric_reference; print(metric_reference())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "### `verdict`" in done.stdout

@@ -1,207 +1,93 @@
-import dataclasses
+"""Sheets in a terminal: all of it fits, nothing is cut, and no text steers it."""
+
+from __future__ import annotations
+
 import io
+from typing import Any
 
 import pytest
-from handmade import CHUNKS, branch_read, chunk, empty_run, handmade_run, run_without_tables
-from rich.cells import cell_len
 
-from roastcoffea.measurement import Measurement
-from roastcoffea.metrics import CATALOGUE, evaluate
-from roastcoffea.metrics.catalogue import RAW
-from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.branches import BRANCH_READ_COLUMNS
-from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.report.terminal import print_summary
+from roastcoffea.report.sheets import Amount, Column, Heading, Reason, Sheet
+from roastcoffea.report.terminal import for_terminal, print_sheets
+from roastcoffea.units import COUNT, SECOND
 
-SHOWN = [m for m in CATALOGUE.metrics() if m.group != RAW and str(m.unit) != "structure"]
-HUGE = {"events": 10**15, "wall_seconds": 9.9e6, "cpu_seconds": 9.9e6, "coffea_bytes_read": 10**18}
-LONG = "/store/" + "averylongdatasetname" * 8
+NAME = Column(name="name")
 
 
 @pytest.fixture(autouse=True)
-def no_terminal(monkeypatch):
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
 
 
-def summary(run):
+def printed(*sheets: Sheet) -> list[str]:
     file = io.StringIO()
-    print_summary(run, evaluate(run), file)
-    return file.getvalue()
+    print_sheets(sheets, file)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
-def with_dataset(dataset, **changes):
-    return handmade_run(
-        chunks=table_of_rows(CHUNK_COLUMNS, [*CHUNKS, chunk(dataset, "k9", 9, "ok", **HUGE)]), **changes
-    )
+def table(names: list[str], columns: list[Column], cell: Any = 1, **values: Any) -> Sheet:
+    return Sheet(columns=[NAME, *columns], rows=[(name, *(cell for _ in columns)) for name in names], **values)
 
 
-def unfolded(text):
-    """Text without the spaces and line breaks of a table."""
-    return "".join(text.split())
-
-
-RUNS = {
-    "complete": handmade_run(),
-    "nothing measured": run_without_tables(absent={"chunks": LONG}, problems=(LONG, "two\nlines")),
-    "nothing happened": empty_run(),
-    "long names": with_dataset(LONG, name=LONG),
-    "wide characters": with_dataset("\u30d5\u30a1\u30a4\u30eb" * 30),
-}
-
-
-@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_80_columns_hold_it_all(run):
-    text = summary(run)
-    assert max(cell_len(line) for line in text.splitlines()) <= 80
-    assert "\u2026" not in text
-    assert "..." not in text
-    assert "\x1b" not in text
-
-
-@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_each_metric_is_there_or_its_reason(run):
-    text = unfolded(summary(run))
-    metrics = evaluate(run)
-    for metric in SHOWN:
-        expected = metric.unit.text(metrics[metric.name]) if metric.name in metrics else metrics.missing[metric.name]
-        assert unfolded(expected) in text, metric.name
-
-
-def test_a_line_of_it():
-    lines = summary(handmade_run()).splitlines()
-    assert "  elapsed                     1 min 40 s" in [line.rstrip() for line in lines]
-    assert "  mc                 1       1      50         8 s        8 s     6.25 s" in [
-        line.rstrip() for line in lines
+def test_a_sheet_has_title_list_table_and_notes() -> None:
+    column = Column(name="wall", unit=SECOND)
+    sheet = table(["a"], [column], 63, title="runs", lead=["of today"], items=["an item"], notes=["a note"], total=3)
+    assert printed(sheet) == [
+        *("", "Runs", "of today", "  - an item"),
+        *("  name               wall", "  a             1 min 3 s", "  and 2 more", "  a note"),
     ]
-    assert lines[-1] == "No problems with the measuring"
 
 
-def test_the_byte_ledger_is_a_table():
-    lines = [line.rstrip() for line in summary(handmade_run()).splitlines()]
-    assert "  payload                      3.2 kB               52.9 %" in lines
-    assert "  total                       6.05 kB                100 %" in lines
-    assert "  transferred                 6.43 kB  384 B not requested" in lines
-    text = unfolded("\n".join(lines))
-    assert unfolded("Incomplete: 1 attempts have a residual, of 50 B in all; 5 of 5 attempts left a record.") in text
-    assert unfolded("chunksize=400 (the largest file's events) reads each once") in text
-    assert unfolded("align_clusters=True") in text
+def test_a_heading_names_what_it_is_about() -> None:
+    heading = Heading(title="ttbar", label="what if", lead=["facts"], alarm="it failed", notes=["as reported"])
+    assert printed(heading) == ["", "what if  ttbar", "facts", "", "it failed", "", "as reported"]
 
 
-def test_a_ledger_that_lacks_something_says_so():
-    chunks = [row | {"bytes_transferred": None} for row in CHUNKS[:-2]]
-    text = unfolded(summary(handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, chunks))))
-    assert unfolded("Incomplete: 1 attempts of chunks that ended left no record; 1 attempts have a residual") in text
-    assert unfolded("4 of 5 attempts left a record.") in text
-    assert unfolded("4 of 7 attempts read through FSSpecSource(HTTPFileSystem), which does not tell.") in text
+def test_a_sheet_without_a_title_continues_and_notes_have_a_line_below() -> None:
+    columns = [Column(name="", width=6), Column(name="")]
+    first = Sheet(title="one", columns=columns, rows=[("a", Amount(1))])
+    other = Sheet(columns=columns, rows=[("b", Reason("nobody looked"))], notes=["a note"])
+    assert printed(first, other, first.without(1)) == [
+        *("", "One", "  a       1", "  b       nobody looked", "  a note"),
+        *("", "One", "  a"),
+    ]
+    assert printed(other, other)[2:4] == ["", "  b       nobody looked"]
 
 
-def test_without_a_ledger_there_is_one_line():
-    text = summary(handmade_run(branch_reads=None, absent={"branch_reads": "no meter"}))
-    assert text.count("no meter") == 1
-    assert "Branches" not in text
+def test_columns_are_left_out_by_rank_where_there_is_no_room() -> None:
+    ranks = {"first": 1, "always": 0, "second": 2, "third": 2}
+    columns = [Column(name=f"{name} {'x' * 18}", unit=COUNT, dispensable=rank) for name, rank in ranks.items()]
+    shown = printed(table(["a"], columns))[0]
+    assert [name for name in ranks if name in shown] == ["always", "second"]
 
 
-def test_the_branches_of_which_most_was_read_come_first():
-    reads = [branch_read(11, f"b{number}", 0, [number]) for number in range(1, 14)]
-    reads = [row | {"chunk": 12} for row in reads]
-    text = summary(handmade_run(branch_reads=table_of_rows(BRANCH_READ_COLUMNS, reads)))
-    lines = text[text.index("\nBranches\n") :].splitlines()
-    assert [line.split()[0] for line in lines[3:13]] == [f"b{number}" for number in range(13, 3, -1)]
-    assert lines[13].strip() == "and 3 more"
+def test_amounts_are_folded_where_nothing_can_be_left_out() -> None:
+    columns = [Column(name=str(number), unit=COUNT) for number in range(4)]
+    lines = printed(table(["a"], columns, Amount(1, text="123456789 " * 3)))
+    assert max(map(len, lines)) <= 80
+    assert "".join(lines).count("123456789") == 12
 
 
-def test_sections_are_a_table():
-    lines = [line.rstrip() for line in summary(handmade_run()).splitlines()]
-    assert "  jets, mc              1     2 s     2 s     2 s     2 s      -  126 MB       0" in lines
-    assert "Sections" not in summary(empty_run())
+def test_names_fold_and_amounts_stay_whole() -> None:
+    lines = printed(table(["z" * 100], [Column(name="amount", unit=COUNT)], 123456789))
+    assert max(map(len, lines)) <= 80
+    assert "".join(lines).count("z") == 100
+    assert lines[1].endswith(" 123,456,789")
 
 
-def test_metrics_that_lack_for_one_reason_share_it():
-    text = summary(handmade_run(span_metrics=None, absent={"span_metrics": "spans are switched off"}))
-    assert text.count("spans are switched off") == 1
+@pytest.mark.parametrize(("text", "shown"), [("[red]x[/red]", "[red]x[/red]"), ("a\x1b[31mb", "a\\x1b[31mb")])
+def test_no_text_steers_the_terminal(text: str, shown: str) -> None:
+    sheet = Sheet(
+        title=text, lead=[text], items=[text], columns=[Column(name=text)], rows=[[text], [Reason(text)]], notes=[text]
+    )
+    out = "\n".join(printed(sheet, Heading(title=text, label=text, alarm=text, notes=[text])))
+    assert out.lower().count(shown) == 11
+    assert "\x1b" not in out
 
 
-def test_a_deviation_alone_may_be_missing():
-    text = summary(handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, CHUNKS[:1])))
-    assert "duration (std)" in text
-    assert "a deviation takes two chunks" in text
-
-
-@pytest.mark.parametrize(
-    ("name", "printed"),
-    [
-        ("[red]x[/red]", "[red]x[/red]"),
-        ("[/]:smile:", "[/]:smile:"),
-        ("a\x1b[31mb", "a\\x1b[31mb"),
-        ("tab\tand\x07bell", "tab\\tand\\x07bell"),
-        ("right\u202eleft", "right\\u202eleft"),
-        ("\ud800", "\\ud800"),
-    ],
-)
-def test_names_are_printed_as_they_are(name, printed):
-    text = summary(handmade_run(name=name, error=name, outcome="failed", problems=(name,)))
-    assert text.count(printed) == 3
-    assert "\x1b" not in text
-
-
-@pytest.mark.parametrize(("name", "printed"), [("[red]x[/red]", "[red]x[/red]"), ("\x1b[2J", "\\x1b[2J")])
-def test_datasets_are_printed_as_they_are(name, printed):
-    assert printed in unfolded(summary(with_dataset(name)))
-
-
-def test_a_dataset_of_several_lines_stays_in_its_cell():
-    lines = [line.rstrip() for line in summary(with_dataset("first\nsecond")).splitlines()]
-    row = next(number for number, line in enumerate(lines) if line.startswith("  first "))
-    assert lines[row + 1] == "  second"
-
-
-def test_a_failed_run_says_so_on_top():
-    lines = summary(handmade_run(outcome="failed", error="ValueError: boom")).splitlines()
-    assert "This run failed: ValueError: boom" in lines[:5]
-
-
-def test_problems_come_last():
-    lines = summary(handmade_run(problems=("one thing", "another"))).splitlines()
-    assert [line.rstrip() for line in lines[-3:]] == ["Problems (2)", "  - one thing", "  - another"]
-
-
-def test_an_output_that_knows_ascii_only():
-    raw = io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding="ascii")
-    run = with_dataset("d\u00e9j\u00e0", name="caf\u00e9", problems=("\u2192",))
-    print_summary(run, evaluate(run), file)
-    file.flush()
-    assert b"caf\\xe9" in raw.getvalue()
-    assert b"\\u2192" in raw.getvalue()
-
-
-def test_reported_numbers_are_called_so():
-    text = summary(handmade_run(reported={"total_events": 5}, reported_by="roastcoffea 0.1.2"))
-    assert "Numbers as reported by roastcoffea 0.1.2; they were not computed anew." in text
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-@pytest.mark.parametrize("no_color", [False, True])
-def test_colour_is_for_terminals_that_want_it(monkeypatch, no_color):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    if no_color:
-        monkeypatch.setenv("NO_COLOR", "1")
-    file = Terminal()
-    run = handmade_run(outcome="failed", error="boom")
-    print_summary(run, evaluate(run), file)
-    assert ("\x1b[1;31m" in file.getvalue()) is not no_color
-
-
-def test_chunks_that_are_missing_of_files_without_errors_are_told_with_the_failed_files():
-    run = handmade_run()
-    assert "nothing missing; boom - Of other files 1 chunk is missing as well" in " ".join(summary(run).split())
-    raised = dataclasses.replace(run, calls=tuple(dataclasses.replace(call, outcome="failed") for call in run.calls))
-    shown = " ".join(summary(raised).split())
-    (of_file,) = Measurement(raised).failed_files["missing"]
-    assert f"1 failed, {of_file} chunks missing; boom" in shown
-    assert f"Of other files {4 - of_file} chunk" in shown
+def test_it_can_be_had_as_the_standard_output_would_show_it(capsys: pytest.CaptureFixture[str]) -> None:
+    sheets = [Sheet(title="one", items=["an item"])]
+    text = for_terminal(sheets)
+    print_sheets(sheets)
+    assert capsys.readouterr().out == text

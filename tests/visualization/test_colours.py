@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from roastcoffea.metrics import bytes as byte_classes
-from roastcoffea.metrics import time as time_classes
-from roastcoffea.metrics.chunks import PHASES_OF_CHUNKS
+from roastcoffea.metrics import phases
 from roastcoffea.visualization.colours import CYCLE, OF_BYTES, OF_PHASES, OF_TIME
 
 SIGHTS = {
@@ -55,16 +53,16 @@ def closest(colours: Mapping[str, str], sight: str) -> tuple[float, str, str]:
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_classes_are_told_apart(sight: str) -> None:
     assert closest(OF_TIME, sight)[0] >= 8
-    assert closest({name: OF_TIME[name] for name in time_classes.BUSY}, sight)[0] >= 10
+    assert closest({name: OF_TIME[name] for name in phases.BUSY}, sight)[0] >= 10
     assert closest(OF_BYTES, sight)[0] >= 10
     assert closest(OF_PHASES, sight)[0] >= 10
     assert closest({colour: colour for colour in CYCLE}, sight)[0] >= 7.5
 
 
 def test_every_class_and_phase_has_a_colour() -> None:
-    assert tuple(OF_TIME) == time_classes.CLASSES
-    assert tuple(OF_BYTES) == byte_classes.CLASSES
-    assert tuple(OF_PHASES) == tuple(phase.name for phase in PHASES_OF_CHUNKS)
+    assert tuple(OF_TIME) == phases.TIME_NAMES
+    assert tuple(OF_BYTES) == phases.BYTE_NAMES
+    assert tuple(OF_PHASES) == tuple(phase.name for phase in phases.PHASES)
 
 
 def test_a_class_of_both_ledgers_looks_the_same_in_both() -> None:

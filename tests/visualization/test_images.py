@@ -18,7 +18,7 @@ from matplotlib.testing.decorators import remove_ticks_and_titles
 from numpy.typing import NDArray
 from pictures import synthetic_run
 
-from roastcoffea.visualization.material import Material
+from roastcoffea.visualization.inputs import inputs_of
 from roastcoffea.visualization.plots import PLOTS
 from roastcoffea.visualization.registry import own_style
 
@@ -32,7 +32,7 @@ def shapes(name: str) -> Figure:
     """Figure of a plot, with everything in the same place whatever the letters are."""
     figure = Figure(figsize=PLOTS[name].size, dpi=DOTS_PER_INCH)
     with own_style():
-        PLOTS[name].drawn(Material.of(synthetic_run()), figure.add_axes((0.2, 0.2, 0.7, 0.7)), "", None)
+        PLOTS[name].drawn(inputs_of(synthetic_run()), figure.add_axes((0.2, 0.2, 0.7, 0.7)), "", None)
     remove_ticks_and_titles(figure)
     for axes in figure.axes:
         legend = axes.get_legend()

@@ -26,11 +26,11 @@ def measurement() -> Measurement:
 
 
 @pytest.mark.parametrize("name", PLOTS)
-def test_it_is_drawn_in_five_seconds(name: str, measurement: Measurement, tmp_path: Path) -> None:
+def test_it_is_drawn_in_seconds(name: str, measurement: Measurement, tmp_path: Path) -> None:
     file, began = io.BytesIO(), time.process_time()
     figure = figure_alone(PLOTS[name], measurement)
     figure.savefig(file, format="pdf")
-    assert time.process_time() - began < 5
+    assert time.process_time() - began < 20  # 2 to 4 on a quiet machine, and minutes where it goes with each task
     assert file.tell() < 300_000
     ax = figure.axes[0]
     shapes = sum(len(line.get_xdata()) for line in ax.lines) + sum(len(one.get_paths()) for one in ax.collections)

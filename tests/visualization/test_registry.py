@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -52,18 +54,6 @@ OLD = {
 }
 """Plots of 0.1.2, and the arguments that they were given."""
 
-OWN = {
-    "byte_ledger",
-    "time_ledger",
-    "time_ledger_timeline",
-    "task_stream",
-    "chunk_phases",
-    "branch_bytes",
-    "sections",
-    "worker_balance",
-    "stragglers",
-}
-NOT_IN_0_1_2 = OWN - {"stragglers"}
 PYPLOT = "matplotlib.pyplot"
 
 
@@ -76,6 +66,19 @@ def run() -> Run:
 def measurement(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Measurement:
     """The same run, from a folder."""
     return load(Measurement(run).save(tmp_path_factory.mktemp("runs"), "drawn"))
+
+
+@pytest.fixture(scope="module")
+def older_data(run: Run) -> dict[str, Any]:
+    """What plots of 0.1.2 were given."""
+    metrics = evaluate(run)
+    return {
+        "tracking_data": metrics["tracking_data"],
+        "span_metrics": metrics["raw_span_metrics"],
+        "chunk_metrics": metrics["raw_chunk_metrics"],
+        "metrics": {name: value for name, value in metrics.items() if name != "processor_cpu_percentage"}
+        | {"processor_cpu_percent": metrics["processor_cpu_percentage"]},
+    }
 
 
 @pytest.fixture
@@ -123,9 +126,9 @@ def drawn(name: str, source: Any = None, **options: Any) -> list[Any]:
     return content(ax)
 
 
-def test_the_names_are_those_that_users_know_and_ours() -> None:
-    assert set(PLOTS) == set(OLD) | OWN
-    assert all(getattr(roastcoffea, name) is function(name) for name in NAMES)
+def test_plots_of_0_1_2_are_there_and_all_are_found_everywhere() -> None:
+    assert set(OLD) <= set(PLOTS)
+    assert all(getattr(roastcoffea, name) is function(name) is PLOTS[name[5:]].function for name in NAMES)
     assert set(NAMES) <= set(plots.__all__)
 
 
@@ -198,16 +201,8 @@ def test_runs_in_which_little_happened(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, arguments in OLD.items() if arguments])
-def test_data_of_the_older_names(name: str, run: Run) -> None:
-    metrics = evaluate(run)
-    older = {
-        "tracking_data": metrics["tracking_data"],
-        "span_metrics": metrics["raw_span_metrics"],
-        "chunk_metrics": metrics["raw_chunk_metrics"],
-        "metrics": {name: value for name, value in metrics.items() if name != "processor_cpu_percentage"}
-        | {"processor_cpu_percent": metrics["processor_cpu_percentage"]},
-    }
-    given = {argument: older[argument] for argument in OLD[name]}
+def test_data_of_the_older_names(name: str, run: Run, older_data: dict[str, Any]) -> None:
+    given = {argument: older_data[argument] for argument in OLD[name]}
     words = [one for one in drawn(name, **given) if isinstance(one, str)]
     assert words[:3] == [one for one in drawn(name, run) if isinstance(one, str)][:3]
     if len(given) == 1:
@@ -235,11 +230,11 @@ def test_a_folder_of_0_1_2(name: str) -> None:
     if not folder:
         pytest.skip("ROASTCOFFEA_TEST_DATA is not set")
     old = load(Path(folder, "measurement-0.1.2"))
-    if name.removeprefix("plot_") in NOT_IN_0_1_2:
-        with pytest.raises(ValueError, match=r"0\.1\.2|not known"):
-            function(name)(old)
-    else:
+    try:
         assert drawn(name, old)
+    except ValueError as reason:
+        assert name.removeprefix("plot_") not in OLD
+        assert re.search(r"0\.1\.2|not known", str(reason))  # noqa: PT017
 
 
 def test_nothing_to_draw_from() -> None:
@@ -249,6 +244,15 @@ def test_nothing_to_draw_from() -> None:
         plots.plot_time_ledger(3.0)
     with pytest.raises(ValueError, match=r"plot_sections has nothing to draw: .*chunk_metrics="):
         plots.plot_sections(tracking_data={})
+
+
+def test_a_plot_says_what_it_takes_and_takes_nothing_else() -> None:
+    parameters = inspect.signature(plots.plot_byte_ledger).parameters
+    older = ["tracking_data", "span_metrics", "metrics", "chunk_metrics"]
+    assert list(parameters) == ["source", *older, "ax", "title", "figsize", "output_path"]
+    assert "Inches of a new figure" in str(plots.plot_byte_ledger.__doc__)
+    with pytest.raises(TypeError, match="plot_byte_ledger takes no argument titel"):
+        plots.plot_byte_ledger(handmade_run(), titel="x")  # type: ignore[call-arg]
 
 
 def test_title_size_and_file(run: Run, tmp_path: Path, no_pyplot: None) -> None:
@@ -280,12 +284,13 @@ def test_where_pyplot_is_in_use_the_figure_is_its_own(run: Run, pyplot: Any) -> 
     assert pyplot.gcf() is figure
 
 
-def test_where_ipython_runs_the_figure_is_pyplots(run: Run, no_pyplot: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not registry._pyplot_shows()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
-    assert not registry._pyplot_shows()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: "a shell"))
-    assert registry._pyplot_shows()
+@pytest.mark.parametrize(("shell", "shows"), [(None, False), ("a shell", True)])
+def test_where_ipython_runs_the_figure_is_pyplots(
+    shell: str | None, shows: bool, run: Run, no_pyplot: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    figure, _ = plots.plot_byte_ledger(run)
+    assert hasattr(figure, "number") == shows  # pyplot counts its figures
 
 
 IN_A_NOTEBOOK = """

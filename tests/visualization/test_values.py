@@ -14,9 +14,9 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from pictures import DATASETS, GIB, synthetic_run
 
+from roastcoffea.compat.shapes import tracking_data
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
-from roastcoffea.records.tracking import tracking_data
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.visualization import draw, plots
 from roastcoffea.visualization.colours import OF_BYTES, OF_TIME

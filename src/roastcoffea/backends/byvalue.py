@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import cloudpickle
@@ -15,23 +13,16 @@ import roastcoffea
 _lock = threading.Lock()
 
 
-@contextmanager
-def _package_by_value() -> Iterator[None]:
-    with _lock:
-        if roastcoffea.__name__ in cloudpickle.list_registry_pickle_by_value():
-            yield
-            return
-        cloudpickle.register_pickle_by_value(roastcoffea)
-        try:
-            yield
-        finally:
-            cloudpickle.unregister_pickle_by_value(roastcoffea)
-
-
 def packed_by_value(thing: Any) -> bytes:
     """Pickle of anything of this package that loads where the package is not installed."""
-    with _package_by_value():
-        return bytes(cloudpickle.dumps(thing))
+    with _lock:
+        if roastcoffea.__name__ in cloudpickle.list_registry_pickle_by_value():
+            return bytes(cloudpickle.dumps(thing))
+        cloudpickle.register_pickle_by_value(roastcoffea)
+        try:
+            return bytes(cloudpickle.dumps(thing))
+        finally:
+            cloudpickle.unregister_pickle_by_value(roastcoffea)
 
 
 class ByValue:

@@ -1,34 +1,45 @@
-"""Hosts of a run, from what the processes on them may use."""
+"""On what a run was made: hosts, from what the processes on them may use, and versions of packages."""
 
 from __future__ import annotations
 
+import platform
+import socket
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from functools import reduce
+from importlib.metadata import PackageNotFoundError, version
+from operator import or_
+from typing import Any, Final
 
 import pyarrow as pa
 
-from roastcoffea.records.run import Host
+from roastcoffea.records.run import Environment, Host
 from roastcoffea.records.workers import THROTTLED
+
+VERSIONS_OF: Final = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
 
 Process = Mapping[str, Any]
 """What `limits` gives of a process, with its `host`."""
 
 
+def environment_of(hosts: Iterable[Host]) -> Environment:
+    """Environment of a run on these hosts, as this process has it."""
+    versions = {"python": platform.python_version()}
+    for package in VERSIONS_OF:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return Environment(versions=versions, client_host=socket.gethostname(), hosts=tuple(hosts))
+
+
 def hosts_of(processes: Iterable[Process]) -> list[Host]:
     """Hosts of these processes, with the cores and the memory that they may use together."""
-    of_host: dict[str, list[Process]] = {}
-    for process in processes:
-        of_host.setdefault(process["host"], []).append(process)
-    return [_host(name, there) for name, there in of_host.items()]
+    return [_host(name, there) for name, there in _by("host", processes).items()]
 
 
 def with_more(known: Iterable[Host], now: Iterable[Host]) -> tuple[Host, ...]:
     """Hosts that are known, and those of now; one where processes could use more before stays as it was."""
     hosts = {host.name: host for host in known}
-    for host in now:
-        before = hosts.get(host.name)
-        if before is None or (before.cores or 0) <= (host.cores or 0):
-            hosts[host.name] = host
+    hosts |= {host.name: max(host, hosts.get(host.name, host), key=lambda one: one.cores or 0) for host in now}
     return tuple(hosts.values())
 
 
@@ -46,9 +57,7 @@ def with_throttling(lifetimes: pa.Table, throttled: Mapping[str, tuple[float, in
 
 
 def _host(name: str, processes: Sequence[Process]) -> Host:
-    groups: dict[Any, list[Process]] = {}
-    for process in processes:
-        groups.setdefault(process["group"], []).append(process)
+    groups = _by("group", processes)
     cores, memory = processes[0]["node_cores"], processes[0]["node_memory"]
     return Host(
         name=name,
@@ -59,6 +68,14 @@ def _host(name: str, processes: Sequence[Process]) -> Host:
     )
 
 
+def _by(what: str, processes: Iterable[Process]) -> dict[Any, list[Process]]:
+    """Processes that have the same of this."""
+    found: dict[Any, list[Process]] = {}
+    for process in processes:
+        found.setdefault(process[what], []).append(process)
+    return found
+
+
 def _cores_of_group(processes: Sequence[Process]) -> int | None:
     """Cores that the processes of one control group may use: those of its quota, else those that they may run on."""
     quotas = [one["cores"] for one in processes if one["cores"] != _allowed([one])]
@@ -67,12 +84,8 @@ def _cores_of_group(processes: Sequence[Process]) -> int | None:
 
 def _allowed(processes: Iterable[Process]) -> int | None:
     """Number of processors that one or another of the processes may run on; None where the system does not tell."""
-    mask = 0
-    for process in processes:
-        if process["affinity"] is None:
-            return None
-        mask |= int(process["affinity"], 16)
-    return mask.bit_count()
+    masks = [process["affinity"] for process in processes]
+    return None if None in masks else reduce(or_, (int(mask, 16) for mask in masks), 0).bit_count()
 
 
 def _least(*amounts: int | None) -> int | None:

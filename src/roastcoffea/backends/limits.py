@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 GROUPS_OF_PROCESS = "/proc/self/cgroup"
@@ -30,26 +31,16 @@ def limits() -> dict[str, Any]:
         "cores": CPU_COUNT,
         "memory": MEMORY_LIMIT,
         "node_cores": os.cpu_count(),
-        "node_memory": node_memory(),
-        "affinity": affinity(),
+        "node_memory": _told(lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        "affinity": _told(lambda: f"{sum(1 << processor for processor in os.sched_getaffinity(0)):x}"),
         "group": zlib.crc32(_text(GROUPS_OF_PROCESS).encode()),
     }
 
 
-def node_memory() -> int | None:
-    """Physical memory of this host in bytes; None where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return None
-
-
-def affinity() -> str | None:
-    """Processors that this process may run on, as a hexadecimal mask; None where the system does not tell."""
-    try:
-        return f"{sum(1 << processor for processor in os.sched_getaffinity(0)):x}"
-    except (AttributeError, OSError):
-        return None
+def _told(ask: Callable[[], Any]) -> Any:
+    """What the system says; None where it does not tell."""
+    with suppress(AttributeError, OSError, ValueError):
+        return ask()
 
 
 def throttling(of_process: str = GROUPS_OF_PROCESS, groups: str = ALL_GROUPS) -> tuple[float, int] | None:
@@ -62,11 +53,9 @@ def throttling(of_process: str = GROUPS_OF_PROCESS, groups: str = ALL_GROUPS) ->
     of_process, groups : str
         The system's file of the groups that this process is in, and its folder of all groups.
     """
-    found = [told for path in _stat_files(of_process, groups) if (told := _throttled(_text(path))) is not None]
-    if not found:
-        return None
-    seconds, periods = zip(*found, strict=True)
-    return sum(seconds), sum(periods)
+    amounts = (_throttled(_text(path)) for path in _stat_files(of_process, groups))
+    found = [amount for amount in amounts if amount is not None]
+    return (sum(seconds for seconds, _ in found), sum(periods for _, periods in found)) if found else None
 
 
 def throttled_since(before: tuple[float, int] | None) -> tuple[float, int] | None:
@@ -79,14 +68,9 @@ def _stat_files(of_process: str, groups: str) -> Iterator[str]:
     """Paths at which the groups of this process may have their statistics, and those above them."""
     for line in _text(of_process).splitlines():
         _, controllers, path = (*line.split(":", 2), "", "", "")[:3]
-        if not path:
+        if not path or (controllers and "cpu" not in controllers.split(",")):
             continue
-        if controllers == "":
-            mounts = [f"{groups}/unified", groups]
-        elif "cpu" in controllers.split(","):
-            mounts = [f"{groups}/{controllers}", f"{groups}/cpu"]
-        else:
-            continue
+        mounts = [f"{groups}/{controllers}", f"{groups}/cpu"] if controllers else [f"{groups}/unified", groups]
         mount = next(filter(os.path.isdir, mounts), None)
         names = [name for name in path.split("/") if name]
         if mount is not None:
@@ -97,17 +81,13 @@ def _throttled(statistics: str) -> tuple[float, int] | None:
     """Seconds and periods of throttling in a group's statistics; None where they do not tell."""
     fields = dict(line.split(" ", 1) for line in statistics.splitlines() if " " in line)
     for name, unit in THROTTLED_UNITS.items():
-        try:
+        with suppress(KeyError, ValueError):
             return int(fields[name]) * unit, int(fields["nr_throttled"])
-        except (KeyError, ValueError):
-            continue
     return None
 
 
 def _text(path: str) -> str:
     """Contents of a file of the system's; none where it cannot be read."""
-    try:
-        with open(path) as file:  # noqa: PTH123  (as cheap as it can be)
-            return file.read()
-    except (OSError, UnicodeDecodeError):
-        return ""
+    with suppress(OSError, UnicodeDecodeError), open(path) as file:  # noqa: PTH123  (as cheap as it can be)
+        return file.read()
+    return ""

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +20,6 @@ from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.hosts import hosts_of
 from roastcoffea.backends.limits import limits, throttled_since, throttling
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
-from roastcoffea.backends.received import ReceivedRecords
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.records.arrow import table_of_rows
@@ -42,37 +40,29 @@ MOST_SAMPLES: Final = 100_000
 POOL_BIRTHS: Final = 5.0
 """Seconds between the births of two processes of one pool, at most."""
 
-Numbers = npt.NDArray[np.float64]
-
-_NONE: Final[Numbers] = np.empty(0)
-
-NO_TASKS: Final = "there are no Dask tasks: the run was measured without a Dask client"
-
 
 class LocalMetricsBackend(AbstractMetricsBackend):
     """Sees the processes on this host that run the chunks of an analysis, as the operating system tells of them.
 
     A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
-    processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples. As
-    long as nobody has told of chunks (`saw_chunks`), this process and all that descend from it count.
+    processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples.
+    Before chunks are known (`learn_chunks`), this process and all that descend from it count.
     """
 
     kind = "local"
+    elsewhere = "it runs on a Dask cluster, whose client the collector must be given: MetricsCollector(client)"
 
     def _reset(self) -> None:
         super()._reset()
-        self.absent |= dict.fromkeys(("tasks", "span_metrics"), NO_TASKS)
-        self._received = ReceivedRecords()
-        self._tree = ProcessTree()
+        self.processes = ProcessTree()
         self._interval: float | None = None
         self._next_sample = 0.0
         self._merged = 0
         self._sizes: list[tuple[float, int | None]] = []
-        self._was_told = False
+        self._learned: list[pa.Table] = []
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
-        self._busy: dict[str, tuple[Numbers, Numbers]] = {}
-        self._throttled_before: tuple[float, int] | None = None
+        self.throttled_before: tuple[float, int] | None = None
         self._throttled: tuple[float, int] | None = None
         """Throttling of this process, whose control groups those of the analysis share."""
         self._ended = threading.Event()
@@ -83,46 +73,43 @@ class LocalMetricsBackend(AbstractMetricsBackend):
     def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
         self._begin()
         self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
-        self._throttled_before = throttling()
+        self.throttled_before = throttling()
         self._interval = interval
         self._look(sample=interval is not None)
         self._began = time.time()
         with interrupts_held():
-            self._open = self.was_open = True
+            self._period.is_open = self._period.was_open = True
             self._thread = threading.Thread(target=self._keep_looking, name=self.name, daemon=True)
             self._thread.start()
 
     def drain(self) -> None:
         """Look now: a pool may end with the Runner call that made it."""
-        if self._open:
+        if self.is_open:
             self._look(sample=self._interval is not None)
 
     def close(self) -> None:
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-        with reported(self._note, "the processes of the analysis were not seen at the end", UNREADABLE):
+        with reported(self.note, "the processes of the analysis were not seen at the end", UNREADABLE):
             self.drain()
-        self._throttled = throttled_since(self._throttled_before)
-        self._open = False
+        self._throttled = throttled_since(self.throttled_before)
+        self._period.is_open = False
 
     def reaches(self, executor: Any) -> bool:
         """Whether this is an executor without a Dask client."""
         return not hasattr(executor, "client")
 
-    def packed_for_tasks(self, thing: Any) -> None:  # noqa: ARG002  (processes here have the package)
-        return
+    # what the collector learns
 
-    # what the collector tells
-
-    def saw_executor(self, executor: Any) -> None:
+    def learn_executor(self, executor: Any) -> None:
         """Learn the size of the pool of an executor that begins to work now."""
         size = None
-        with reported(self._note, f"the {type(executor).__name__} does not tell its size", Exception):
+        with reported(self.note, f"the {type(executor).__name__} does not tell its size", Exception):
             size = pool_size(executor)
         self._sizes.append((time.time(), size))
 
-    def saw_chunks(self, chunks: pa.Table) -> None:
+    def learn_chunks(self, chunks: pa.Table) -> None:
         """Learn from records which processes are workers, and how many threads they have.
 
         Parameters
@@ -131,16 +118,9 @@ class LocalMetricsBackend(AbstractMetricsBackend):
             `worker`, `thread`, `start`, `stop` and `call` of attempts of chunks, or of openings of files in
             preprocessing, which may have had a pool of their own. Each table once, after `close`.
         """
-        self._was_told = True
         names = ["worker", "thread", "start", "stop"]
         known = chunks.select(names).append_column("call", pc.fill_null(chunks["call"], "")).drop_null()
-        for worker in known["worker"].unique().to_pylist():
-            rows = known.filter(pc.equal(known["worker"], worker))
-            starts, stops = self._busy.get(worker, (_NONE, _NONE))
-            self._busy[worker] = (
-                np.sort(np.concatenate([starts, rows["start"].to_numpy()])),
-                np.sort(np.concatenate([stops, rows["stop"].to_numpy()])),
-            )
+        self._learned.append(known)
         for call in known["call"].unique().to_pylist():
             self._learn_pool(known.filter(pc.equal(known["call"], call)))
         self._note_unseen()
@@ -153,34 +133,27 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         size = next((size for began, size in reversed(self._sizes) if began <= start), None)
         processes, own = [], _name(os.getpid())
         for worker, shift in shifts.items():
-            process = self._process(worker, shift["start_min"], shift["stop_max"])
+            here = (process for process in self.processes.seen if _name(process.pid) == worker)
+            was_there = (process for process in here if process.was_there(shift["start_min"], shift["stop_max"]))
+            process = next(was_there, None)
             threads = size if size and worker == own else shift["thread_count_distinct"]
             if process is None:
                 self._unseen[worker] = max(threads, self._unseen.get(worker, 0))
             else:
                 processes.append(process)
-                self._employ(process, threads)
+                self._threads[process] = max(threads, self._threads.get(process, 0))
         if own not in shifts:
             for process in self._idle(processes, (size or 0) - len(shifts), start, stop):
-                self._employ(process, 1)
+                self._threads.setdefault(process, 1)
             if size is None:
-                self._note(
-                    "the executor does not tell how many processes work for it: those that ran no chunk are not counted"
-                )
-
-    def _employ(self, process: WatchedProcess, threads: int) -> None:
-        self._threads[process] = max(threads, self._threads.get(process, 0))
-
-    def _process(self, worker: str, start: float, stop: float) -> WatchedProcess | None:
-        """The process of this name that was there at that time."""
-        here = (process for process in self._tree.seen if _name(process.pid) == worker)
-        return next((process for process in here if process.was_there(start, stop)), None)
+                unknown = "the executor does not tell how many processes work for it"
+                self.note(f"{unknown}: those that ran no chunk are not counted")
 
     def _idle(self, workers: list[WatchedProcess], number: int, start: float, stop: float) -> list[WatchedProcess]:
         """Processes of the workers' pool that got no chunk: of their siblings those that were born with them."""
         siblings = [
             process
-            for process in self._tree.seen
+            for process in self.processes.seen
             if process not in workers
             and not process.is_tracker
             and process.was_there(start, stop)
@@ -193,32 +166,23 @@ class LocalMetricsBackend(AbstractMetricsBackend):
     def _note_unseen(self) -> None:
         hosts = [_host_and_process(worker)[0] for worker in self._unseen]
         here, unknown = hosts.count(socket.gethostname()), hosts.count(None)
-        elsewhere = len(hosts) - here - unknown
-        if here:
-            self._note(
-                f"{here} worker process(es) were not seen (they ended too soon, or ran in a container): they are "
-                "taken to have been there from their first chunk to their last, and what they used is not known"
-            )
-        if elsewhere:
-            self._note(
-                f"{elsewhere} worker(s) ran on other hosts than {socket.gethostname()}: "
-                "when they were there and what they used is not known"
-            )
-        if unknown:
-            self._note(
-                f"{unknown} worker(s) have no name of host and process: "
-                "where and when they were there and what they used is not known"
-            )
+        notes = {
+            "worker process(es) were not seen (they ended too soon, or ran in a container): they are taken to have "
+            "been there from their first chunk to their last, and what they used is not known": here,
+            f"worker(s) ran on other hosts than {socket.gethostname()}: when they were there and what they used is not "
+            "known": len(hosts) - here - unknown,
+            "worker(s) have no name of host and process: where and when they were there and what they used is not "
+            "known": unknown,
+        }
+        for text, number in notes.items():
+            if number:
+                self.note(f"{number} {text}")
         if self._unseen and not self._threads:
             self.absent["samples"] = "no process that ran chunks was seen on this host"
         else:
             self.absent.pop("samples", None)
 
-    # what was seen, as tables
-
-    @property
-    def received(self) -> ReceivedRecords:
-        return self._received
+    # what was recorded, as tables
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers that were there between start and stop."""
@@ -230,27 +194,28 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     def _workers(self) -> Mapping[WatchedProcess, int | None]:
         """Threads of the workers that were seen."""
-        return self._threads if self._was_told else dict.fromkeys(self._tree.family())
+        return self._threads if self._learned else dict.fromkeys(self.processes.family())
+
+    def _busy(self, worker: str) -> list[npt.NDArray[np.float64]]:
+        """Beginnings, and ends, of the chunks of a worker, in order."""
+        rows = [table.filter(pc.equal(table["worker"], worker)) for table in self._learned]
+        times = (np.concatenate([[], *(table[name].to_numpy() for table in rows)]) for name in ("start", "stop"))
+        return list(map(np.sort, times))
 
     def _lifetime(self, process: WatchedProcess, threads: int | None, start: float, stop: float) -> dict[str, Any]:
-        starts, stops = self._busy.get(_name(process.pid), (_NONE, _NONE))
+        starts, stops = self._busy(_name(process.pid))
         born = min([process.born, *starts[:1]])
         died = max([process.seen, *stops[-1:]]) if process.ended else stop
         begin, end = (float(min(max(moment, start), stop)) for moment in (born, died))
-        return self._identity(_name(process.pid)) | {
-            "threads": threads,
-            "start": begin,
-            "stop": max(begin, end),
-            "memory_limit": self.hosts[0].memory,
-            "cpu_seconds": process.cpu_seconds,
-            **dict(zip(THROTTLED, self._throttled or (), strict=False)),
-        }
+        life = {"threads": threads, "start": begin, "stop": max(begin, end), "cpu_seconds": process.cpu_seconds}
+        throttled = dict(zip(THROTTLED, self._throttled or (), strict=False))
+        return self._identity(_name(process.pid)) | life | throttled | {"memory_limit": self.hosts[0].memory}
 
     def _unseen_lifetime(self, worker: str, threads: int) -> dict[str, Any]:
         row = self._identity(worker) | {"threads": threads}
         if row["host"] != socket.gethostname():
             return row
-        starts, stops = self._busy[worker]
+        starts, stops = self._busy(worker)
         return row | {"start": float(starts[0]), "stop": float(stops[-1])}
 
     @staticmethod
@@ -260,27 +225,17 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     def samples(self) -> pa.Table:
         """Samples of the workers, worker by worker."""
-        rows = [
-            {"worker": _name(process.pid), "memory_limit": self.hosts[0].memory, **sample._asdict()}
-            | {"executing": self._executing(_name(process.pid), sample.time)}
-            for process in self._workers()
-            for sample in process.samples
-        ]
+        rows = []
+        for process in self._workers():
+            worker = {"worker": _name(process.pid), "memory_limit": self.hosts[0].memory}
+            starts, stops = self._busy(_name(process.pid))
+            for sample in process.samples:
+                begun, ended = (np.searchsorted(times, sample.time, side="right") for times in (starts, stops))
+                rows.append(worker | sample._asdict() | {"executing": begun - ended if self._learned else None})
         return table_of_rows(SAMPLE_COLUMNS, rows)
 
-    def _executing(self, worker: str, moment: float) -> int | None:
-        """Chunks that the worker had begun and not ended."""
-        if not self._was_told:
-            return None
-        starts, stops = self._busy.get(worker, (_NONE, _NONE))
-        return int(np.searchsorted(starts, moment, side="right") - np.searchsorted(stops, moment, side="right"))
-
-    def tasks(self) -> None:
-        """Nothing: only Dask has tasks."""
-        return
-
     def notes(self) -> list[str]:
-        notes = [*self.problems, *self.received.problems]
+        notes = super().notes()
         if self._merged:
             notes.append(
                 f"{self._merged} samples of processes were merged with their neighbours to keep {MOST_SAMPLES}: "
@@ -288,58 +243,36 @@ class LocalMetricsBackend(AbstractMetricsBackend):
             )
         return notes
 
-    # what only Dask has
-
-    def create_span(self, name: str) -> dict[str, Any]:
-        return {"context": nullcontext(), "name": name}
-
-    def get_span_metrics(self, span: Mapping[str, Any]) -> dict[tuple[Any, ...], float]:  # noqa: ARG002
-        return {}
-
-    def supports_fine_metrics(self) -> bool:
-        return False
-
     # how it looks
 
     def _keep_looking(self) -> None:
         """Look until the end. It logs and imports nothing: the analysis may fork meanwhile."""
         cost = 0.0
-        while not self._ended.wait(max(self._pause(), cost / SHARE)):
+        while not self._ended.wait(max(min(LOOK_INTERVAL, self._interval or LOOK_INTERVAL), cost / SHARE)):
             began = time.thread_time()
-            with reported(self._note, "the processes of the analysis could not be seen for a while", Exception):
+            with reported(self.note, "the processes of the analysis could not be seen for a while", Exception):
                 self._look(sample=self._interval is not None and time.monotonic() >= self._next_sample)
             cost = time.thread_time() - began
 
-    def _pause(self) -> float:
-        return LOOK_INTERVAL if self._interval is None else min(LOOK_INTERVAL, self._interval)
-
     def _look(self, *, sample: bool) -> None:
-        self._tree.look(sample=sample)
+        self.processes.look(sample=sample)
         if sample and self._interval is not None:
-            if sum(len(process.samples) for process in self._tree.seen) > MOST_SAMPLES:
-                self._merged += sum(process.merge_neighbours() for process in self._tree.seen)
+            if sum(len(process.samples) for process in self.processes.seen) > MOST_SAMPLES:
+                self._merged += sum(process.merge_neighbours() for process in self.processes.seen)
                 self._interval *= 2
             self._next_sample = time.monotonic() + self._interval
 
 
 def pool_size(executor: Any) -> int | None:
     """Processes or threads that work for an executor of coffea; None where it does not tell."""
-    if hasattr(executor, "jobs_executors"):
-        return _parsl_threads(executor)
+    if hasattr(executor, "jobs_executors"):  # Parsl, whose pools for chunks tell where all are of threads
+        labels = executor.jobs_executors
+        config = executor.config or sys.modules["parsl"].dfk().config
+        pools = [pool for pool in config.executors if labels == "all" or pool.label in labels]
+        return sum(pool.max_threads for pool in pools) if all(hasattr(pool, "max_threads") for pool in pools) else None
     if not hasattr(executor, "pool"):
         return None
-    of_instance: int | None = getattr(executor.pool, "_max_workers", None)
-    return of_instance or int(executor.workers)
-
-
-def _parsl_threads(executor: Any) -> int | None:
-    """Threads of Parsl's pools for chunks; None where they are not all pools of threads."""
-    labels = executor.jobs_executors
-    config = executor.config or sys.modules["parsl"].dfk().config
-    pools = [pool for pool in config.executors if labels == "all" or pool.label in labels]
-    if not all(hasattr(pool, "max_threads") for pool in pools):
-        return None
-    return int(sum(pool.max_threads for pool in pools))
+    return getattr(executor.pool, "_max_workers", None) or int(executor.workers)
 
 
 def _name(pid: int) -> str:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Final, NamedTuple
 
 import psutil
@@ -25,7 +26,7 @@ class Sample(NamedTuple):
 
     time: float
     cpu_percent: float | None
-    memory: int | None
+    memory: int
     cpu_seconds: float
     file_descriptors: int | None
 
@@ -89,13 +90,8 @@ class WatchedProcess:
         if self.samples and self.seen - self.samples[-1].time >= SHORTEST_STEP:
             last = self.samples[-1]
             percent = 100 * (self.cpu_seconds - last.cpu_seconds) / (self.seen - last.time)
-        self.samples.append(Sample(self.seen, percent, memory, self.cpu_seconds, self._file_descriptors()))
-
-    def _file_descriptors(self) -> int | None:
-        try:
-            return int(self._handle.num_fds())
-        except psutil.AccessDenied:
-            return None
+        descriptors = self._handle.as_dict(["num_fds"])["num_fds"]  # None where it may not be asked
+        self.samples.append(Sample(self.seen, percent, memory, self.cpu_seconds, descriptors))
 
     def settle(self, gone: Sequence[WatchedProcess]) -> None:
         """Give children that ended what this process found in them beyond what was seen of them.
@@ -112,25 +108,13 @@ class WatchedProcess:
 
     def merge_neighbours(self) -> int:
         """Make one sample of each two, with their highest memory; give how many went."""
-        before = len(self.samples)
-        self.samples = [_merged(self.samples[at : at + 2]) for at in range(0, before, 2)]
-        return before - len(self.samples)
-
-
-def _merged(samples: Sequence[Sample]) -> Sample:
-    percents = [sample.cpu_percent for sample in samples if sample.cpu_percent is not None]
-    return samples[-1]._replace(
-        memory=max((sample.memory for sample in samples if sample.memory is not None), default=None),
-        cpu_percent=sum(percents) / len(percents) if percents else None,
-    )
-
-
-def _birth(handle: psutil.Process) -> float:
-    """When a process began (Unix time). psutil knows the boot of a Linux host, and so this, to a second only."""
-    created = float(handle.create_time())
-    if not hasattr(time, "CLOCK_BOOTTIME"):
-        return created
-    return created - float(psutil.boot_time()) + time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        before = self.samples
+        self.samples = []
+        for pair in (before[at : at + 2] for at in range(0, len(before), 2)):
+            percents = [sample.cpu_percent for sample in pair if sample.cpu_percent is not None]
+            memory = max(sample.memory for sample in pair)
+            self.samples.append(pair[-1]._replace(memory=memory, cpu_percent=fmean(percents) if percents else None))
+        return len(before) - len(self.samples)
 
 
 class ProcessTree:
@@ -144,7 +128,7 @@ class ProcessTree:
     def __init__(self) -> None:
         self.seen: list[WatchedProcess] = []
         self._living: dict[int, WatchedProcess] = {}
-        self._strangers: set[int] = set()
+        self._others: set[int] = set()
         self._looked: float | None = None
         self._lock = threading.Lock()
 
@@ -163,11 +147,11 @@ class ProcessTree:
             self._looked = time.time()
 
     def _welcome(self, present: set[int]) -> None:
-        self._strangers &= present
-        for pid in sorted(present - self._strangers - self._living.keys()):
+        self._others &= present
+        for pid in sorted(present - self._others - self._living.keys()):
             process = self._newcomer(pid)
             if process is None:
-                self._strangers.add(pid)
+                self._others.add(pid)
             else:
                 self._living[pid] = process
                 self.seen.append(process)
@@ -178,7 +162,10 @@ class ProcessTree:
             parent = handle.ppid()
             if parent not in self._living and os.getsid(pid) != os.getsid(0):
                 return None
-            born = min(max(_birth(handle), self._looked or 0.0), time.time())
+            born, now = float(handle.create_time()), time.time()
+            if hasattr(time, "CLOCK_BOOTTIME"):  # psutil knows the boot of a Linux host, and so this, to a second only
+                born += now - float(psutil.boot_time()) - time.clock_gettime(time.CLOCK_BOOTTIME)
+            born = min(max(born, self._looked or 0.0), now)
             return WatchedProcess(handle, parent, born, is_new=self._looked is not None)
         except (psutil.Error, OSError):
             return None

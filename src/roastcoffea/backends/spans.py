@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import dask
 from distributed.spans import span
 
-from roastcoffea.interrupts import exit_in_any_case, interrupts_held, uninterrupted
-from roastcoffea.records.wire import ANNOTATION
+from roastcoffea.interrupts import whole
+from roastcoffea.log.marks import ANNOTATION
 
 
-class RunSpan:
+class RunSpan(whole[str]):
     """The span of a run: opened around it, and opened again in threads that do not inherit the context.
 
     Parameters
@@ -26,39 +25,20 @@ class RunSpan:
     """
 
     def __init__(self, name: str, topic: str | None = None) -> None:
-        self.name = name
-        self.topic = topic
+        super().__init__(self._opened(name, topic))
         self.id: str | None = None
         self._annotation: dict[str, tuple[str, ...]] = {}
-        self._open = ExitStack()
-        self._is_open = False
-        self._awaited_end: Any = None
 
-    def __enter__(self) -> str:
-        try:
-            with interrupts_held():
-                self._is_open = True
-                return self._enter()
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def _enter(self) -> str:
-        self.id = str(self._open.enter_context(span(self.name)))
-        self._annotation = dask.get_annotations()["span"]
-        if self.topic is not None:
-            collectors = dask.get_annotations().get(ANNOTATION, {}).get("collectors", ())
-            mark = {"collectors": (*collectors, self.topic), "step": None, "prefix": None}
-            self._open.enter_context(dask.annotate(**{ANNOTATION: mark}))
-        return self.id
-
-    @exit_in_any_case
-    def __exit__(self, *exception: object) -> None:
-        uninterrupted(self._leave)
-
-    def _leave(self) -> None:
-        self._is_open, self._awaited_end = False, None
-        self._open.close()
+    @contextmanager
+    def _opened(self, name: str, topic: str | None) -> Iterator[str]:
+        with ExitStack() as opened:
+            self.id = str(opened.enter_context(span(name)))
+            self._annotation = dask.get_annotations()["span"]
+            if topic is not None:
+                collectors = dask.get_annotations().get(ANNOTATION, {}).get("collectors", ())
+                mark = {"collectors": (*collectors, topic), "step": None, "prefix": None}
+                opened.enter_context(dask.annotate(**{ANNOTATION: mark}))
+            yield self.id
 
     @contextmanager
     def ensured(self) -> Iterator[None]:

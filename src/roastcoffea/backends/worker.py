@@ -11,12 +11,13 @@ import platform
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from roastcoffea.backends.limits import limits, throttled_since, throttling
-from roastcoffea.records.wire import ANNOTATION, METADATA_KEY
+from roastcoffea.log.counts import added_up, difference
+from roastcoffea.log.marks import clear_metadata, unmark
 
 PUSH_SECONDS = 5.0
 """Between two messages of what a worker has counted: so much is missing at most of one that is killed."""
@@ -26,6 +27,16 @@ BEGUN = 4
 """Times of a task that has begun: arrived, ready, began, and Dask's shift; a fifth when it seceded."""
 
 LEAVING = ("closing", "closing_gracefully", "closed", "stopping")
+
+
+class Companion(Protocol):
+    """What goes to a worker with our plugin."""
+
+    def setup(self, half: WorkerHalf) -> None:
+        """Begin on the worker of this plugin; it may take the plugin's transitions first."""
+
+    def teardown(self, leaving: bool) -> None:
+        """End; the worker may be about to leave."""
 
 
 class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
@@ -43,13 +54,16 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         What messages carry, so that the scheduler's plugin knows them from those of others.
     carried : bytes, optional
         Pickle of what tasks take from here, on a cluster without the package.
+    companion : Companion, optional
+        What comes along.
     """
 
     idempotent = True
 
-    def __init__(self, name: str, token: str, carried: bytes | None = None) -> None:
+    def __init__(self, name: str, token: str, carried: bytes | None = None, companion: Companion | None = None) -> None:
         self.name = name
         self.token = token
+        self.companion = companion
         self._carried = carried
         self._unpacked: Any = None
 
@@ -73,8 +87,10 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._pusher = PeriodicCallback(self.push, 1000 * PUSH_SECONDS)
         self._pusher.start()
         self._began = time.process_time()
-        self._throttled_before = throttling()
+        self.throttled_before = throttling()
         worker.metrics[self.name] = self.cpu_seconds
+        if self.companion is not None:
+            self.companion.setup(self)
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         now = time.time()
@@ -95,19 +111,14 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
     def _ended(self, key: Any, start: str, finish: str) -> None:
         times = self.times.pop(key)
         if start in RUNNING and finish == "error":
-            task = self.worker.state.tasks[key]
-            seen = {"startstops": task.startstops, "thread": self.worker.state.threads.get(key)}
-            message = {"failed": key, "run_id": task.run_id, "times": times}
-            self.report(message | seen)
+            task, thread = self.worker.state.tasks[key], self.worker.state.threads.get(key)
+            computed = {"startstops": task.startstops, "thread": thread, "run_id": task.run_id}
+            self.report({"failed": key, "times": times, **computed})
 
     def counted(self) -> dict[Any, float]:
         """What Dask has counted here since `setup`: seconds and bytes by activity."""
-        before = self._before
-        return {
-            key: value - before.get(key, 0)
-            for key, value in self.worker.digests_total.items()
-            if isinstance(key, tuple) and value != before.get(key, 0)
-        }
+        grown = difference(self.worker.digests_total, self._before)
+        return {key: value for key, value in grown.items() if isinstance(key, tuple)}
 
     def push(self) -> None:
         """Send what was counted, where it has grown."""
@@ -130,50 +141,27 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         None where the system does not tell. It is asked for at the end of a run: of a worker that left before it is
         not known.
         """
-        return throttled_since(self._throttled_before)
+        return throttled_since(self.throttled_before)
 
     def teardown(self, worker: Any) -> None:
+        leaving = worker.status.name in LEAVING
+        if self.companion is not None:
+            self.companion.teardown(leaving)
         worker.metrics.pop(self.name, None)
         self._pusher.stop()
         self.times.clear()
-        self._clear_tasks()
-        if worker.status.name in LEAVING:
-            message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
-            self.report(message | {"digests": list(self.counted().items()), "last": True})
-
-    def _clear_tasks(self) -> None:
-        """Take what is ours off the tasks that stay here, as their futures are kept."""
-        for task in list(self.worker.state.tasks.values()):
+        for task in list(worker.state.tasks.values()):  # they stay here where their futures are kept
             clear_metadata(task, self.name)
             unmark(task, self.name)
-
-
-def unmark(task: Any, name: str) -> None:
-    """Take the mark of a collector off a task; that of another collector stays."""
-    mark = (task.annotations or {}).get(ANNOTATION)
-    if isinstance(mark, dict) and name in mark.get("collectors", ()):
-        others = [collector for collector in mark["collectors"] if collector != name]
-        if others:
-            task.annotations[ANNOTATION] = mark | {"collectors": others}
-        else:
-            del task.annotations[ANNOTATION]
-
-
-def clear_metadata(task: Any, name: str) -> None:
-    """Take what the collector's worker plugin and its probe left in the metadata of a task."""
-    if task.metadata and task.metadata.pop(name, None) is not None:
-        task.metadata.pop(METADATA_KEY, None)
+        if leaving:
+            message = {"worker": worker.address, "cpu_seconds": self.cpu_seconds(worker)}
+            self.report(message | {"digests": list(self.counted().items()), "last": True})
 
 
 def description() -> dict[str, Any]:
     """What this process runs on, and which version of ours it can import."""
-    return {
-        "package": importable_package(),
-        "process": os.getpid(),
-        "host": socket.gethostname(),
-        "python": platform.python_version(),
-        **limits(),
-    }
+    process = {"process": os.getpid(), "host": socket.gethostname(), "python": platform.python_version()}
+    return {"package": importable_package(), **process, **limits()}
 
 
 def importable_package() -> str | None:
@@ -191,12 +179,12 @@ async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worke
     """Send a heartbeat now; tell what this worker is, what it runs, and what it has counted for these spans so far."""
     await dask_worker.heartbeat()
     ours = dask_worker.plugins.get(plugin)
-    digests: dict[Any, float] = {}
-    for key, value in dask_worker.digests_total.items():
-        if isinstance(key, tuple) and len(key) > 2 and key[1] in spans:
-            anonymous = (key[0], *key[2:])
-            digests[anonymous] = digests.get(anonymous, 0) + value
-    answer: dict[str, Any] = {"digests": digests, "description": description()}
+    of_spans = (
+        {(key[0], *key[2:]): value}
+        for key, value in dask_worker.digests_total.items()
+        if isinstance(key, tuple) and len(key) > 2 and key[1] in spans
+    )
+    answer: dict[str, Any] = {"digests": added_up(of_spans), "description": description()}
     if ours is None:
         return answer | {"running": [], "counted": None}
     answer["description"]["throttled"] = ours.throttled()

@@ -1,50 +1,5 @@
-"""Saving and loading as the older prototype did it; `Measurement.save` and `roastcoffea.load` keep more."""
+"""The import path of version 0.1.2."""
 
-from __future__ import annotations
-
-import socket
-import time
-import uuid
-from collections.abc import Mapping
-from os import PathLike
-from pathlib import Path
-from typing import Any, Final
-
-from roastcoffea.measurement import Measurement, load_measurement
-from roastcoffea.records.run import FINISHED, Environment, Run
+from roastcoffea.compat.measurements import load_measurement, save_measurement
 
 __all__ = ["load_measurement", "save_measurement"]
-
-NOT_HANDED_OVER: Final = "only computed metrics were handed to save_measurement"
-RECORDS: Final = ("calls", "chunks", "tasks", "samples", "lifetimes", "span_metrics")
-
-
-def save_measurement(
-    metrics: Mapping[str, Any],
-    t0: float,
-    t1: float,
-    output_dir: str | PathLike[str],
-    measurement_name: str | None = None,
-) -> Path:
-    """Save metrics as they are, without the records behind them; `load_measurement` gives all three back.
-
-    Parameters
-    ----------
-    t0, t1
-        Readings of any one clock in seconds, at the beginning and the end of what was measured.
-    """
-    stop = time.time()
-    run = Run(
-        id=uuid.uuid4().hex,
-        name=measurement_name,
-        start=stop - (t1 - t0),
-        stop=stop,
-        outcome=FINISHED,
-        error=None,
-        backend="unknown",
-        environment=Environment(versions={}, client_host=socket.gethostname()),
-        reported={**metrics, "t0": t0, "t1": t1},
-        reported_by="the caller of save_measurement",
-        absent=dict.fromkeys(RECORDS, NOT_HANDED_OVER),
-    )
-    return Measurement(run).save(output_dir, measurement_name)

@@ -6,33 +6,18 @@ import operator
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.channels import DaskTask
-from roastcoffea.instrument.current import OpenChunk, open_chunk
 from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
-from roastcoffea.instrument.meter import Meter
-from roastcoffea.instrument.sections import Sections
+from roastcoffea.instrument.meter.meter import Meter
+from roastcoffea.instrument.meter.tally import READ
+from roastcoffea.instrument.track import OpenChunk, open_chunk
+from roastcoffea.log.packing import BRANCHES, PROBLEMS, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
-from roastcoffea.records.wire import BRANCHES, SECTIONS, TOLD
 from roastcoffea.redaction import Added, redacted
-
-READ_NOTHING: Final = (
-    "bytes_requested",
-    "bytes_payload",
-    "bytes_metadata",
-    "bytes_transferred",
-    "bytes_uncompressed",
-    "branches",
-)
-"""What is 0 where a checkpoint took the place of the work."""
-
-
-def new_identity() -> int:
-    """Identity of a record."""
-    return int.from_bytes(os.urandom(8), "little") >> 1
 
 
 class Clocks:
@@ -56,7 +41,7 @@ class Clocks:
         waited = self._core_wait.seconds()
         self.close()
         return {
-            "id": new_identity(),
+            "id": int.from_bytes(os.urandom(8), "little") >> 1,
             "start": self._start,
             "stop": self._start + wall,
             "wall_seconds": wall,
@@ -82,8 +67,9 @@ class Attempt:
         self.problems: list[str] = []
         self._added = added
         self.meter = Meter()
-        self._open = OpenChunk()
-        self._open.requested_bytes = self.meter.requested
+        self._open = OpenChunk(self.meter.requested)
+        self.current = open_chunk(self._open)
+        """Context in which sections belong to this attempt."""
         self._clocks = Clocks(task)
         self._began = time.perf_counter()
         self._opened: float | None = None
@@ -99,73 +85,62 @@ class Attempt:
             self._clocks.close()
             raise
 
-    def current(self) -> Any:
-        """Context in which sections belong to this attempt."""
-        return open_chunk(self._open)
-
     def end(self, error: BaseException | None = None) -> dict[str, Any]:
         """Close everything; give the record."""
         result = None if self._ended is None else time.perf_counter() - self._ended - self._saving
+        meter, sections = self.meter, self._open.entered
         try:
-            measured = self._clocks.measured()
+            record = self._clocks.measured()
         finally:
             try:
                 self._memory.close()
             finally:
-                self.meter.close()
-        record = measured
-        branches = self.meter.branch_columns()
-        record.update(self._bytes(branches))
+                meter.close()
+        record[BRANCHES] = branches = meter.branch_columns()
         record.update(self._phases)
         record.update(
+            tree_branches=meter.tree_branches,
+            file_bytes=meter.file_bytes,
+            source=meter.source,
             memory_before=self._memory.before,
             memory_after=self._memory.after,
             memory_peak=self._memory.peak,
             overlaps=self._memory.overlaps,
-            helper_cpu_seconds=self.meter.helper_cpu,
+            helper_cpu_seconds=meter.helper_cpu,
             checkpoint_seconds=self._checkpoint,
             result_seconds=result,
             outcome=CHECKPOINT if self._loaded else OK,
         )
-        record[BRANCHES] = branches
-        if self._open.entered is not None:
-            record[SECTIONS] = self._passed(self._open.entered)
-        if problems := [*self.problems, *self.meter.problems]:
-            record[TOLD] = [redacted(problem, self._added) for problem in problems]
-        if self.meter.unknown and not self._loaded:
-            record.update(dict.fromkeys(self.meter.unknown))
+        if self._loaded:
+            # the checkpoint took the place of the work
+            record.update(dict.fromkeys(READ, 0))
+        else:
+            requested = meter.requested()
+            payload = sum(branches["bytes_payload"]) + sum(branches["bytes_again"])
+            metadata = None if requested is None else requested - payload
+            if requested is not None and self._requested_before is not None:
+                # before the events were there, but for preloaded baskets; and what came late
+                metadata = self._requested_before - self._payload_before + meter.late_metadata
+            record.update(
+                bytes_requested=requested,
+                bytes_payload=payload,
+                bytes_metadata=metadata,
+                bytes_transferred=None if requested is None else meter.transferred,
+                bytes_uncompressed=sum(branches["bytes_uncompressed"]),
+                branches=len(meter.branches),
+            )
+        if sections is not None:
+            record[SECTIONS] = rows = sections.rows(self._added)
+            with reported(self.problems.append, "sections did not enter Dask's metrics", Exception):
+                sections.meter_in_dask(rows)
+            self.problems += sections.problems
+        if problems := [*self.problems, *meter.problems]:
+            record[PROBLEMS] = [redacted(problem, self._added) for problem in problems]
+        if meter.unknown and not self._loaded:
+            record.update(dict.fromkeys(meter.unknown))
         if error is not None:
             record.update(outcome=ERROR, error=error_text(error, self._added))
         return record
-
-    def _passed(self, sections: Sections) -> list[dict[str, Any]]:
-        """Rows of the sections that were passed; Dask's metrics have them as well."""
-        with reported(self.problems.append, "sections did not enter Dask's metrics", Exception):
-            sections.meter_in_dask(self._added)
-        self.problems += sections.problems
-        return sections.rows(self._added)
-
-    def _bytes(self, branches: dict[str, Sequence[Any]]) -> dict[str, Any]:
-        meter = self.meter
-        read = {"tree_branches": meter.tree_branches, "file_bytes": meter.file_bytes, "source": meter.source}
-        if self._loaded:
-            return read | dict.fromkeys(READ_NOTHING, 0)
-        requested = meter.requested()
-        payload = sum(branches["bytes_payload"]) + sum(branches["bytes_again"])
-        return read | {
-            "bytes_requested": requested,
-            "bytes_payload": payload,
-            "bytes_metadata": None if requested is None else self._metadata(requested, payload),
-            "bytes_transferred": None if requested is None else meter.transferred,
-            "bytes_uncompressed": sum(branches["bytes_uncompressed"]),
-            "branches": len(meter.branches),
-        }
-
-    def _metadata(self, requested: int, payload: int) -> int:
-        """What was requested before the events were there, but for preloaded baskets; and what came late."""
-        if self._requested_before is None:
-            return requested - payload
-        return self._requested_before - self._payload_before + self.meter.late_metadata
 
     # what happens in coffea's function
 
@@ -202,7 +177,7 @@ class Attempt:
             }
             self._ended = time.perf_counter()
 
-    def load(self, checkpointer: Any, metadata: Any, processor: Any) -> Any:
+    def load(self, checkpointer: Any, processor: Any, metadata: Any) -> Any:
         """Load a checkpoint; one that is there takes the place of the work."""
         began = time.perf_counter()
         output = checkpointer.load(metadata, processor)
@@ -210,7 +185,7 @@ class Attempt:
         self._loaded = output is not None
         return output
 
-    def save(self, checkpointer: Any, output: Any, metadata: Any, processor: Any) -> None:
+    def save(self, checkpointer: Any, processor: Any, output: Any, metadata: Any) -> None:
         """Save a checkpoint."""
         began = time.perf_counter()
         checkpointer.save(output, metadata, processor)

@@ -1,25 +1,29 @@
-"""The ways home of a record: a Dask task's metadata and worker events; elsewhere the output itself, and a folder."""
+"""The ways home of a record: a Dask task's metadata and worker events; elsewhere the output itself, and a folder.
+
+The probe's way to clusters without the package: its code comes once to each worker, and tasks carry a stand-in.
+"""
 
 from __future__ import annotations
 
 import errno
 import logging
+import operator
 import os
+import pickle
 import socket
-import struct
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from roastcoffea.records.wire import METADATA_KEY, TOLD, packed_records
+from roastcoffea.log.marks import METADATA_KEY
+from roastcoffea.log.packing import PROBLEMS, packed_records
 
 OUTPUT_KEY: Final = "__roastcoffea_records__"
 """Where records stand in an output on its way to the client, which takes them out again."""
 
-LENGTH: Final = "<I"
 LENGTH_SIZE: Final = 4
 
 _warned: Final[set[tuple[int, str]]] = set()
@@ -39,17 +43,17 @@ class WaysHome:
     spool: str | None = None
     in_output: bool = False
 
-    def task(self) -> DaskTask:
-        """The task that runs on this thread, if the records are of it.
-
-        A Runner with an executor without Dask may itself run in a Dask task, which is then none of its own.
-        """
-        return DaskTask(self.topics, on_dask=bool(self.topics))
-
     def deliver(self, task: DaskTask, records: bytes, output: Any, *, failed: bool) -> Any:
-        """Send packed records home; give the output, with them in it where they travel so."""
+        """Send packed records home; give the output, with them in it where they travel so.
+
+        On a Dask cluster they come with the end of the task; those of one that failed as an event.
+        """
         if self.topics:
-            task.send(records, self.topics, failed=failed)
+            if failed:
+                self.tell({"chunk": records})
+            elif task.state is not None and not (task.had_plugins and task.plugins.keys().isdisjoint(self.topics)):
+                # where the plugins were taken away while the task ran, nobody would take the record out again
+                task.state.metadata[METADATA_KEY] = records
             return output
         travels = self.in_output and not failed and (output is None or type(output) is dict)
         try:
@@ -59,31 +63,27 @@ class WaysHome:
             if not travels:
                 raise
             problem = f"records would be lost if the run raised, as their folder takes none: {error.strerror}"
-            _warn_once(str(self.spool), problem)
-            return {**(output or {}), OUTPUT_KEY: [records, packed_records([{TOLD: [problem]}])]}
+            here = os.getpid(), str(self.spool)
+            if here not in _warned:
+                # if the run raises, this is all that tells of it
+                _warned.add(here)
+                logging.getLogger(__name__).warning(problem)
+            return {**(output or {}), OUTPUT_KEY: [records, packed_records([{PROBLEMS: [problem]}])]}
         return {**(output or {}), OUTPUT_KEY: [records]} if travels else output
 
     def tell(self, message: dict[str, Any]) -> None:
         """Send a message to the scheduler's plugins of these names, as long as they are there."""
-        worker = _dask_worker()
-        if worker is not None:
-            for topic in self.topics:
-                # the scheduler would keep the event for good once its plugin has gone
-                if topic in worker.plugins:
-                    worker.plugins[topic].report(message)
-
-
-def _warn_once(folder: str, problem: str) -> None:
-    """Log the problem with a folder once in this process: if the run raises, this is all that tells of it."""
-    if (os.getpid(), folder) not in _warned:
-        _warned.add((os.getpid(), folder))
-        logging.getLogger(__name__).warning(problem)
+        plugins = getattr(_dask_worker(), "plugins", {})
+        for topic in self.topics:
+            # the scheduler would keep the event for good once its plugin has gone
+            if topic in plugins:
+                plugins[topic].report(message)
 
 
 def append_to_spool(folder: str, records: bytes) -> None:
     """Append packed records to this thread's own file in a folder, whole or not at all."""
     file = os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}")  # noqa: PTH118
-    entry = struct.pack(LENGTH, len(records)) + records
+    entry = len(records).to_bytes(LENGTH_SIZE, "little") + records
     with open(file, "ab", buffering=0) as spool:  # noqa: PTH123
         end = spool.tell()
         if spool.write(entry) < len(entry):
@@ -102,15 +102,11 @@ def spooled(folder: str, read: dict[str, int] | None = None) -> Iterator[bytes]:
         with path.open("rb") as file:
             file.seek(read.setdefault(path.name, 0))
             data = file.read()
-        at = 0
-        while at + LENGTH_SIZE <= len(data):
-            (length,) = struct.unpack_from(LENGTH, data, at)
-            end = at + LENGTH_SIZE + length
-            if end > len(data):
-                break
-            read[path.name] += end - at
-            yield data[end - length : end]
-            at = end
+        begin = LENGTH_SIZE
+        while (end := begin + int.from_bytes(data[begin - LENGTH_SIZE : begin], "little")) <= len(data):
+            read[path.name] += LENGTH_SIZE + end - begin
+            yield data[begin:end]
+            begin = end + LENGTH_SIZE
 
 
 def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
@@ -122,34 +118,23 @@ def taken_from(output: Any) -> tuple[Any, Sequence[bytes]]:
 
 
 class DaskTask:
-    """The Dask task that runs on this thread, if there is one, and it is to be known (`on_dask`).
+    """The Dask task that runs on this thread, if there is one, and collectors' plugins (`topics`) are to learn of it.
 
-    `topics` are the names of the collectors' plugins, `known` is what records have of the task.
+    A Runner with an executor without Dask may itself run in a Dask task, which is then none of its own.
+
+    `known` is what records have of the task.
     """
 
-    def __init__(self, topics: tuple[str, ...] = (), *, on_dask: bool = True) -> None:
-        self._state = None
-        self._plugins: Any = None
-        self._had = False
+    def __init__(self, topics: tuple[str, ...] = ()) -> None:
+        self.state = None
         self.known: dict[str, Any] = {}
-        worker = _dask_worker() if on_dask else None
+        worker = _dask_worker() if topics else None
         if worker is not None:
             key = worker.get_current_task()
-            self._state = worker.state.tasks[key]
-            self._plugins = worker.plugins
-            self._had = not self._plugins.keys().isdisjoint(topics)
-            self.known = {"worker": worker.address, "key": str(key), "run_id": self._state.run_id}
-
-    def send(self, records: bytes, topics: tuple[str, ...], *, failed: bool) -> None:
-        """Send packed records with the end of the task; those of one that failed as an event."""
-        if failed:
-            WaysHome(topics).tell({"chunk": records})
-        elif self._state is not None and not self._was_left(topics):
-            self._state.metadata[METADATA_KEY] = records
-
-    def _was_left(self, topics: tuple[str, ...]) -> bool:
-        """Whether the collectors took their plugins away while the task ran: nobody would take the record out again."""
-        return self._had and bool(self._plugins.keys().isdisjoint(topics))
+            self.state = worker.state.tasks[key]
+            self.plugins = worker.plugins
+            self.had_plugins = not self.plugins.keys().isdisjoint(topics)
+            self.known = {"worker": worker.address, "key": str(key), "run_id": self.state.run_id}
 
 
 def _dask_worker() -> Any | None:
@@ -163,3 +148,56 @@ def _dask_worker() -> Any | None:
     except (KeyError, ValueError):
         return None
     return worker
+
+
+class CarriedProbe:
+    """Callable that makes its probe of what the collector's plugin on the worker has, and runs the function in it.
+
+    Parameters
+    ----------
+    packed : bytes
+        This class pickled by value.
+    name : str
+        Name for the Dask task.
+    topic : str
+        Name of the plugin.
+    function : callable
+        What coffea handed to the executor.
+    state : tuple
+        Further arguments of the probe.
+    """
+
+    def __init__(
+        self, packed: bytes, name: str, topic: str, function: Callable[..., Any], state: tuple[Any, ...]
+    ) -> None:
+        self._state = (packed, name, topic, function, state)
+        self.__name__ = name
+
+    def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
+        _, name, topic, function, state = self._state
+        from distributed import get_worker
+
+        plugin = get_worker().plugins.get(topic)
+        if plugin is None:
+            logging.getLogger(__name__).warning("a chunk was not recorded: the worker does not have %s", topic)
+            return function(item, *args, **kwargs)
+        return plugin.unpacked()(function, name, *state)(item, *args, **kwargs)
+
+    def __str__(self) -> str:
+        return self.__name__
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return ("roastcoffea-probe", self._state[4])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.call, (_Packed(self._state[0]), *self._state)
+
+
+class _Packed:
+    """Stands for an object that was pickled already, and unpickles to it."""
+
+    def __init__(self, packed: bytes) -> None:
+        self.packed = packed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self.packed,)

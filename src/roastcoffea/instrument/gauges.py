@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from roastcoffea.instrument.shared import joined, leave, lock_of
@@ -36,32 +38,29 @@ def process_name() -> str:
 def resident_memory() -> int | None:
     """Resident memory of this process in bytes; None where the system does not tell."""
     try:
-        return int(_contents("/proc/self/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        pages = _of_file("/proc/self/statm", os.O_RDONLY, os.read, LONGEST_STATUS).split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
-        return _resident_memory_from_psutil()
+        with suppress(ImportError):
+            import psutil
+
+            return int(psutil.Process().memory_info().rss)
+    return None
 
 
-def _contents(path: str) -> bytes:
-    """Contents of a small file of the kernel's: file objects cost as much as the reading."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _of_file(path: str, flags: int, use: Callable[[int, Any], Any], given: Any) -> Any:
+    """What a function of `os` makes of a small file of the kernel's: file objects cost as much as the reading."""
+    file = os.open(path, flags | os.O_CLOEXEC)
     try:
-        return os.read(file, LONGEST_STATUS)
+        return use(file, given)
     finally:
         os.close(file)
-
-
-def _resident_memory_from_psutil() -> int | None:
-    try:
-        import psutil
-    except ImportError:
-        return None
-    return int(psutil.Process().memory_info().rss)
 
 
 def _highest_and_resident_memory() -> tuple[int | None, int | None]:
     """High-water mark, and resident memory now: from one reading, which is what they cost."""
     try:
-        text = _contents("/proc/self/status")
+        text = _of_file("/proc/self/status", os.O_RDONLY, os.read, LONGEST_STATUS)
         return _kilobytes(text, b"VmHWM:"), _kilobytes(text, b"VmRSS:")
     except (OSError, ValueError):
         return None, resident_memory()
@@ -83,11 +82,7 @@ def _kilobytes(text: bytes, name: bytes) -> int:
 
 def _restart_highest_resident_memory() -> bool:
     try:
-        clear_refs = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.write(clear_refs, b"5")
-        finally:
-            os.close(clear_refs)
+        _of_file("/proc/self/clear_refs", os.O_WRONLY, os.write, b"5")
     except OSError:
         return False
     return True

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask, WaysHome
-from roastcoffea.instrument.meter import Meter
+from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.shared import made_once
+from roastcoffea.log.packing import PROBLEMS, packed_records
 from roastcoffea.records.chunks import ERROR, OK, SKIPPED
-from roastcoffea.records.wire import TOLD, packed_records
 from roastcoffea.redaction import Added, added_patterns, redacted
 
 LOST = "a record was lost on a worker"
 
+FROM_COFFEA: Final = ("coffea_bytes_read", "coffea_entries", "coffea_process_seconds", "coffea_columns")
+COFFEA_HAS: Final = ("bytesread", "entries", "processtime", "columns")
+"""Columns of a chunk's record that are coffea's own metrics, and the names that these have there."""
 
+
+@dataclass(eq=False, repr=False)
 class Probe:
     """Callable in place of coffea's function; its result and its exceptions are those of the function.
 
@@ -42,24 +48,21 @@ class Probe:
         Patterns of secrets that the user has added; by default those of this process.
     """
 
-    def __init__(  # noqa: PLR0917  (what travels is given by place)
-        self,
-        function: Callable[..., Any],
-        name: str,
-        call: str | None,
-        ways: tuple[tuple[str, ...], str | None, bool] = ((), None, False),
-        of_files: bool = False,
-        added: Added | None = None,
-    ) -> None:
-        self.function = function
-        self.call = call
-        self.home = WaysHome(*ways)
-        self.of_files = of_files
-        self.added = added_patterns() if added is None else added
-        self.__name__ = name
+    function: Callable[..., Any]
+    name: str
+    call: str | None
+    ways: tuple[tuple[str, ...], str | None, bool] = ((), None, False)
+    of_files: bool = False
+    added: Added = field(default_factory=added_patterns)
+
+    def __post_init__(self) -> None:
+        self.__name__ = self.name
+        self.home = WaysHome(*self.ways)
 
     def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
-        watch = self._watch(item)
+        watch = None
+        with reported(self.complain, LOST, Exception):
+            watch = (_FileWatch if self.of_files else _ChunkWatch)(self, item)
         function = self.function if watch is None else watch.watched(self.function)
         try:
             output = function(item, *args, **kwargs)
@@ -70,20 +73,15 @@ class Probe:
             watch.gave(output)
         return self._deliver(watch, output, failed=False)
 
-    def _watch(self, item: Any) -> _Watch | None:
-        with reported(self._complain, LOST, Exception):
-            watch = _FileWatch if self.of_files else _ChunkWatch
-            return watch(item, self.call, self.home.task(), self._complain, self.added)
-        return None
-
-    def _deliver(self, watch: _Watch | None, output: Any, *, failed: bool) -> Any:
+    def _deliver(self, watch: _FileWatch | None, output: Any, *, failed: bool) -> Any:
         if watch is not None:
-            with reported(self._complain, LOST, Exception):
+            with reported(self.complain, LOST, Exception):
                 records = packed_records(watch.records)
                 return self.home.deliver(watch.task, records, output, failed=failed)
         return output
 
-    def _complain(self, problem: str) -> None:
+    def complain(self, problem: str) -> None:
+        """Tell the client, and the worker's log, of a problem."""
         problem = redacted(problem, self.added)
         logging.getLogger(__name__).warning(problem)
         self.home.tell({"problem": problem})
@@ -95,37 +93,57 @@ class Probe:
         return ("roastcoffea-probe", self.call)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        home = self.home
-        ways = (home.topics, home.spool, home.in_output)
-        return Probe, (self.function, self.__name__, self.call, ways, self.of_files, self.added)
+        return Probe, (self.function, self.name, self.call, self.ways, self.of_files, self.added)
 
 
-class _Watch:
-    """The attempts that coffea makes at one item, in one call of its function; it stands in for coffea's closure."""
+class _FileWatch:
+    """The attempts that coffea makes at one item, in one call of its function; it stands in for coffea's closure.
+
+    These are attempts to fetch the metadata of a file.
+    """
 
     closure: Callable[..., Any]
 
-    def __init__(
-        self, item: Any, call: str | None, task: DaskTask, complain: Callable[[str], None], added: Added
-    ) -> None:
-        self.complain = complain
-        self.added = added
-        self.task = task
+    def __init__(self, probe: Probe, item: Any) -> None:
+        self.probe = probe
+        self.task = DaskTask(probe.home.topics)
         self.records: list[dict[str, Any]] = []
-        self.identity = self.identified(item[0] if isinstance(item, tuple) else item) | {"call": call}
-
-    def identified(self, work: Any) -> dict[str, Any]:
-        """What the records say of the item itself."""
-        raise NotImplementedError
-
-    def place(self, work: Any) -> dict[str, Any]:
-        """Dataset, file and tree of the item, without secrets; a Parquet file has no tree."""
+        self.work = work = item[0] if isinstance(item, tuple) else item
+        # a Parquet file has no tree
         names = {"dataset": work.dataset, "file": work.filename, "tree": work.treename}
-        return {column: None if name is None else redacted(str(name), self.added) for column, name in names.items()}
+        place = {name: None if text is None else redacted(str(text), probe.added) for name, text in names.items()}
+        self.identity: dict[str, Any] = {**place, "call": probe.call}
+        """What the records say of the item itself, without secrets."""
+
+    def begun(self) -> Any:
+        """An attempt that begins."""
+        return _Opening(self.task, self.closure, self.probe.added)
+
+    def run(self, attempt: Any, *args: Any, **kwargs: Any) -> Any:
+        """What coffea's closure gives, with the attempt's probes in it."""
+        return attempt.watched(*args, **kwargs)
+
+    def record(self, attempt: Any, output: Any, error: BaseException | None) -> dict[str, Any]:
+        """Record of an attempt that has ended."""
+        return {**attempt.end(error), **self.identity}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call coffea's closure, and record it."""
-        raise NotImplementedError
+        attempt = None
+        with reported(self.probe.complain, LOST, Exception):
+            attempt = self.begun()
+        if attempt is None:
+            return self.closure(*args, **kwargs)
+        try:
+            output = self.run(attempt, *args, **kwargs)
+        except BaseException as error:
+            self._end(attempt, None, error)
+            raise
+        self._end(attempt, output)
+        return output
+
+    def _end(self, attempt: Any, output: Any, error: BaseException | None = None) -> None:
+        with reported(self.probe.complain, LOST, Exception):
+            self.records.append(self.record(attempt, output, error))
 
     def gave(self, output: Any) -> None:
         """Learn what the whole call gave."""
@@ -139,72 +157,32 @@ class _Watch:
         return self
 
 
-class _ChunkWatch(_Watch):
-    """Watches attempts at a chunk."""
+class _ChunkWatch(_FileWatch):
+    """The same for attempts at a chunk."""
 
-    def identified(self, work: Any) -> dict[str, Any]:
-        self.events = work.entrystop - work.entrystart
-        return self.place(work) | {
-            "uuid": work.fileuuid.hex(),
-            "entry_start": work.entrystart,
-            "entry_stop": work.entrystop,
-        }
+    def __init__(self, probe: Probe, item: Any) -> None:
+        super().__init__(probe, item)
+        work = self.work
+        self.identity |= {"uuid": work.fileuuid.hex(), "entry_start": work.entrystart, "entry_stop": work.entrystop}
 
-    def __call__(self, item: Any, *args: Any, **kwargs: Any) -> Any:
-        closure = self.closure
-        attempt: Attempt | None = None
-        with reported(self.complain, LOST, Exception):
-            attempt = Attempt(self.task, self.added)
-        if attempt is None:
-            return closure(item, *args, **kwargs)
-        try:
-            item, replaced = _replaced(closure, item, attempt)
-            with attempt.current():
-                output = closure(item, *args, **(kwargs | replaced))
-        except BaseException as error:
-            self._record(attempt, None, error)
-            raise
-        self._record(attempt, output)
-        return output
+    def begun(self) -> Attempt:
+        return Attempt(self.task, self.probe.added)
 
-    def _record(self, attempt: Attempt, output: Any, error: BaseException | None = None) -> None:
-        with reported(self.complain, LOST, Exception):
-            record = attempt.end(error)
-            record.update(self.identity)
-            if record["outcome"] != ERROR:
-                record["events"] = self.events
-            if record["outcome"] == OK:
-                record.update(_coffea_metrics(output))
-            self.records.append(record)
+    def run(self, attempt: Attempt, item: Any, *args: Any, **kwargs: Any) -> Any:
+        item, replaced = _replaced(self.closure, item, attempt)
+        with attempt.current:
+            return self.closure(item, *args, **(kwargs | replaced))
+
+    def record(self, attempt: Attempt, output: Any, error: BaseException | None) -> dict[str, Any]:
+        record = super().record(attempt, output, error)
+        if record["outcome"] != ERROR:
+            record["events"] = self.work.entrystop - self.work.entrystart
+        return record | _coffea_metrics(output) if record["outcome"] == OK else record
 
     def gave(self, output: Any) -> None:
         """An attempt that failed, and after which the call gives nothing, was skipped."""
         if output is None and self.records and self.records[-1]["outcome"] == ERROR:
             self.records[-1]["outcome"] = SKIPPED
-
-
-class _FileWatch(_Watch):
-    """Watches attempts to fetch the metadata of a file."""
-
-    def identified(self, work: Any) -> dict[str, Any]:
-        return self.place(work)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        closure = self.closure
-        opening: _Opening | None = None
-        with reported(self.complain, LOST, Exception):
-            opening = _Opening(self.task, closure, self.added)
-        if opening is None:
-            return closure(*args, **kwargs)
-        error = None
-        try:
-            return opening.watched(*args, **kwargs)
-        except BaseException as raised:
-            error = error_text(raised, self.added)
-            raise
-        finally:
-            with reported(self.complain, LOST, Exception):
-                self.records.append(self.identity | opening.end(error))
 
 
 class _Opening:
@@ -213,44 +191,32 @@ class _Opening:
     def __init__(self, task: DaskTask, closure: Callable[..., Any], added: Added) -> None:
         self.added = added
         self.meter = Meter()
-        self.watched = _through_meter(closure, self.meter)
+        self.watched = closure
+        # coffea's fetcher of metadata has options for uproot as its last bound argument
+        if isinstance(closure, partial) and closure.args and isinstance(closure.args[-1], dict):
+            *others, options = closure.args
+            self.watched = partial(closure.func, *others, self.meter.options(options), **closure.keywords)
         self.clocks = Clocks(task)
 
-    def end(self, error: str | None) -> dict[str, Any]:
+    def end(self, error: BaseException | None) -> dict[str, Any]:
         """Close everything; give the record."""
         meter = self.meter
         meter.close()
+        transferred = meter.transferred if meter.source and "bytes_transferred" not in meter.unknown else None
         return self.clocks.measured() | {
             "preprocessing": True,
             "bytes_requested": meter.requested(),
-            "bytes_transferred": None
-            if "bytes_transferred" in meter.unknown or not meter.source
-            else meter.transferred,
+            "bytes_transferred": transferred,
             "source": meter.source,
             "outcome": OK if error is None else ERROR,
-            "error": error,
-            TOLD: [redacted(problem, self.added) for problem in meter.problems],
+            "error": None if error is None else error_text(error, self.added),
+            PROBLEMS: [redacted(problem, self.added) for problem in meter.problems],
         }
-
-
-def _through_meter(closure: Callable[..., Any], meter: Meter) -> Callable[..., Any]:
-    """coffea's fetcher of metadata with other options for uproot: its last bound argument."""
-    if isinstance(closure, partial) and closure.args and isinstance(closure.args[-1], dict):
-        *others, options = closure.args
-        return partial(closure.func, *others, meter.options(options), **closure.keywords)
-    return closure
 
 
 def _coffea_metrics(output: Any) -> dict[str, Any]:
     metrics = output.get("metrics") if isinstance(output, dict) else None
-    if not isinstance(metrics, dict):
-        return {}
-    return {
-        "coffea_bytes_read": metrics.get("bytesread"),
-        "coffea_entries": metrics.get("entries"),
-        "coffea_process_seconds": metrics.get("processtime"),
-        "coffea_columns": metrics.get("columns"),
-    }
+    return dict(zip(FROM_COFFEA, map(metrics.get, COFFEA_HAS), strict=True)) if isinstance(metrics, dict) else {}
 
 
 def _replaced(closure: Callable[..., Any], item: Any, attempt: Attempt) -> tuple[Any, dict[str, Any]]:
@@ -275,48 +241,33 @@ def _with_processor(given: dict[str, Any], item: Any, attempt: Attempt) -> tuple
     if processor is None:
         return item, {}
     heavy = isinstance(processor, str) and processor == "heavy"
-    processor = _unpacked(item[1] if heavy else processor)
-    watched = _watched_processor(processor, attempt)
+    processor = item[1] if heavy else processor
+    if isinstance(processor, bytes):
+        import cloudpickle
+        import lz4.frame
+
+        processor = cloudpickle.loads(lz4.frame.decompress(processor))
+    kind: Any = made_once(_processor_class)
+    of_user = processor.process if isinstance(processor, kind.__base__) else processor
+    watched = kind(partial(attempt.process, of_user))
     replaced: dict[str, Any] = {} if heavy else {"processor_instance": watched}
-    if given.get("checkpointer") is not None:
-        replaced["checkpointer"] = _watched_checkpointer(given["checkpointer"], processor, attempt)
+    checkpointer = given.get("checkpointer")
+    if checkpointer is not None:
+        kind = made_once(_checkpointer_class)
+        ours = isinstance(checkpointer, kind.__base__)
+        replaced["checkpointer"] = kind(checkpointer, processor, attempt) if ours else checkpointer
     return (item[0], watched) if heavy else item, replaced
-
-
-def _unpacked(processor: Any) -> Any:
-    """The processor, out of the form in which coffea sends it."""
-    if not isinstance(processor, bytes):
-        return processor
-    import cloudpickle
-    import lz4.frame
-
-    return cloudpickle.loads(lz4.frame.decompress(processor))
-
-
-def _watched_processor(processor: Any, attempt: Attempt) -> Any:
-    watched = made_once(_processor_class)
-    of_coffea: Any = watched.__base__
-    return watched(processor.process if isinstance(processor, of_coffea) else processor, attempt)
-
-
-def _watched_checkpointer(checkpointer: Any, processor: Any, attempt: Attempt) -> Any:
-    from coffea.processor.checkpointer import CheckpointerABC
-
-    if not isinstance(checkpointer, CheckpointerABC):
-        return checkpointer
-    return made_once(_checkpointer_class)(checkpointer, processor, attempt)
 
 
 def _processor_class() -> type:
     from coffea.processor import ProcessorABC
 
     class WatchedProcessor(ProcessorABC):  # type: ignore[misc]
-        def __init__(self, of_user: Callable[[Any], Any], attempt: Attempt) -> None:
-            self._of_user = of_user
-            self._attempt = attempt
+        def __init__(self, process: Callable[[Any], Any]) -> None:
+            self._process = process
 
         def process(self, events: Any) -> Any:
-            return self._attempt.process(self._of_user, events)
+            return self._process(events)
 
         __call__ = process
         """Until 2026.7 coffea takes what cannot be called for packed."""
@@ -332,14 +283,13 @@ def _checkpointer_class() -> type:
 
     class WatchedCheckpointer(CheckpointerABC):  # type: ignore[misc]
         def __init__(self, inner: Any, processor: Any, attempt: Attempt) -> None:
-            self._inner = inner
-            self._processor = processor
+            self._of_user = inner, processor
             self._attempt = attempt
 
         def load(self, metadata: Any, processor_instance: Any) -> Any:
-            return self._attempt.load(self._inner, metadata, self._processor)
+            return self._attempt.load(*self._of_user, metadata)
 
         def save(self, output: Any, metadata: Any, processor_instance: Any) -> None:
-            self._attempt.save(self._inner, output, metadata, self._processor)
+            self._attempt.save(*self._of_user, output, metadata)
 
     return WatchedCheckpointer

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
 from threading import get_ident
 from typing import Any, Final
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.gauges import Interval
-from roastcoffea.instrument.shared import ByThread
 from roastcoffea.redaction import Added, redacted
 
 TIME: Final = "time"
@@ -30,10 +32,15 @@ MOST_IN_DASK: Final = 1000
 Amounts = dict[str, int | None]
 
 
+TOTALS: Final = ("name", "count", "wall_seconds", "self_seconds", "cpu_seconds", "max_seconds")
+GAUGED: Final = ("bytes", "memory_peak", "memory_delta")
+"""Columns of the table of sections: what every pass adds to, and what is only known where it was gauged."""
+
+
 class Section:
     """Totals over the passes through one section."""
 
-    __slots__ = ("amounts", "count", "cpu_seconds", "errors", "max_seconds", "name", "self_seconds", "wall_seconds")
+    __slots__ = ("amounts", "errors", *TOTALS)
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -46,28 +53,16 @@ class Section:
     def add(self, amounts: Amounts) -> None:
         """Add what a gauge told: of peaks the highest that is known; a sum with an unknown part is unknown."""
         for name, amount in amounts.items():
-            if name not in self.amounts:
-                self.amounts[name] = amount
-            elif name == "memory_peak":
-                self.amounts[name] = max(filter(None, (self.amounts[name], amount)), default=None)
+            known = [self.amounts[name], amount] if name in self.amounts else [amount]
+            if name == "memory_peak":
+                self.amounts[name] = max(filter(None, known), default=None)
             else:
-                before = self.amounts[name]
-                self.amounts[name] = None if before is None or amount is None else before + amount
+                self.amounts[name] = None if None in known else sum(filter(None, known))
 
     def row(self) -> dict[str, Any]:
         """Row of the table of sections, without the chunk."""
-        return {
-            "name": self.name,
-            "count": self.count,
-            "wall_seconds": self.wall_seconds,
-            "self_seconds": self.self_seconds,
-            "cpu_seconds": self.cpu_seconds,
-            "max_seconds": self.max_seconds,
-            "bytes": None,
-            "memory_peak": None,
-            "memory_delta": None,
-            "errors": self.errors,
-        } | self.amounts
+        totals = zip(TOTALS, attrgetter(*TOTALS)(self), strict=True)
+        return {**dict(totals), **dict.fromkeys(GAUGED), "errors": self.errors, **self.amounts}
 
 
 class Pass:
@@ -78,20 +73,7 @@ class Pass:
     recursion, and `count` goes up; by another kind it is not, so that `track_time("a"), track_memory("a")` is one pass.
     """
 
-    __slots__ = (
-        "began",
-        "count",
-        "cpu",
-        "errors",
-        "gauged",
-        "inside",
-        "name",
-        "opener",
-        "path",
-        "section",
-        "since",
-        "thread",
-    )
+    __slots__ = ("began", "count", "cpu", "errors", "gauged", "inside", "name", "opener", "path", "section", "since")
 
     def __init__(self, name: str, path: str, section: Section, opener: str) -> None:
         self.name = name
@@ -103,12 +85,11 @@ class Pass:
         self.gauged: tuple[str, ...] = ()
         self.inside = 0.0
         """Seconds in sections directly inside of this one that have ended."""
-        self.thread = get_ident()
         self.began = self.since = time.perf_counter()
         """From `since` on its time is not yet in `inside` of the pass that it stands in."""
         self.cpu = time.thread_time()
 
-    def end(self, stack: list[Pass], now: float, cpu: float) -> None:
+    def end(self, stack: list[Pass], now: float, cpu: float | None) -> None:
         """Take the pass off its thread's open ones, and add it to its section.
 
         CPU time is unknown where another thread ended it.
@@ -128,37 +109,41 @@ class Pass:
         section.self_seconds += wall - self.inside
         section.max_seconds = max(section.max_seconds, wall)
         if section.cpu_seconds is not None:
-            same = self.thread == get_ident()
-            section.cpu_seconds = section.cpu_seconds + cpu - self.cpu if same else None
+            section.cpu_seconds = None if cpu is None else section.cpu_seconds + cpu - self.cpu
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """What one `with` has entered: a pass, or a pass that goes on already."""
 
-    __slots__ = ("gauge", "kind", "passing", "sections", "stack")
-
-    def __init__(
-        self,
-        sections: Sections,
-        passing: Pass,
-        kind: str,
-        gauge: Callable[[], Amounts] | None,
-        stack: list[Pass] | None,
-    ) -> None:
-        self.sections = sections
-        self.passing = passing
-        self.kind = kind
-        self.gauge = gauge
-        self.stack = stack
-        """Open passes of the thread, where the pass itself ends with this entry."""
+    sections: Sections
+    passing: Pass
+    kind: str
+    gauge: Callable[[], Amounts] | None
+    stack: list[Pass] | None
+    """Open passes of the thread, where the pass itself ends with this entry."""
 
     def leave(self, *, failed: bool) -> None:
         """End what was entered; what goes wrong in that is told, not raised."""
         cpu, now = time.thread_time(), time.perf_counter()
+        sections, passing = self.sections, self.passing
         try:
-            self.sections.left(self, now, cpu, failed=failed)
+            amounts = None if self.gauge is None else self.amounts()
+            with sections.lock:
+                if self not in sections.open:
+                    return  # the end of the attempt cut it off
+                sections.open.remove(self)
+                if amounts is not None:
+                    passing.section.add(amounts)
+                    passing.gauged = tuple(kind for kind in passing.gauged if kind != self.kind)
+                if self.kind == passing.opener:
+                    passing.count += 1
+                    passing.errors += failed
+                if self.stack is not None:
+                    of_this_thread = sections.stacks.get(get_ident()) is self.stack
+                    passing.end(self.stack, now, cpu if of_this_thread else None)
         except Exception as problem:  # noqa: BLE001  (measuring must not fail the analysis)
-            self.sections.note(f"a pass through a section was not counted: {error_text(problem)}")
+            sections.note(f"a pass through a section was not counted: {error_text(problem)}")
 
     def amounts(self) -> Amounts:
         """Close the gauge, if there is one; it tells once."""
@@ -172,32 +157,39 @@ class Sections:
     def __init__(self) -> None:
         self.problems: list[str] = []
         self._sections: dict[str, Section] = {}
-        self._open: set[Entry] = set()
+        self.open: set[Entry] = set()
         self._closed = False
-        self._stacks: ByThread[list[Pass]] = ByThread(lambda _: [])
-        """Open passes of each thread, the innermost last."""
+        self.stacks: defaultdict[int, list[Pass]] = defaultdict(list)
+        """Open passes of each thread, by its identity, the innermost last.
+
+        No `threading.local`: CPython 3.11 can stop for good where one is collected as garbage while all threads' frames
+        are asked for, and Dask's profiler asks a hundred times a second.
+        """
         # the collection of garbage may end a generator, and a section in it, while this thread holds the lock
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def enter(self, name: str, kind: str, requested_bytes: Callable[[], int | None]) -> Entry | None:
         """Enter a section; None where it cannot be measured, which is told."""
         try:
-            stack = self._stacks[get_ident()]
+            stack = self.stacks[get_ident()]
             outer = stack[-1] if stack else None
             if outer is not None and outer.name == name:
                 gauge = None if kind == TIME or kind in outer.gauged else _gauge(kind, requested_bytes)
                 entry = Entry(self, outer, kind, gauge, None)
             else:
                 path = name if outer is None else f"{outer.path}/{name}"
-                section = self._sections.get(path) or self._new_section(path)
+                section = self._sections.get(path)
                 if section is None:
-                    return None
+                    if len(self._sections) >= MOST_SECTIONS:
+                        self.note(f"a chunk has more than {MOST_SECTIONS} different sections: the rest is not counted")
+                        return None
+                    section = self._sections.setdefault(path, Section(path))
                 gauge = None if kind == TIME else _gauge(kind, requested_bytes)
                 entry = Entry(self, Pass(name, path, section, kind), kind, gauge, stack)
                 stack.append(entry.passing)
             if gauge is not None:
                 entry.passing.gauged += (kind,)
-            self._open.add(entry)
+            self.open.add(entry)
             if self._closed:
                 self.close()
         except Exception as problem:  # noqa: BLE001  (as above)
@@ -205,39 +197,15 @@ class Sections:
             return None
         return entry
 
-    def _new_section(self, path: str) -> Section | None:
-        if len(self._sections) >= MOST_SECTIONS:
-            self.note(f"a chunk has more than {MOST_SECTIONS} different sections: the rest is not counted")
-            return None
-        return self._sections.setdefault(path, Section(path))
-
-    def left(self, entry: Entry, now: float, cpu: float, *, failed: bool) -> None:
-        """Take what a `with` has measured, unless the end of the attempt cut it off."""
-        amounts = None if entry.gauge is None else entry.amounts()
-        passing = entry.passing
-        with self._lock:
-            if entry not in self._open:
-                return
-            self._open.remove(entry)
-            if amounts is not None:
-                passing.section.add(amounts)
-                passing.gauged = tuple(kind for kind in passing.gauged if kind != entry.kind)
-            if entry.kind == passing.opener:
-                passing.count += 1
-                passing.errors += failed
-            if entry.stack is not None:
-                passing.end(entry.stack, now, cpu)
-
     def close(self) -> None:
         """End with the attempt: what is still open, as in a generator that was left half way, is not counted."""
         self._closed = True
-        while self._open:
-            entry = self._open.pop()
+        while self.open:
+            entry = self.open.pop()
             with reported(self.note, "a gauge of a section was not closed", Exception):
                 entry.amounts()
-            self.note(
-                f"section {entry.passing.name!r} was still open at the end of its chunk: that pass is not counted"
-            )
+            name = entry.passing.name
+            self.note(f"section {name!r} was still open at the end of its chunk: that pass is not counted")
 
     def note(self, problem: str) -> None:
         """Take note of what was not measured, once."""
@@ -249,16 +217,13 @@ class Sections:
 
         Names are without secrets; `added` are patterns of these, as for `redacted`.
         """
-        with self._lock:
-            rows = [section.row() for section in self._sections.values() if section.count]
-        for row in rows:
-            row["name"] = redacted(row["name"], added)
-        return rows
+        with self.lock:
+            passed = [section.row() for section in self._sections.values() if section.count]
+        return [{**row, "name": redacted(row["name"], added)} for row in passed]
 
-    def meter_in_dask(self, added: Added | None = None) -> None:
+    def meter_in_dask(self, rows: list[dict[str, Any]]) -> None:
         """Enter each section's wall time into the metrics of the Dask task on this thread, if there is one."""
         distributed = sys.modules.get("distributed.worker")
-        rows = self.rows(added)
         if distributed is None or not rows:
             return
         try:
@@ -292,26 +257,17 @@ def _unstack(stack: list[Pass], passing: Pass, now: float) -> None:
 
 def _gauge(kind: str, requested_bytes: Callable[[], int | None]) -> Callable[[], Amounts]:
     """What measures memory or bytes from now on; it ends and tells when it is called."""
-    return _memory_gauge() if kind == MEMORY else _bytes_gauge(requested_bytes)
-
-
-def _bytes_gauge(requested_bytes: Callable[[], int | None]) -> Callable[[], Amounts]:
-    before = requested_bytes()
-
-    def amounts() -> Amounts:
-        after = requested_bytes()
-        return {"bytes": None if before is None or after is None else after - before}
-
-    return amounts
-
-
-def _memory_gauge() -> Callable[[], Amounts]:
+    if kind == BYTES:
+        before = requested_bytes()
+        return lambda: {"bytes": _growth(before, requested_bytes())}
     interval = Interval(part=True)
 
     def amounts() -> Amounts:
         interval.close()
-        before, after = interval.before, interval.after
-        delta = None if before is None or after is None else after - before
-        return {"memory_peak": interval.peak, "memory_delta": delta}
+        return {"memory_peak": interval.peak, "memory_delta": _growth(interval.before, interval.after)}
 
     return amounts
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before

@@ -12,37 +12,16 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 _classes: dict[str, type] = {}
 """Classes that were made in this process; those of code that was pickled by value are its own."""
 
 
-Value = TypeVar("Value")
-
-
-class ByThread(dict[int, Value]):
-    """What each thread has of its own, by the thread's identity; `make` gives what one begins with.
-
-    No `threading.local`: CPython 3.11 can stop for good where one is collected as garbage while all threads' frames are
-    asked for, and Dask's profiler asks a hundred times a second.
-    """
-
-    def __init__(self, make: Callable[[int], Value]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, thread: int) -> Value:
-        value = self[thread] = self._make(thread)
-        return value
-
-
 def made_once(make: Callable[[], type]) -> type:
     """A class of another library, or one derived from it: each that is made is work for the garbage collector."""
     name = make.__name__
-    if name not in _classes:
-        _classes[name] = make()
-    return _classes[name]
+    return _classes.get(name) or _classes.setdefault(name, make())
 
 
 def joined(name: str, member: Any, **beginning: Any) -> ModuleType:

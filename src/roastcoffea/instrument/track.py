@@ -1,15 +1,103 @@
-"""What a user may write into a processor: named sections, and a decorator of old."""
+"""What a user may write into a processor: named sections, and a decorator of old.
+
+The chunk that one is in: how code that a processor calls finds the attempt that called it.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from types import TracebackType
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
-from roastcoffea.instrument.current import current_chunk
-from roastcoffea.instrument.sections import BYTES, MEMORY, TIME, Entry
+from roastcoffea.instrument.sections import BYTES, MEMORY, TIME, Entry, Sections
+from roastcoffea.instrument.shared import joined, leave, lock_of, name_here
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+_STATE = "_roastcoffea_open_chunks"
+
+
+class OpenChunk:
+    """An attempt of a chunk, as the code in it finds it.
+
+    `requested_bytes` tells how many bytes the attempt has requested from storage so far; None is not known.
+    """
+
+    entered: Sections | None = None
+    """Sections, once code has asked for them: most analyses never do."""
+
+    ended = False
+
+    def __init__(self, requested_bytes: Callable[[], int | None] = lambda: None) -> None:
+        self.requested_bytes = requested_bytes
+
+    @property
+    def sections(self) -> Sections:
+        """Sections of the attempt, which several threads may enter first."""
+        # a dictionary's own method, as it is not interrupted between looking and setting
+        sections: Sections = self.__dict__.setdefault("entered", Sections())
+        if self.ended:
+            sections.close()
+        return sections
+
+
+class open_chunk:  # noqa: N801  (a context, as those of contextlib)
+    """Context in which this chunk is the current one; with it end the sections that are still open."""
+
+    __slots__ = ("_chunk", "_state", "_token")
+
+    def __init__(self, chunk: OpenChunk) -> None:
+        self._chunk = chunk
+
+    def __enter__(self) -> OpenChunk:
+        chunk = self._chunk
+        self._state = state = joined(_STATE, chunk, current=ContextVar("roastcoffea_chunk", default=None))
+        try:
+            self._token = state.current.set(chunk)
+        except BaseException:
+            leave(state, chunk)
+            raise
+        finally:
+            state.lock.release()
+        return chunk
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._state.current.reset(self._token)
+        finally:
+            with lock_of(self._state):
+                leave(self._state, self._chunk)
+            self._chunk.ended = True
+            if self._chunk.entered is not None:
+                self._chunk.entered.close()
+
+
+def current_chunk() -> OpenChunk | None:
+    """The chunk that called this code, where it can be told.
+
+    A thread that the processor started knows it if it runs in a copy of the processor's context; else the chunk is
+    the one that is open in this process, if it is the only one.
+    """
+    state = sys.modules.get(name_here(_STATE))
+    if state is None:
+        return None
+    chunk: OpenChunk | None = state.current.get()
+    if chunk is not None:
+        return chunk if chunk in state.open else None
+    worker = sys.modules.get("distributed.worker")
+    if worker is not None and hasattr(worker.thread_state, "key"):
+        return None  # the thread runs another task
+    with state.lock:
+        chunks: list[OpenChunk] = list(state.open)
+    if len(chunks) == 1:
+        return chunks[0]
+    for chunk in chunks:
+        chunk.sections.note(
+            "sections in threads that a processor started are not counted: several chunks ran in the process, and "
+            "whose they were is not known (run the thread's function in contextvars.copy_context())"
+        )
+    return None
 
 
 def track_time(*processor_and_name: object) -> Tracked:
@@ -69,7 +157,11 @@ class Tracked:
     def __init__(self, kind: str, arguments: tuple[object, ...], most: int) -> None:
         name = arguments[-1] if arguments else None
         if not isinstance(name, str) or len(arguments) > most:
-            raise TypeError(_wrong_call(kind, arguments))
+            call = f"track_{kind}"
+            ways = [f'{call}("name")', f'{call}(self, "name")', *([f'{call}(self, events, "name")'] * (kind == BYTES))]
+            found = ", ".join(type(argument).__name__ for argument in arguments) or "nothing"
+            takes = f"{call} takes the name of a section, as text, last: {' or '.join(ways)}"
+            raise TypeError(f"{takes}; it was given: {found}")
         self._kind = kind
         self._name = name
         self._entry: Entry | None = None
@@ -79,18 +171,7 @@ class Tracked:
         if chunk is not None:
             self._entry = (chunk.entered or chunk.sections).enter(self._name, self._kind, chunk.requested_bytes)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._entry is not None:
             self._entry.leave(failed=kind not in NO_ERROR)
             self._entry = None
-
-
-def _wrong_call(kind: str, arguments: tuple[object, ...]) -> str:
-    call = f"track_{kind}"
-    ways = [f'{call}("name")', f'{call}(self, "name")']
-    if kind == BYTES:
-        ways.append(f'{call}(self, events, "name")')
-    found = ", ".join(type(argument).__name__ for argument in arguments) or "nothing"
-    return f"{call} takes the name of a section, as text, last: {' or '.join(ways)}; it was given: {found}"

@@ -7,7 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.units import Unit
@@ -34,6 +34,12 @@ class NotMeasuredError(RoastcoffeaError):
     """A quantity cannot be had from this run; the text is the reason that the user reads."""
 
 
+def refuse_if(lacking: object, reason: str) -> None:
+    """Raise NotMeasuredError with this reason where something is lacking."""
+    if lacking:
+        raise NotMeasuredError(reason)
+
+
 class Sourced(NamedTuple):
     """Value of a metric with the source that it came from in this run, where there are several."""
 
@@ -41,19 +47,45 @@ class Sourced(NamedTuple):
     source: str
 
 
+class Needs(NamedTuple):
+    """Inputs of a function, and which of them it can do without."""
+
+    inputs: tuple[str, ...]
+    optional: frozenset[str]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], first: int = 0) -> Self:
+        """Inputs that parameters of a function name; one that defaults to None is optional."""
+        parameters = list(inspect.signature(function).parameters.values())[first:]
+        optional = frozenset(parameter.name for parameter in parameters if parameter.default is None)
+        return cls(tuple(parameter.name for parameter in parameters), optional)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
     """Something that is computed from a run, for metrics to take as an input.
 
-    Where an input that is in `optional` could not be had, the function gets None in its place. One that is a `table`
-    is kept, for people to look at.
+    Where an input that is in `optional` could not be had, the function gets None in its place. One that is not `kept`
+    is forgotten when all that needs it is known.
     """
 
     name: str
     function: Callable[..., Any]
     inputs: tuple[str, ...]
     optional: frozenset[str] = frozenset()
-    table: bool = False
+    kept: bool = False
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], **described: Any) -> Self:
+        """Entry of a function, whose parameters name its inputs; one that defaults to None is optional."""
+        needs = Needs.of(function)
+        described.setdefault("name", getattr(function, "__name__", ""))
+        return cls(function=function, inputs=needs.inputs, optional=needs.optional, **described)
+
+    @property
+    def on_request(self) -> bool:
+        """Whether it is so bulky that it is built only where somebody asks for its value."""
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +104,12 @@ class Metric(Fact):
     statistic: str | None = None
     alias: str | None = None
     written_formula: str | None = None
+    kept: bool = True
+
+    @property
+    def on_request(self) -> bool:
+        """Whether it is one of the raw structures."""
+        return self.group == RAW
 
     @property
     def formula(self) -> str:
@@ -83,11 +121,17 @@ class Metric(Fact):
 class Catalogue:
     """Facts and metrics in the order in which they can be computed.
 
-    An input has to be there before it is used: that excludes unknown names and cycles alike.
+    An input has to be there before it is used: that excludes unknown names and cycles alike. Those that are `given` are
+    there from the beginning, and so are entries of the catalogue `below`, whose names are not given again.
     """
 
     entries: dict[str, Fact] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    given: tuple[str, ...] = (RUN,)
+    below: Catalogue | None = None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.given or name in self.entries or (self.below is not None and name in self.below)
 
     def add(self, entry: Fact) -> None:
         """Take in a fact or a metric.
@@ -99,9 +143,9 @@ class Catalogue:
         """
         alias = entry.alias if isinstance(entry, Metric) else None
         for name in filter(None, (entry.name, alias)):
-            if name == RUN or name in self.entries or name in self.aliases:
+            if name in self or name in self.aliases:
                 raise ValueError(f"{name} is in the catalogue already")
-        unknown = [name for name in entry.inputs if name != RUN and name not in self.entries]
+        unknown = [name for name in entry.inputs if name not in self]
         if unknown:
             raise ValueError(f"{entry.name} needs {', '.join(unknown)}: not defined before it")
         if isinstance(entry, Metric) and entry.group not in GROUPS:
@@ -112,8 +156,25 @@ class Catalogue:
 
     def metrics(self) -> Iterator[Metric]:
         """Metrics, group by group in the order of GROUPS."""
-        metrics = [entry for entry in self.entries.values() if isinstance(entry, Metric)]
+        metrics = [entry for entry in self._all().values() if isinstance(entry, Metric)]
         return iter(sorted(metrics, key=lambda metric: GROUPS.index(metric.group)))
+
+    def tables(self) -> list[str]:
+        """Names of facts that are kept for people to look at."""
+        return [name for name, entry in self._all().items() if entry.kept and not isinstance(entry, Metric)]
+
+    def _all(self) -> dict[str, Fact]:
+        """Entries, also those below, in whose place the own ones of the same name stand."""
+        return ({} if self.below is None else self.below._all()) | self.entries
+
+    def users(self) -> dict[str, set[str]]:
+        """Names of the entries that are computed from each when all that is kept is computed."""
+        found: dict[str, set[str]] = {}
+        for entry in reversed(self.entries.values()):  # users stand after what they need
+            if (entry.kept and not entry.on_request) or entry.name in found:
+                for name in entry.inputs:
+                    found.setdefault(name, set()).add(entry.name)
+        return found
 
 
 CATALOGUE: Final = Catalogue()
@@ -121,13 +182,13 @@ CATALOGUE: Final = Catalogue()
 
 def fact(function: AnyFunction) -> AnyFunction:
     """Decorate a function as a fact; it stays an ordinary function."""
-    CATALOGUE.add(Fact(name=function.__name__, function=function, **_inputs(function)))
+    CATALOGUE.add(Fact.of(function))
     return function
 
 
 def table(function: AnyFunction) -> AnyFunction:
     """Decorate a function as a fact that is a table to look at; it stays an ordinary function."""
-    CATALOGUE.add(Fact(name=function.__name__, function=function, table=True, **_inputs(function)))
+    CATALOGUE.add(Fact.of(function, kept=True))
     return function
 
 
@@ -138,7 +199,10 @@ def metric(
     source: str,
     label: str | None = None,
     alias: str | None = None,
+    statistic: str | None = None,
     formula: str | None = None,
+    name: str | None = None,
+    meaning: str | None = None,
     catalogue: Catalogue = CATALOGUE,
 ) -> Callable[[AnyFunction], AnyFunction]:
     """Decorate a function as a metric; it stays an ordinary function.
@@ -151,32 +215,28 @@ def metric(
         What tables call it; the name in words by default.
     formula
         Needed where the function is more than arithmetic on its inputs.
+    name, meaning
+        Instead of the function's own, where one function serves several metrics.
     """
 
     def register(function: AnyFunction) -> AnyFunction:
-        name = function.__name__
-        entry = Metric(
-            name=name,
-            function=function,
+        own = name or function.__name__
+        entry = Metric.of(
+            function,
+            name=own,
             unit=unit,
             group=group,
             source=source,
-            meaning=inspect.cleandoc(function.__doc__ or ""),
-            label=label or name.replace("_", " "),
+            meaning=meaning or inspect.cleandoc(function.__doc__ or ""),
+            label=label or own.replace("_", " "),
+            statistic=statistic,
             alias=alias,
             written_formula=formula,
-            **_inputs(function),
         )
         catalogue.add(entry)
         return function
 
     return register
-
-
-def _inputs(function: Callable[..., Any]) -> dict[str, Any]:
-    parameters = inspect.signature(function).parameters
-    optional = frozenset(name for name, parameter in parameters.items() if parameter.default is None)
-    return {"inputs": tuple(parameters), "optional": optional}
 
 
 def returned_expression(function: Callable[..., Any]) -> str:

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial, wraps
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.bytes import MEANINGS, ByteLedger
-from roastcoffea.metrics.catalogue import CATALOGUE, CHUNKS, PHASES, RAW, Metric, NotMeasuredError, metric
-from roastcoffea.metrics.facts import FAILED, complete_sum, counted_chunks, known_sum, measured_values, with_outcome
-from roastcoffea.metrics.ledger import TOTAL
-from roastcoffea.metrics.statistics import Numbers, sample_deviation
-from roastcoffea.records.chunks import CHECKPOINT, OK
+from roastcoffea.compat.shapes import MIB, ChunkDict, TrackingData, chunk_dicts
+from roastcoffea.compat.shapes import tracking_data as tracking_of
+from roastcoffea.metrics import phases
+from roastcoffea.metrics.byte_ledger import ByteLedger
+from roastcoffea.metrics.catalogue import CHUNKS, PHASES, RAW, metric, refuse_if
+from roastcoffea.metrics.facts import FAILED, complete_sum, known_sum, with_outcome
+from roastcoffea.metrics.statistics import Numbers, measured_values, sample_deviation
+from roastcoffea.records.chunks import OK
 from roastcoffea.records.run import Run, SpanMetrics
-from roastcoffea.records.tracking import TrackingData
-from roastcoffea.records.tracking import tracking_data as tracking_of
 from roastcoffea.units import COUNT, MEBIBYTE, SECOND, STRUCTURE, Unit
 
 CHUNK_RECORDS: Final = "chunk records"
-MIB: Final = 2.0**20
+of_chunks: Final = partial(metric, group=CHUNKS, source=CHUNK_RECORDS)
 
 
-@metric(COUNT, group=CHUNKS, source=CHUNK_RECORDS, label="with a result", formula="attempts that counted")
+@of_chunks(COUNT, label="with a result", formula="attempts that counted")
 def num_successful_chunks(counted_chunks: pa.Table) -> int:
     """Number of chunks that gave a result, computed or loaded from a checkpoint: the same as `num_chunks`."""
     return len(counted_chunks)
 
 
-@metric(
-    COUNT,
-    group=CHUNKS,
-    source=CHUNK_RECORDS,
-    label="failed attempts",
-    formula='attempts with outcome "error" or "skipped"',
-)
+@of_chunks(COUNT, label="failed attempts", formula='attempts with outcome "error" or "skipped"')
 def num_failed_chunks(chunks: pa.Table) -> int:
     """Number of attempts that raised an error or skipped a bad file.
 
@@ -47,41 +41,10 @@ def num_failed_chunks(chunks: pa.Table) -> int:
     return len(with_outcome(chunks, FAILED))
 
 
-@metric(
-    COUNT,
-    group=CHUNKS,
-    source=CHUNK_RECORDS,
-    label="events in chunks",
-    formula="sum of events over attempts that counted",
-)
+@of_chunks(COUNT, label="events in chunks", formula="sum of events over attempts that counted")
 def total_events_from_chunks(counted_chunks: pa.Table) -> int:
     """Events of the chunks that gave a result, by their own records: a check of `total_events`."""
     return int(complete_sum(counted_chunks, "events", "chunks"))
-
-
-class Distribution(NamedTuple):
-    """A quantity of a chunk that is shown by some of its statistics."""
-
-    name: str
-    unit: Unit
-    label: str
-    statistics: tuple[str, ...]
-    input: str
-    values: Callable[[pa.Table], Numbers]
-    meaning: str
-    formula: str
-
-
-def _durations(attempts: pa.Table) -> Numbers:
-    return measured_values(attempts["wall_seconds"])
-
-
-def _memory_deltas(attempts: pa.Table) -> Numbers:
-    return measured_values(pc.subtract(attempts["memory_after"], attempts["memory_before"])) / MIB
-
-
-def _events(attempts: pa.Table) -> Numbers:
-    return measured_values(attempts["events"])
 
 
 STATISTICS: Final[Mapping[str, tuple[str, Callable[[Numbers], Any]]]] = {
@@ -91,76 +54,60 @@ STATISTICS: Final[Mapping[str, tuple[str, Callable[[Numbers], Any]]]] = {
     "std": ("Standard deviation (sample, n - 1) of the", sample_deviation),
 }
 
-DISTRIBUTIONS: Final = (
-    Distribution(
-        "chunk_duration_{}",
-        SECOND,
-        "duration",
-        ("mean", "min", "max", "std"),
-        "successful_chunks",
-        _durations,
-        "wall time of an attempt that was computed to the end.",
-        "wall_seconds",
-    ),
-    Distribution(
-        "chunk_mem_delta_{}_mb",
-        MEBIBYTE,
-        "memory growth",
-        ("mean", "min", "max", "std"),
-        "successful_chunks",
-        _memory_deltas,
-        "growth of the process's resident memory over an attempt that was computed to the end. In MiB "
-        "(1048576 B), whatever the name says; chunks that ran at the same time in the process are in it.",
-        "(memory_after - memory_before) / 2**20",
-    ),
-    Distribution(
-        "chunk_events_{}",
-        COUNT,
-        "events",
-        ("mean", "min", "max"),
-        "counted_chunks",
-        _events,
-        "number of events of a chunk that gave a result.",
-        "events",
-    ),
+Quantity = Callable[[pa.Table], Numbers]
+
+
+def distribution(
+    name: str, unit: Unit, *, label: str, formula: str, statistics: Iterable[str] = STATISTICS
+) -> Callable[[Quantity], Quantity]:
+    """Decorate a quantity of chunks: each statistic of it is a metric, and its docstring follows their words."""
+
+    def register(quantity: Quantity) -> Quantity:
+        for statistic in statistics:
+            words, compute = STATISTICS[statistic]
+            meaning = f"{words} {' '.join(str(quantity.__doc__).split())}"
+            of_statistic = partial(of_chunks, label=label, statistic=statistic, meaning=meaning)
+            described = of_statistic(unit, name=name.format(statistic), formula=f"{statistic}({formula})")
+            described(_statistic(quantity, compute))
+        return quantity
+
+    return register
+
+
+def _statistic(quantity: Quantity, compute: Callable[[Numbers], Any]) -> Callable[[pa.Table], float]:
+    @wraps(quantity)
+    def computed(attempts: pa.Table) -> float:
+        measured = quantity(attempts)
+        refuse_if(len(measured) == 0, "not measured for any chunk" if len(attempts) else "no chunk gave a result")
+        refuse_if(len(measured) == 1 and compute is sample_deviation, "a deviation takes two chunks")
+        return float(compute(measured))
+
+    return computed
+
+
+@distribution("chunk_duration_{}", SECOND, label="duration", formula="wall_seconds")
+def durations(successful_chunks: pa.Table) -> Numbers:
+    """wall time of an attempt that was computed to the end."""
+    return measured_values(successful_chunks["wall_seconds"])
+
+
+@distribution(
+    "chunk_mem_delta_{}_mb", MEBIBYTE, label="memory growth", formula="(memory_after - memory_before) / 2**20"
 )
+def memory_growths(successful_chunks: pa.Table) -> Numbers:
+    """growth of the process's resident memory over an attempt that was computed to the end. In MiB (1048576 B),
+    whatever the name says; chunks that ran at the same time in the process are in it.
+    """
+    return measured_values(pc.subtract(successful_chunks["memory_after"], successful_chunks["memory_before"])) / MIB
 
 
-def _statistic(values: Callable[[pa.Table], Numbers], compute: Callable[[Numbers], Any], attempts: pa.Table) -> float:
-    measured = values(attempts)
-    if len(measured) == 0:
-        raise NotMeasuredError("not measured for any chunk" if len(attempts) else "no chunk gave a result")
-    if len(measured) == 1 and compute is sample_deviation:
-        raise NotMeasuredError("a deviation takes two chunks")
-    return float(compute(measured))
+@distribution("chunk_events_{}", COUNT, label="events", formula="events", statistics=("mean", "min", "max"))
+def events(counted_chunks: pa.Table) -> Numbers:
+    """number of events of a chunk that gave a result."""
+    return measured_values(counted_chunks["events"])
 
 
-for distribution in DISTRIBUTIONS:
-    for statistic in distribution.statistics:
-        words, compute = STATISTICS[statistic]
-        CATALOGUE.add(
-            Metric(
-                name=distribution.name.format(statistic),
-                function=partial(_statistic, distribution.values, compute),
-                inputs=(distribution.input,),
-                unit=distribution.unit,
-                group=CHUNKS,
-                source=CHUNK_RECORDS,
-                meaning=f"{words} {distribution.meaning}",
-                label=distribution.label,
-                statistic=statistic,
-                written_formula=f"{statistic}({distribution.formula})",
-            )
-        )
-
-
-@metric(
-    STRUCTURE,
-    group=CHUNKS,
-    source=CHUNK_RECORDS,
-    label="datasets",
-    formula="sums over each dataset's attempts",
-)
+@of_chunks(STRUCTURE, label="datasets", formula="sums over each dataset's attempts")
 def per_dataset(
     chunks: pa.Table, counted_chunks: pa.Table, byte_ledger: ByteLedger | None = None
 ) -> dict[str, dict[str, Any]]:
@@ -187,9 +134,8 @@ def _of(table: pa.Table, dataset: str) -> pa.Table:
 
 
 def _breakdown(attempts: pa.Table, counted: pa.Table) -> dict[str, Any]:
-    number = len(counted)
+    number, cpu = len(counted), _complete_sum(attempts, "cpu_seconds")
     duration, events = _complete_sum(counted, "wall_seconds"), _complete_sum(counted, "events")
-    cpu = _complete_sum(attempts, "cpu_seconds")
     return {
         "num_chunks": number,
         "total_duration": duration,
@@ -202,137 +148,29 @@ def _breakdown(attempts: pa.Table, counted: pa.Table) -> dict[str, Any]:
 
 
 def _bytes_of(dataset: str, ledger: ByteLedger | None) -> dict[str, int | None]:
-    names = {TOTAL: "bytes_requested"} | {name: metric_name for name, (metric_name, _) in MEANINGS.items()}
+    names = {phases.TOTAL: "bytes_requested"} | {one.name: one.metric_name for one in phases.BYTE_CLASSES}
     if ledger is None:
         return dict.fromkeys(names.values())
     requests = _of(ledger.requests, dataset)
-    return {
-        metric_name: None if ledger.get(name, 0) is None else known_sum(requests[name])
-        for name, metric_name in names.items()
-    }
+    sums = {name: None if ledger.get(name, 0) is None else known_sum(requests[name]) for name in names}
+    return {names[name]: amount for name, amount in sums.items()}
 
 
 def _complete_sum(table: pa.Table, column: str) -> Any:
     return None if table[column].null_count else pc.sum(table[column], min_count=0).as_py()
 
 
-class Phase(NamedTuple):
-    """A part of an attempt's time."""
-
-    name: str
-    meaning: str
-
-    @property
-    def column(self) -> str:
-        """Its column in the table of chunks."""
-        return f"{self.name}_seconds"
-
-
-PHASES_OF_CHUNKS: Final = (
-    Phase("open", "Wall time in which files were opened"),
-    Phase("build", "Wall time in which trees, schemata and events were built, and preloaded branches read"),
-    Phase("read", "Time in process() that waited for storage"),
-    Phase("decompress", "CPU time in process() of decompression, in the chunks' own threads"),
-    Phase("interpret", "CPU time in process() of interpreting baskets, in the chunks' own threads"),
-    Phase("compute", "CPU time in process() of all else, in the chunks' own threads"),
-    Phase("wait", "Other time in process() without CPU: the interpreter's lock, other locks, sleep"),
-    Phase("checkpoint", "Wall time in which checkpoints were loaded and saved"),
-    Phase("result", "Wall time after process(): closing the file, coffea's own metrics"),
-)
-
-
 def _phase(column: str, chunks: pa.Table) -> float:
     unknown = with_outcome(chunks.select(["outcome", column]), (OK,))[column].null_count
-    if unknown:
-        raise NotMeasuredError(f"not known for {unknown} of {len(chunks)} attempts of chunks")
+    refuse_if(unknown, f"not known for {unknown} of {len(chunks)} attempts of chunks")
     return float(known_sum(chunks[column]))
 
 
-for phase in PHASES_OF_CHUNKS:
-    CATALOGUE.add(
-        Metric(
-            name=f"chunk_{phase.column}",
-            function=partial(_phase, phase.column),
-            inputs=("chunks",),
-            unit=SECOND,
-            group=PHASES,
-            source=CHUNK_RECORDS,
-            meaning=f"{phase.meaning}; summed over all attempts, as far as each one came.",
-            label=phase.name,
-            written_formula=f"sum of {phase.column} over all attempts",
-        )
-    )
-
-
-CHUNK_KEYS: Final = {
-    "t_start": "start",
-    "t_end": "stop",
-    "duration": "wall_seconds",
-    "num_events": "events",
-    "task": "key",
-    "peak_memory_bytes": "memory_peak",
-} | {
-    name: name
-    for name in (
-        "dataset",
-        "file",
-        "uuid",
-        "entry_start",
-        "entry_stop",
-        "worker",
-        "attempt",
-        "cpu_seconds",
-        "outcome",
-        "process_seconds",
-        *(phase.column for phase in PHASES_OF_CHUNKS),
-    )
-}
-"""Keys of a chunk's dictionary, and the columns that they come from."""
-
-TRACKED: Final = (("timing", "wall_seconds", 1.0), ("memory", "memory_delta", MIB), ("bytes", "bytes", 1))
-"""Keys of a chunk's dictionary that hold {section: amount}; the column that it comes from, and its unit there."""
-
-
-def chunk_dicts(run: Run) -> list[dict[str, Any]]:
-    """Chunks that gave a result, one dictionary each; [] where no chunks were recorded.
-
-    None in it means not measured. `accessed_branches` and `num_branches_accessed` are there only where
-    branches were metered, or coffea's savemetrics was on. A chunk that was loaded from a checkpoint read no
-    bytes: its `bytes_read` is 0. In `timing` [s], `memory` (growth [MiB]) and `bytes` [B] are the sections for
-    which it was measured.
-    """
-    if run.chunks is None:
-        return []
-    return raw_chunk_metrics(counted_chunks(run.chunks), run)
-
-
-def _chunk_dict(
-    row: Mapping[str, Any], branches: list[str] | None, sections: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
-    chunk = {name: row[column] for name, column in CHUNK_KEYS.items()}
-    before, after = row["memory_before"], row["memory_after"]
-    chunk["mem_before_mb"] = None if before is None else before / MIB
-    chunk["mem_after_mb"] = None if after is None else after / MIB
-    chunk["mem_delta_mb"] = None if before is None or after is None else (after - before) / MIB
-    chunk["bytes_read"] = row["coffea_bytes_read"] if row["bytes_requested"] is None else row["bytes_requested"]
-    if row["outcome"] == CHECKPOINT:
-        chunk["bytes_read"] = 0
-    if branches is None and row["coffea_columns"] is not None:
-        # coffea names a buffer of a branch "<branch>-<form key>": "Jet_pt-data", "nJet-offsets"
-        branches = list({name.rpartition("-")[0] or name for name in row["coffea_columns"]})
-    if branches is not None:
-        chunk |= {"accessed_branches": sorted(branches), "num_branches_accessed": len(branches)}
-    for key, column, unit in TRACKED:
-        chunk[key] = {each["name"]: each[column] / unit for each in sections if each[column] is not None}
-    return chunk
-
-
-def _of_each_chunk(table: pa.Table | None, columns: list[str]) -> dict[int, list[dict[str, Any]]]:
-    """Rows of a table that is joined to the chunks, by the chunk's identity."""
-    rows: dict[int, list[dict[str, Any]]] = {}
-    for row in [] if table is None else table.select(["chunk", *columns]).to_pylist():
-        rows.setdefault(row["chunk"], []).append(row)
-    return rows
+for phase in phases.PHASES:
+    formula = f"sum of {phase.column} over all attempts"
+    meaning = f"{phase.meaning}; summed over all attempts, as far as each one came."
+    of_phases = partial(of_chunks, group=PHASES, label=phase.name, formula=formula, meaning=meaning)
+    of_phases(SECOND, name=f"chunk_{phase.column}")(partial(_phase, phase.column))
 
 
 @metric(STRUCTURE, group=RAW, source="samples of workers", formula="samples and lifetimes, reshaped")
@@ -342,19 +180,9 @@ def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
 
 
 @metric(STRUCTURE, group=RAW, source=CHUNK_RECORDS, formula="attempts that counted, as dictionaries")
-def raw_chunk_metrics(counted_chunks: pa.Table, run: Run) -> list[dict[str, Any]]:
+def raw_chunk_metrics(counted_chunks: pa.Table, run: Run) -> list[ChunkDict]:
     """Chunks that gave a result, one dictionary each."""
-    branches = _of_each_chunk(run.branch_reads, ["branch"])
-    sections = _of_each_chunk(run.sections, ["name", *(column for _, column, _ in TRACKED)])
-    metered = run.branch_reads is not None
-    return [
-        _chunk_dict(
-            row,
-            [read["branch"] for read in branches.get(row["id"], ())] if metered else None,
-            sections.get(row["id"], []),
-        )
-        for row in counted_chunks.to_pylist()
-    ]
+    return chunk_dicts(counted_chunks, run.branch_reads, run.sections)
 
 
 @metric(STRUCTURE, group=RAW, source="Dask span metrics", formula="as Dask gives them")

@@ -1,39 +1,228 @@
-"""Computing every metric of a run, or the reason why it cannot be had."""
+"""Metrics of a run by name: each is computed when it is asked for, missing with its reason, or reported by another."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from difflib import get_close_matches
 from functools import partial
 from numbers import Real
-from typing import Any, Final, Generic, TypeVar, get_type_hints
+from threading import RLock
+from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints, is_typeddict
 
 import pyarrow as pa
 
 from roastcoffea.errors import MissingMetricError, error_text
-from roastcoffea.markup import Html, folded, heading, page, table
-from roastcoffea.metrics.catalogue import CATALOGUE, RAW, RUN, Fact, Metric, NotMeasuredError, Sourced
+from roastcoffea.metrics.catalogue import (
+    CATALOGUE,
+    RAW,
+    RUN,
+    Catalogue,
+    Fact,
+    Metric,
+    Needs,
+    NotMeasuredError,
+    Sourced,
+    refuse_if,
+)
 from roastcoffea.records.run import Run
-from roastcoffea.units import STRUCTURE, WORD, Unit
-
-T = TypeVar("T")
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import Amount, Column, Sheet
+from roastcoffea.units import COUNT, STRUCTURE, WORD, Unit
 
 BOOKKEEPING: Final = frozenset({"t0", "t1"})
 """Names among reported metrics that are none: the clock readings of an older measurement."""
 
-NESTED: Final[Mapping[str, int]] = {
-    "per_dataset": 2,
-    "file_read_metrics": 2,
-    "fine_metrics_per_worker": 2,
-    "sections": 3,
-}
-"""Metrics that are numbers by name, and how deep these lie."""
+
+UNKNOWN: Final = Metric(name="", function=float, inputs=(), unit=STRUCTURE, group=RAW, source="", meaning="", label="")
+"""Stands for what the catalogue does not know: it comes last, and may be anything."""
+
+
+def with_reported(catalogue: Catalogue, run: Run) -> Catalogue:
+    """Catalogue whose metrics are what was reported; ours are the raw structures alone, as they are records.
+
+    It lies above the one of ours, in which tables and other facts are computed from the records as ever. What was
+    reported under other names comes after the metrics.
+    """
+    reported, reporter = by_present_name(run.reported or {}, catalogue), f"reported by {run.reported_by}"
+    theirs = {metric.name: metric for metric in catalogue.metrics() if metric.name in reported or metric.group != RAW}
+    theirs |= {name: UNKNOWN for name in reported if name not in catalogue.entries}
+    entries: dict[str, Fact] = {}
+    for name, metric in theirs.items():
+        function = partial(_reported, metric, reported.get(name))
+        changes: dict[str, Any] = {"name": name, "inputs": (RUN,), "optional": frozenset(), "source": reporter}
+        entries[name] = dataclasses.replace(metric, function=function, **changes)
+    return Catalogue(entries=entries, aliases=catalogue.aliases, below=catalogue)
+
+
+def by_present_name(reported: Mapping[str, Any], catalogue: Catalogue) -> dict[str, Any]:
+    """What is known of it, by the present names of metrics; these win over older ones."""
+    known = {name: value for name, value in reported.items() if value is not None and name not in BOOKKEEPING}
+    older = {catalogue.aliases[name]: value for name, value in known.items() if name in catalogue.aliases}
+    return older | {name: value for name, value in known.items() if name not in catalogue.aliases}
+
+
+def _reported(metric: Metric, value: Any, run: Run) -> Any:
+    refuse_if(value is None, f"not reported by {run.reported_by}")
+    refuse_if(not _is_usable(metric, value), f"what {run.reported_by} reported is no such value")
+    return value
+
+
+def _is_usable(metric: Metric, value: Any) -> bool:
+    """Whether a value that another program reported is what the metric is."""
+    if metric.group == RAW:
+        return True
+    if metric.unit is STRUCTURE:
+        kind = get_type_hints(metric.function)["return"]
+        return _holds_numbers(value, levels) if (levels := _levels(kind)) else isinstance(value, kind)
+    return isinstance(value, str) if metric.unit is WORD else _is_number(value)
+
+
+def _levels(kind: Any) -> int:
+    """How deep numbers lie in dictionaries of this kind; 0 for what is none."""
+    if is_typeddict(kind):
+        return 1
+    return 1 + _levels(get_args(kind)[1]) if get_origin(kind) is dict else 0
+
+
+def _holds_numbers(value: Any, levels: int) -> bool:
+    """Whether it is nested mappings of names, with numbers in the last ones."""
+    if levels == 0:
+        return value is None or _is_number(value)
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and _holds_numbers(item, levels - 1) for name, item in value.items()
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a number of a size that can be worked with."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
 
 RUNS_TESTS: Final = "PYTEST_CURRENT_TEST"
 """What pytest sets in the environment: there our own errors come out, so that tests find them."""
+
+
+class Evaluator:
+    """Values of a catalogue's entries, each computed once; threads may share it.
+
+    Metrics and tables are kept. Other facts may be as large as the records: one is forgotten when all that is computed
+    from it is known, and computed again where it is asked for later.
+    """
+
+    def __init__(self, catalogue: Catalogue, given: Mapping[str, Any], below: Evaluator | None = None) -> None:
+        self.catalogue = catalogue
+        self.problems: list[str] = [] if below is None else below.problems
+        """Errors of ours that kept something from being computed."""
+        self._below = below
+        self._values = dict(given)
+        self._sources: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
+        self._done: set[str] = set()
+        self._users = catalogue.users()
+        self._lock = RLock()
+
+    def value(self, name: str) -> Any:
+        """Value of an entry, or of an input that was given.
+
+        Raises
+        ------
+        NotMeasuredError
+            If it cannot be had; the text is the reason.
+        """
+        with self._lock:
+            if name in self._reasons:
+                raise NotMeasuredError(self._reasons[name])
+            if name in self._values:
+                return self._values[name]
+            if self._below is not None and name not in self.catalogue.entries:
+                return self._below.value(name)
+            return self._compute(self.catalogue.entries[name])
+
+    def reason(self, name: str) -> str | None:
+        """Why an entry cannot be had, None where it can; one that is built on request is not built for that."""
+        with self._lock:
+            if name in self._reasons or name in self._values or name in self._done:
+                return self._reasons.get(name)
+            if self._below is not None and name not in self.catalogue.entries:
+                return self._below.reason(name)
+            entry = self.catalogue.entries[name]
+            if entry.on_request:
+                needed = (need for need in entry.inputs if need not in entry.optional)
+                return next(filter(None, map(self.reason, needed)), None)
+            try:
+                self.value(name)
+            except NotMeasuredError as error:
+                return str(error)
+            return None
+
+    def source(self, name: str) -> str | None:
+        """Where the value of a metric came from in this run, where that is not what the catalogue says."""
+        if self._below is not None and name not in self.catalogue.entries:
+            return self._below.source(name)
+        return self._sources.get(name)
+
+    def arguments(self, needs: Needs | Fact) -> list[Any]:
+        """Inputs of a function, None for an optional one that cannot be had.
+
+        Raises
+        ------
+        NotMeasuredError
+            If another one cannot be had.
+        """
+        return [self._optional(name) if name in needs.optional else self.value(name) for name in needs.inputs]
+
+    def _optional(self, name: str) -> Any:
+        try:
+            return self.value(name)
+        except NotMeasuredError:
+            return None
+
+    def _compute(self, entry: Fact) -> Any:
+        try:
+            found = self._called(entry)
+        except NotMeasuredError as error:
+            self._reasons[entry.name] = str(error)
+            self._settle(entry)
+            raise
+        if isinstance(found, Sourced):
+            found, self._sources[entry.name] = found
+        if entry.kept or self._is_needed(entry.name):
+            self._values[entry.name] = found
+        self._settle(entry)
+        return found
+
+    def _called(self, entry: Fact) -> Any:
+        """What its function gives, where a division by zero or a number too large is a reason like others."""
+        arguments = self.arguments(entry)
+        with computing(entry.name, self.problems):
+            try:
+                return entry.function(*arguments)
+            except OverflowError:
+                raise NotMeasuredError("a number is too large") from None
+            except ZeroDivisionError:
+                zero = [name for name, value in zip(entry.inputs, arguments, strict=True) if value == 0]
+                raise NotMeasuredError(f"{' and '.join(zero)} {'is' if len(zero) == 1 else 'are'} 0") from None
+
+    def _settle(self, entry: Fact) -> None:
+        """Forget inputs that this entry was the last to need."""
+        self._done.add(entry.name)
+        for name in entry.inputs:
+            need = self.catalogue.entries.get(name)
+            if need is not None and not need.kept and not self._is_needed(name):
+                self._values.pop(name, None)
+
+    def _is_needed(self, name: str) -> bool:
+        """Whether something that is computed from it is not known yet."""
+        return not self._users.get(name, set()) <= self._done
 
 
 @contextmanager
@@ -57,73 +246,76 @@ def computing(what: str, problems: list[str]) -> Iterator[None]:
         raise NotMeasuredError(reason) from error
 
 
-class ByMetric(Mapping[str, T], Generic[T]):
-    """Mapping from metrics to something; a metric is found by its older names as well."""
+T = TypeVar("T")
 
-    def __init__(self, entries: Mapping[str, T]) -> None:
-        self._entries = entries
+
+class ByName(Mapping[str, T], Generic[T]):
+    """Mapping that finds what it holds when it is asked for; a metric is found by its older names as well."""
+
+    def __init__(self, find: Callable[[str], T | None], names: Iterable[str]) -> None:
+        self._find = find
+        self._names = names
 
     def __getitem__(self, name: str) -> T:
-        return self._entries[CATALOGUE.aliases.get(name, name)]
+        present = CATALOGUE.aliases.get(name, name)
+        found = self._find(present) if present in self._names else None
+        if found is None:
+            raise KeyError(name)
+        return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return (name for name in self._names if self._find(name) is not None)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(1 for _ in self)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({dict(self._entries)!r})"
+        return f"{type(self).__name__}({dict(self)!r})"
 
 
-class Metrics(Mapping[str, Any]):
-    """Metrics of one run by name; iteration gives those that could be computed, without their aliases.
+class Metrics(Presented, Mapping[str, Any]):
+    """Metrics of one run by name; iteration gives those that can be computed, without their aliases.
 
-    `missing` has the reason for each that could not, `source` where each number came from, `unit` its unit.
-    Structures of group "raw" are built when they are first asked for.
+    `missing` has the reason for each that cannot, `source` where each number came from, `unit` its unit. What is asked
+    for is computed then, with what it needs and nothing else; structures of group "raw" only where their value is.
     """
 
-    def __init__(
-        self,
-        *,
-        values: Mapping[str, Any],
-        source: Mapping[str, str],
-        unit: Mapping[str, Unit],
-        missing: Mapping[str, str],
-        tables: Mapping[str, pa.Table | str],
-        problems: list[str],
-    ) -> None:
-        self._values = ByMetric(values)
-        self._reasons = dict(missing)
-        self.source: Mapping[str, str] = ByMetric(source)
-        self.unit: Mapping[str, Unit] = ByMetric(unit)
-        self.missing: Mapping[str, str] = ByMetric(self._reasons)
-        self.tables = tables
-        """Tables that were derived from the records, by name; the reason in place of one that could not be had."""
-        self.problems = problems
-        """Errors of ours that kept something from being computed."""
+    def __init__(self, evaluator: Evaluator) -> None:
+        metrics = {metric.name: metric for metric in evaluator.catalogue.metrics()}
+        self.evaluator = evaluator
+        """What computes them, and the facts that they are computed from."""
+        self.unit: Mapping[str, Unit] = ByName(lambda name: metrics[name].unit, metrics)
+        self.missing: Mapping[str, str] = ByName(evaluator.reason, metrics)
+        self.source: Mapping[str, str] = ByName(
+            lambda name: None if evaluator.reason(name) else evaluator.source(name) or metrics[name].source, metrics
+        )
+        self.tables: Mapping[str, pa.Table | str] = ByName(self._table, evaluator.catalogue.tables())
+        """Tables that are derived from the records, by name; the reason in place of one that could not be had."""
+
+    def __reduce__(self) -> tuple[Callable[[Run], Metrics], tuple[Run]]:
+        return evaluate, (self.evaluator.value(RUN),)
+
+    @property
+    def problems(self) -> list[str]:
+        """Errors of ours that kept something from being computed; all is computed for that."""
+        for mapping in (self, self.tables):
+            len(mapping)
+        return self.evaluator.problems
+
+    def computing(self, what: str) -> AbstractContextManager[None]:
+        """Context in which something else is made of the run: an error of ours is a reason and a problem there, too."""
+        return computing(what, self.evaluator.problems)
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._values:
-            value = self._values[name]
-            if not isinstance(value, Deferred):
-                return value
-            name = CATALOGUE.aliases.get(name, name)
-            try:
-                with computing(name, self.problems):
-                    return value.get()
-            except NotMeasuredError as error:
-                self._take_away(name, str(error))
-        if name in self.missing:
-            raise MissingMetricError(f"{name} is missing: {self.missing[name]}")
-        near = get_close_matches(name, [*CATALOGUE.aliases, *self.unit])
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise KeyError(f"there is no metric {name!r}{hint}")
-
-    def _take_away(self, name: str, reason: str) -> None:
-        """Let a metric be missing that could not be built when it was asked for."""
-        self._values = ByMetric({other: self._values[other] for other in self._values if other != name})
-        self._reasons[name] = reason
+        present = CATALOGUE.aliases.get(name, name)
+        if present not in self.unit:
+            near = get_close_matches(name, [*CATALOGUE.aliases, *self.unit])
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            raise KeyError(f"there is no metric {name!r}{hint}")
+        try:
+            return self.evaluator.value(present)
+        except NotMeasuredError as reason:
+            raise MissingMetricError(f"{name} is missing: {reason}") from None
 
     def built(self) -> dict[str, Any]:
         """All that can be computed, structures of group "raw" as well."""
@@ -131,171 +323,48 @@ class Metrics(Mapping[str, Any]):
         return {name: values[name] for name in self}
 
     def __contains__(self, name: object) -> bool:
-        return name in self._values
+        return name in self.unit and name not in self.missing
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
+        return (name for name in self.unit if name not in self.missing)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return sum(1 for _ in self)
 
-    def _repr_html_(self) -> str:
-        return page(self.html_tables())
-
-    def html_tables(self) -> Html:
+    def sheets(self) -> list[Sheet]:
         """Numbers and words by group, and the reasons of those that are missing."""
-        groups: dict[str, list[tuple[str, str, str]]] = {}
-        for metric in CATALOGUE.metrics():
-            if metric.name in self and self.unit[metric.name] is not STRUCTURE:
-                row = (metric.name, metric.unit.text(self[metric.name]), self.source[metric.name])
+        groups: dict[str, list[tuple[str, Amount, str]]] = {}
+        for metric in self.evaluator.catalogue.metrics():
+            if metric.unit is not STRUCTURE and metric.name in self:
+                row = (metric.name, _amount(self[metric.name], metric.unit), self.source[metric.name])
                 groups.setdefault(metric.group, []).append(row)
-        parts = [f"{heading(group)}{table(('', 'value', 'source'), rows)}" for group, rows in groups.items()]
+        columns = (Column(name=""), Column(name="value", unit=COUNT), Column(name="source"))
+        sheets = [Sheet(title=group, columns=columns, rows=rows, things="metrics") for group, rows in groups.items()]
         if self.missing:
-            parts.append(folded(f"{len(self.missing)} missing", table(("", "reason"), list(self.missing.items()))))
-        return Html("".join(parts))
+            reasons = (Column(name=""), Column(name="reason"))
+            rows = [*self.missing.items()]
+            sheets.append(
+                Sheet(title=f"{len(rows)} missing", columns=reasons, rows=rows, things="metrics", folded=True)
+            )
+        return sheets
 
     def __repr__(self) -> str:
         return f"<Metrics: {len(self)} computed, {len(self.missing)} missing>"
 
+    def _table(self, name: str) -> pa.Table | str:
+        try:
+            return self.evaluator.value(name)
+        except NotMeasuredError as reason:
+            return str(reason)
 
-@dataclass(slots=True)
-class Deferred:
-    """A bulky value that is built when it is first asked for, and kept."""
 
-    build: Callable[[], Any]
-    built: list[Any] = field(default_factory=list)
-
-    def get(self) -> Any:
-        """Value that `build` gives."""
-        if not self.built:
-            self.built.append(self.build())
-        return self.built[0]
+def _amount(value: float | str, unit: Unit) -> Amount:
+    return Amount(None, unit, value) if isinstance(value, str) else Amount(value, unit)
 
 
 def evaluate(run: Run) -> Metrics:
     """Metrics of a run: computed from its records, or those that another program reported with it."""
-    problems: list[str] = []
-    values, reasons, tables = _computed(run, problems)
-    source = {metric.name: metric.source for metric in CATALOGUE.metrics()}
-    unit = {metric.name: metric.unit for metric in CATALOGUE.metrics()}
-    if run.reported is not None:
-        values, reasons = _reported(run, values, reasons)
-        told = [name for name, value in values.items() if not isinstance(value, Deferred)]
-        source |= dict.fromkeys(told, f"reported by {run.reported_by}")
-    for name, value in values.items():
-        if isinstance(value, Sourced):
-            values[name], source[name] = value
-    return Metrics(
-        values=values,
-        source={name: source[name] for name in values},
-        unit=dict.fromkeys(values, STRUCTURE) | unit,
-        missing=reasons,
-        tables=tables,
-        problems=problems,
-    )
-
-
-def _computed(run: Run, problems: list[str]) -> tuple[dict[str, Any], dict[str, str], dict[str, pa.Table | str]]:
-    """Values and reasons of all metrics in the catalogue's order, and tables or their reasons."""
-    values: dict[str, Any] = {RUN: run}
-    reasons: dict[str, str] = {}
-    last_use = {need: name for name, entry in CATALOGUE.entries.items() for need in entry.inputs}
-    for name, entry in CATALOGUE.entries.items():
-        try:
-            with computing(name, problems):
-                values[name] = _value(entry, values, reasons)
-        except NotMeasuredError as error:
-            reasons[name] = str(error)
-        for need in entry.inputs:
-            if last_use[need] == name and _only_between(need):
-                # it may be as large as the records
-                values.pop(need, None)
-    names = [metric.name for metric in CATALOGUE.metrics()]
-    return (
-        {name: values[name] for name in names if name in values},
-        {name: reasons[name] for name in names if name in reasons},
-        {name: values.get(name, reasons.get(name)) for name, entry in CATALOGUE.entries.items() if entry.table},
-    )
-
-
-def _only_between(name: str) -> bool:
-    """Whether it is neither a metric nor a table that is asked for, but what these are made of."""
-    entry = CATALOGUE.entries.get(name)
-    return entry is not None and not entry.table and not isinstance(entry, Metric)
-
-
-def _value(entry: Fact, values: Mapping[str, Any], reasons: Mapping[str, str]) -> Any:
-    for name in entry.inputs:
-        if name in reasons and name not in entry.optional:
-            raise NotMeasuredError(reasons[name])
-    arguments = [_plain(values.get(name)) for name in entry.inputs]
-    if isinstance(entry, Metric) and entry.group == RAW:
-        return Deferred(partial(entry.function, *arguments))
-    try:
-        return entry.function(*arguments)
-    except OverflowError:
-        raise NotMeasuredError("a number is too large") from None
-    except ZeroDivisionError:
-        zero = [name for name, value in zip(entry.inputs, arguments, strict=True) if value == 0]
-        raise NotMeasuredError(f"{' and '.join(zero)} {'is' if len(zero) == 1 else 'are'} 0") from None
-
-
-def _plain(value: Any) -> Any:
-    return value.value if isinstance(value, Sourced) else value
-
-
-def _reported(
-    run: Run, computed: Mapping[str, Any], reasons: Mapping[str, str]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values as reported; of our own only the raw structures, which are records in another shape."""
-    merged = {name: value for name, value in computed.items() if isinstance(value, Deferred)}
-    merged |= _by_present_name(run.reported or {})
-    metrics = list(CATALOGUE.metrics())
-    unusable = {metric.name for metric in metrics if not _is_usable(metric, merged.get(metric.name))}
-    lacking = dict.fromkeys(unusable & merged.keys(), f"what {run.reported_by} reported is no such value")
-    for name in lacking:
-        del merged[name]
-    values = {metric.name: merged.pop(metric.name) for metric in metrics if metric.name in merged} | merged
-    unreported = f"not reported by {run.reported_by}"
-    return values, {
-        metric.name: reasons[metric.name] if metric.group == RAW else lacking.get(metric.name, unreported)
-        for metric in metrics
-        if metric.name not in values
-    }
-
-
-def _is_usable(metric: Metric, value: Any) -> bool:
-    """Whether a value that another program reported is what the metric is."""
-    if metric.group == RAW:
-        return True
-    if metric.name in NESTED:
-        return _holds_numbers(value, NESTED[metric.name])
-    if metric.unit is STRUCTURE:
-        return isinstance(value, get_type_hints(metric.function)["return"])
-    return isinstance(value, str) if metric.unit is WORD else _is_number(value)
-
-
-def _holds_numbers(value: Any, levels: int) -> bool:
-    """Whether it is nested mappings of names, with numbers in the last ones."""
-    if levels == 0:
-        return value is None or _is_number(value)
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str) and _holds_numbers(item, levels - 1) for name, item in value.items()
-    )
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it is a number of a size that can be worked with."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return False
-    try:
-        float(value)
-    except OverflowError:
-        return False
-    return True
-
-
-def _by_present_name(reported: Mapping[str, Any]) -> dict[str, Any]:
-    known = {name: value for name, value in reported.items() if value is not None and name not in BOOKKEEPING}
-    older = {CATALOGUE.aliases[name]: value for name, value in known.items() if name in CATALOGUE.aliases}
-    return older | {name: value for name, value in known.items() if name not in CATALOGUE.aliases}
+    computed = Evaluator(CATALOGUE, {RUN: run})
+    if run.reported is None:
+        return Metrics(computed)
+    return Metrics(Evaluator(with_reported(CATALOGUE, run), {RUN: run}, computed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.catalogue import NotMeasuredError, fact
-from roastcoffea.metrics.statistics import Numbers, clipped
+from roastcoffea.metrics.catalogue import fact, refuse_if
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers, clipped, having, measured_values, one_of, places
 from roastcoffea.records import chunks as chunk_records
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import FINISHED, Run, SpanMetrics
@@ -23,11 +24,9 @@ NO_WORK = ("N/A", "idle or other spans")
 
 def recorded(run: Run, name: str) -> Any:
     """Field of the run, where it was measured, and wholly."""
-    value = getattr(run, name)
-    if value is None or name in run.absent:
-        raise NotMeasuredError(reason_of_absence(run, name))
-    if run.dropped.get(name):
-        raise NotMeasuredError(f"{run.dropped[name]} rows of {name} were lost")
+    value, lost = getattr(run, name), run.dropped.get(name)
+    refuse_if(value is None or name in run.absent, reason_of_absence(run, name))
+    refuse_if(lost, f"{lost} rows of {name} were lost")
     return value
 
 
@@ -39,14 +38,32 @@ def reason_of_absence(run: Run, name: str) -> str:
 def complete_sum(table: pa.Table, column: str, things: str) -> Any:
     """Sum of a column, refused where a row lacks it: it would be too small without a sign of it."""
     unknown = table[column].null_count
-    if unknown:
-        raise NotMeasuredError(f"not known for {unknown} of {len(table)} {things}")
+    refuse_if(unknown, f"not known for {unknown} of {len(table)} {things}")
     return pc.sum(table[column], min_count=0).as_py()
+
+
+def some(table: pa.Table, otherwise: str) -> pa.Table:
+    """The table, refused for this reason where it has no rows."""
+    refuse_if(not len(table), otherwise)
+    return table
 
 
 def known_sum(column: pa.ChunkedArray) -> Any:
     """Sum of what was measured of a column; 0 where that is nothing."""
     return pc.sum(column, min_count=0).as_py() or 0
+
+
+OF_ALL = pc.ScalarAggregateOptions(skip_nulls=False)
+"""A sum of which a part is not known is not known."""
+
+Steps = Mapping[str, tuple[str, str]]
+"""Columns of an aggregate, each by a column of the rows and what is made of that."""
+
+
+def aggregated(table: pa.Table, keys: Sequence[str], steps: Steps, options: Any = OF_ALL, **how: Any) -> pa.Table:
+    """What the rows of each key make."""
+    found = table.group_by([*keys], **how).aggregate([(*step, options) for step in steps.values()])
+    return found.select([*keys, *map("_".join, steps.values())]).rename_columns([*keys, *steps])
 
 
 def with_outcome(table: pa.Table, outcomes: tuple[str, ...]) -> pa.Table:
@@ -75,11 +92,6 @@ def clock_offsets(run: Run) -> dict[str | None, float]:
     return {row["worker"]: row["clock_offset"] or 0.0 for row in rows}
 
 
-def measured_values(column: pa.ChunkedArray) -> Numbers:
-    """Values of a column that were measured."""
-    return np.asarray(column.drop_null().to_numpy(), dtype=np.float64)
-
-
 @fact
 def chunks(run: Run) -> pa.Table:
     """Attempts of chunks."""
@@ -103,26 +115,28 @@ def lifetimes(run: Run) -> pa.Table:
     """Workers with their arrival and departure."""
     table = recorded(run, "lifetimes")
     for column in ("threads", "start", "stop"):
-        if table[column].null_count:
-            raise NotMeasuredError(f"{column} not known for {table[column].null_count} of {len(table)} workers")
+        unknown = table[column].null_count
+        refuse_if(unknown, f"{column} not known for {unknown} of {len(table)} workers")
     return table
 
 
 @fact
 def cumulative_metrics(run: Run) -> SpanMetrics:
     """All that Dask's span holds."""
-    metrics: SpanMetrics = recorded(run, "span_metrics")
-    return metrics
+    return recorded(run, "span_metrics")  # type: ignore[no-any-return]
 
 
 @fact
 def task_metrics(cumulative_metrics: SpanMetrics) -> SpanMetrics:
     """What Dask metered in the run's tasks: {(prefix, activity, unit): amount}."""
-    executed = {key[1:]: value for key, value in cumulative_metrics.items() if key[0] == "execute"}
-    found = {key: value for key, value in executed.items() if key[:2] != NO_WORK}
-    if not found:
-        raise NotMeasuredError("Dask's span holds no task of this run")
+    found = in_tasks(cumulative_metrics)
+    refuse_if(not found, "Dask's span holds no task of this run")
     return found
+
+
+def in_tasks(span_metrics: SpanMetrics) -> SpanMetrics:
+    """What was metered in tasks, by prefix, activity and unit."""
+    return {key[1:]: value for key, value in span_metrics.items() if key[0] == "execute" and key[1:3] != NO_WORK}
 
 
 @fact
@@ -130,16 +144,14 @@ def processor_prefixes(tasks: pa.Table) -> frozenset[str]:
     """Prefixes of the tasks that ran the processor."""
     kinds = tasks.select(["prefix"]).filter(pc.equal(tasks["kind"], task_records.PROCESSOR))
     prefixes = frozenset(filter(None, kinds["prefix"].unique().to_pylist()))
-    if not prefixes:
-        raise NotMeasuredError("no task of a processor was seen")
+    refuse_if(not prefixes, "no task of a processor was seen")
     return prefixes
 
 
 @fact
 def present(run: Run, lifetimes: pa.Table) -> tuple[Numbers, Numbers]:
     """Arrivals and departures of workers, within the run."""
-    starts, stops = measured_values(lifetimes["start"]), measured_values(lifetimes["stop"])
-    return clipped(starts, stops, run.start, run.stop)
+    return clipped(measured_values(lifetimes["start"]), measured_values(lifetimes["stop"]), run.start, run.stop)
 
 
 @fact
@@ -159,11 +171,9 @@ def _last_attempts(gave: pa.Table) -> npt.NDArray[np.int64]:
     if pc.all(pc.equal(gave["attempt"], 1), skip_nulls=False, min_count=0).as_py():
         return np.arange(len(gave))
     key, call = (pc.dictionary_encode(gave[name].combine_chunks()) for name in ("key", "call"))
-    calls = len(call.dictionary) + 1
-    tasks = len(key.dictionary)
     of_key, of_call = (pc.fill_null(column.indices, -1).to_numpy().astype(np.int64) for column in (key, call))
     alone = of_key < 0
-    task = np.where(alone, tasks + np.cumsum(alone), of_key) * calls + of_call + 1
+    task = np.where(alone, len(key.dictionary) + np.cumsum(alone), of_key) * (len(call.dictionary) + 1) + of_call + 1
     _, first, number = np.unique(task, return_index=True, return_inverse=True)
     if len(first) == len(task):
         return np.arange(len(task))
@@ -178,3 +188,53 @@ def _last_attempts(gave: pa.Table) -> npt.NDArray[np.int64]:
 def successful_chunks(chunks: pa.Table) -> pa.Table:
     """Attempts that were computed to the end."""
     return with_outcome(chunks, (chunk_records.OK,))
+
+
+# Attempts of tasks and the records that they left, joined by key and run id
+
+
+def assigned_chunks(run: Run) -> int | None:
+    """Chunks that all Runner calls handed out; None where one did not finish, or nobody counted."""
+    numbers = [call.chunks if call.outcome == FINISHED else None for call in run.calls]
+    return None if None in numbers else sum(number or 0 for number in numbers)
+
+
+def lost_rows(run: Run, *names: str) -> list[str]:
+    """How many rows of these records were lost."""
+    return [f"{run.dropped[name]} rows of {name} were lost" for name in names if run.dropped.get(name)]
+
+
+def among(chunks: pa.Table, counted: pa.Table) -> Flags:
+    """Whether attempts of chunks are among those that counted."""
+    if len(counted) == len(chunks):
+        return np.ones(len(chunks), np.bool_)
+    return one_of(chunks["id"], counted["id"].combine_chunks())
+
+
+def identities(tasks: pa.Table, records: pa.Table) -> tuple[Integers, Integers]:
+    """A number for each key and run id of records, and those of tasks; -1 for none, and for what records do not have.
+
+    As a scheduler gives a run id once, it will do for the key as well. That is checked: comparing many keys is much
+    quicker than looking them up.
+    """
+    of_records, of_tasks = (np.asarray(pc.fill_null(table["run_id"], -1).to_numpy()) for table in (records, tasks))
+    if len(records) and of_records.min() >= -1 and not records["key"].null_count:
+        known, first, number = np.unique(of_records, return_index=True, return_inverse=True)
+        if len(known) == len(records) or _same(records["key"], records["key"], first[number]).all():
+            place = np.minimum(np.searchsorted(known, of_tasks), len(known) - 1)
+            found = (of_tasks >= 0) & (known[place] == of_tasks)
+            found[found] = _same(tasks["key"].filter(pa.array(found)), records["key"], first[place[found]])
+            return of_records, np.where(found, of_tasks, -1)
+    return _pairs(records, records), _pairs(tasks, records)
+
+
+def _same(keys: pa.ChunkedArray, others: pa.ChunkedArray, rows: Integers) -> Flags:
+    """Whether keys are those of these rows."""
+    return having(keys, others.take(pa.array(rows)))
+
+
+def _pairs(table: pa.Table, records: pa.Table) -> Integers:
+    """A number for each key and run id that records have; -1 for others."""
+    keys, runs = (records[name].unique().drop_null() for name in ("key", "run_id"))
+    key, run = (places(table[name], known) for name, known in (("key", keys), ("run_id", runs)))
+    return np.where((key >= 0) & (run >= 0), key * len(runs) + run, -1)

@@ -1,52 +1,51 @@
-"""Failed and repeated work: which attempts gave nothing and why, which files failed, and what is missing."""
+"""Failed and repeated work: which attempts gave nothing and why, which files failed, what is missing; problems."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.errors import MeasurementError, reported
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
-from roastcoffea.metrics.facts import FAILED, counted_chunks, of_finished_calls, recorded, rows_where, with_outcome
+from roastcoffea.metrics.facts import FAILED, of_finished_calls, recorded, rows_where, with_outcome
+from roastcoffea.metrics.facts import counted_chunks as last_attempts
+from roastcoffea.metrics.totals import disagreements
 from roastcoffea.records import tasks as task_records
-from roastcoffea.records.arrow import arrow_schema, table_of_rows
-from roastcoffea.records.asked import ASKED_COLUMNS
-from roastcoffea.records.chunks import ERROR, SKIPPED
-from roastcoffea.records.columns import Column
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.calls import ASKED_COLUMNS
+from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
+from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import FINISHED, Run
+from roastcoffea.redaction import redacted
 from roastcoffea.units import COUNT
 
 REPEATED: Final = "repeated"
 """Reason of an attempt whose result came, and was not used."""
 
+REASONS: Final = (
+    '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"'
+)
 FAILED_COLUMNS: Final = (
     Column("kind", "text", None, '"processor", "merge" or "preprocessing"'),
-    Column("dataset", "text", None, "dataset in the fileset"),
-    Column("file", "text", None, "path or URL of the file"),
-    Column("entry_start", "integer", "events", "first entry of the chunk"),
-    Column("entry_stop", "integer", "events", "entry after the last one of the chunk"),
+    *picked(CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop"),
     Column("worker", "text", None, "address of the worker"),
     Column("start", "number", "s", "when the attempt began (Unix time)"),
     Column("seconds", "number", "s", "how long it kept its thread; none where that was not seen"),
     Column("bytes", "integer", "B", "requested from storage by it; none where it left no record"),
-    Column(
-        "reason",
-        "text",
-        None,
-        '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"',
-    ),
-    Column("error", "text", None, "text of the error, where there was one"),
-    Column("key", "text", None, "key of the Dask task"),
+    Column("reason", "text", None, REASONS),
+    *picked(CHUNK_COLUMNS, "error", "key"),
     Column("attempt", "integer", None, "which attempt of its task it was, from 1"),
 )
 """One row for each attempt that gave nothing, in order of time."""
 
 FAILED_FILE_COLUMNS: Final = (
-    Column("dataset", "text", None, "dataset in the fileset"),
-    Column("file", "text", None, "path or URL of the file"),
+    *picked(CHUNK_COLUMNS, "dataset", "file"),
     Column("attempts", "integer", None, "attempts that failed"),
     Column("error", "text", None, "text of the last error"),
     Column(
@@ -67,38 +66,31 @@ MOST_NAMED: Final = 3
 """Files that are named in a problem."""
 
 
-def failed_work(run: Run) -> pa.Table:
-    """Attempts that gave nothing, with FAILED_COLUMNS.
-
-    Raises
-    ------
-    NotMeasuredError
-        If attempts of chunks were not recorded.
-    """
-    chunks = recorded(run, "chunks")
-    rows = [*_failed_chunks(chunks), *_failed_openings(run)]
+@fact
+def failed_work(run: Run, chunks: pa.Table, counted_chunks: pa.Table) -> pa.Table:
+    """Attempts that gave nothing, with FAILED_COLUMNS."""
+    rows = [*_failed_chunks(chunks.select(OF_CHUNKS), counted_chunks), *_failed_openings(run)]
     told = {(row["key"], row["run_id"]) for row in rows if row["key"] is not None}
     rows += [row for row in _failed_tasks(run, chunks) if (row["key"], row["run_id"]) not in told]
     rows.sort(key=lambda row: (row["start"] is None, row["start"] or 0.0))
     return table_of_rows(FAILED_COLUMNS, rows)
 
 
-def _failed_chunks(chunks: pa.Table) -> Iterator[dict[str, Any]]:
-    chunks = chunks.select(OF_CHUNKS)
-    used = counted_chunks(chunks)["id"].combine_chunks()
-    wasted = chunks.filter(pc.invert(pc.is_in(chunks["id"], value_set=used)))
-    for row in wasted.to_pylist():
+def _failed_chunks(chunks: pa.Table, counted: pa.Table) -> Iterator[dict[str, Any]]:
+    used = counted["id"].combine_chunks()
+    for row in chunks.filter(pc.invert(pc.is_in(chunks["id"], value_set=used))).to_pylist():
         reason = row["outcome"] if row["outcome"] in FAILED else REPEATED
-        amounts = {"seconds": row["wall_seconds"], "bytes": row["bytes_requested"]}
-        yield row | amounts | {"kind": task_records.PROCESSOR, "reason": reason}
+        yield _failed(row, row["wall_seconds"], reason) | {"kind": task_records.PROCESSOR}
 
 
 def _failed_openings(run: Run) -> Iterator[dict[str, Any]]:
-    if run.preprocessing is None:
-        return
-    for row in with_outcome(run.preprocessing, (ERROR,)).to_pylist():
-        amounts = {"seconds": row["wall_seconds"], "bytes": row["bytes_requested"]}
-        yield row | amounts | {"kind": task_records.PREPROCESSING, "reason": ERROR}
+    failed = [] if run.preprocessing is None else with_outcome(run.preprocessing, (ERROR,)).to_pylist()
+    for row in failed:
+        yield _failed(row, row["wall_seconds"], ERROR) | {"kind": task_records.PREPROCESSING}
+
+
+def _failed(row: dict[str, Any], seconds: float | None, reason: str) -> dict[str, Any]:
+    return row | {"seconds": seconds, "bytes": row.get("bytes_requested"), "reason": reason}
 
 
 def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
@@ -107,55 +99,19 @@ def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
         return
     ours = run.tasks.filter(pc.not_equal(run.tasks["kind"], task_records.OTHER))
     lost = ours.filter(pc.not_equal(ours["outcome"], task_records.OK)).to_pylist()
-    if not lost:
-        return
     names = ("dataset", "file", *RANGE)
     theirs = chunks.select(["key", *names])
     theirs = theirs.filter(pc.is_in(theirs["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
     known = {row["key"]: row for row in theirs.to_pylist()}
     for row in lost:
-        start, stop = row["start"], row["stop"]
-        seconds = None if start is None or stop is None else stop - start
+        seconds = None if None in (row["start"], row["stop"]) else row["stop"] - row["start"]
         place = {name: known[row["key"]][name] for name in names if row["key"] in known}
-        yield row | place | {"seconds": seconds, "reason": row["outcome"]}
-
-
-def failed_files(run: Run) -> pa.Table:
-    """Files in which an attempt failed, with FAILED_FILE_COLUMNS."""
-    lacking: dict[tuple[str, str], int | None] = {}
-    for row in _known_missing(run).to_pylist():
-        place = row["dataset"], row["file"]
-        whole = row["entry_start"] is None
-        lacking[place] = None if whole else (lacking.get(place) or 0) + 1
-    files: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in failed_work(run).to_pylist():
-        place = row["dataset"], row["file"]
-        if row["error"] is None or row["file"] is None:
-            continue
-        file = files.setdefault(place, {"dataset": place[0], "file": place[1], "attempts": 0})
-        file["attempts"] += 1
-        file |= {"error": row["error"], "missing": lacking.get(place, 0)}
-    return table_of_rows(FAILED_FILE_COLUMNS, list(files.values()))
-
-
-def _known_missing(run: Run) -> pa.Table:
-    return missing(run) if run.asked is not None else arrow_schema(ASKED_COLUMNS).empty_table()
-
-
-def missing(run: Run) -> pa.Table:
-    """Chunks, and files without any, that were asked for and gave nothing, with ASKED_COLUMNS.
-
-    Raises
-    ------
-    NotMeasuredError
-        If it is not known what was asked for, or what came.
-    """
-    return missing_work(run, counted_chunks(recorded(run, "chunks").select(OF_CHUNKS)))
+        yield _failed(row, seconds, row["outcome"]) | place
 
 
 @fact
 def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
-    """What was asked for, and gave nothing."""
+    """Chunks, and files without any, that were asked for and gave nothing, with ASKED_COLUMNS."""
     asked = recorded(run, "asked")
     of_files = asked["entry_start"].is_null()
     wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
@@ -163,6 +119,24 @@ def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
     lacking = _without(_with_processor(run, wanted), _with_processor(run, came), ["processor", *PLACE, *RANGE])
     names = [column.name for column in ASKED_COLUMNS]
     return pa.concat_tables([lacking.select(names), _files_without_chunks(run, files, wanted).select(names)])
+
+
+@fact
+def failed_files(run: Run, failed_work: pa.Table, missing_work: pa.Table | None = None) -> pa.Table:
+    """Files in which an attempt failed, with FAILED_FILE_COLUMNS."""
+    if missing_work is None and run.asked is not None:
+        recorded(run, "asked")  # what was asked for is known in part: it cannot be said what is missing of a file
+    lacking: dict[tuple[str, str], int | None] = {}
+    for row in [] if missing_work is None else missing_work.to_pylist():
+        place = row["dataset"], row["file"]
+        lacking[place] = None if row["entry_start"] is None else (lacking.get(place) or 0) + 1
+    files: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in failed_work.to_pylist():
+        if row["error"] is not None and row["file"] is not None:
+            place = row["dataset"], row["file"]
+            file = files.setdefault(place, {"dataset": place[0], "file": place[1], "attempts": 0})
+            file |= {"attempts": file["attempts"] + 1, "error": row["error"], "missing": lacking.get(place, 0)}
+    return table_of_rows(FAILED_FILE_COLUMNS, list(files.values()))
 
 
 def _without(wanted: pa.Table, came: pa.Table, keys: list[str]) -> pa.Table:
@@ -200,11 +174,10 @@ def skipped_data(run: Run) -> Iterator[str]:
     """What coffea skipped because of errors (`skipbadfiles`), and the output of the run lacks, in words."""
     if run.chunks is None or "chunks" in run.absent:
         return
-    skipped = of_finished_calls(run, with_outcome(run.chunks, (SKIPPED,)))
-    unread = _unread_files(run)
+    skipped, unread = of_finished_calls(run, with_outcome(run.chunks, (SKIPPED,))), _unread_files(run)
     if not len(skipped) and not len(unread):
         return
-    came = _with_processor(run, of_finished_calls(run, counted_chunks(run.chunks)))
+    came = _with_processor(run, of_finished_calls(run, last_attempts(run.chunks)))
     chunks = _without(_with_processor(run, skipped), came, ["processor", *PLACE, *RANGE])
     if len(chunks):
         events = pc.sum(pc.subtract(chunks["entry_stop"], chunks["entry_start"])).as_py()
@@ -232,24 +205,22 @@ def _named(rows: pa.Table) -> str:
     return ", ".join([*files[:MOST_NAMED], *more])
 
 
-def files_to_repeat(run: Run) -> dict[str, dict[str, str | None]]:
+@fact
+def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) -> dict[str, dict[str, str | None]]:
     """Files of which nothing came, with their trees (Parquet has none), by dataset."""
-    came = of_finished_calls(run, counted_chunks(recorded(run, "chunks")))
-    some = {tuple(row.values()) for row in came.select(PLACE).to_pylist()}
+    some = {tuple(row.values()) for row in of_finished_calls(run, counted_chunks).select(PLACE).to_pylist()}
     found: dict[str, dict[str, str | None]] = {}
-    for row in missing(run).to_pylist():
+    for row in missing_work.to_pylist():
         if tuple(row[name] for name in PLACE) not in some:
             found.setdefault(row["dataset"], {})[row["file"]] = row["tree"]
     return found
 
 
-@metric(
-    COUNT,
-    group=CHUNKS,
-    source="chunks that coffea asked for, chunk records",
-    label="missing",
-    formula="chunks asked for of which no attempt gave a result",
-)
+of_chunks = partial(metric, COUNT, group=CHUNKS, source="chunks that coffea asked for, chunk records")
+of_files = partial(metric, COUNT, group=CHUNKS, source="files that coffea asked for, records of preprocessing")
+
+
+@of_chunks(label="missing", formula="chunks asked for of which no attempt gave a result")
 def num_missing_chunks(missing_work: pa.Table) -> int:
     """Chunks that were asked for and gave nothing: all of a Runner call that raised, as it gives no output.
 
@@ -258,13 +229,101 @@ def num_missing_chunks(missing_work: pa.Table) -> int:
     return len(missing_work) - int(missing_work["entry_start"].null_count)
 
 
-@metric(
-    COUNT,
-    group=CHUNKS,
-    source="files that coffea asked for, records of preprocessing",
-    label="files not opened",
-    formula="files asked for that preprocessing could not open",
-)
+@of_files(label="files not opened", formula="files asked for that preprocessing could not open")
 def num_missing_files(missing_work: pa.Table) -> int:
     """Files that preprocessing could not open, so that not even their chunks are known."""
     return int(missing_work["entry_start"].null_count)
+
+
+def checked(run: Run) -> Run:
+    """The run, with the problems that show in its records among its own."""
+    return dataclasses.replace(run, problems=(*run.problems, *_found(run)))
+
+
+def with_report(run: Run, report: Any, custom_metrics: Any) -> Run:
+    """A checked run with another report of coffea's, and the problems that it has with this one."""
+    former = _found(run)
+    own = tuple(problem for problem in run.problems if problem not in former)
+    return checked(dataclasses.replace(run, coffea_report=report, custom_metrics=custom_metrics, problems=own))
+
+
+def _found(run: Run) -> list[str]:
+    """Problems that show when the records of a run are held against each other."""
+    found: list[str] = []
+    # reports are the user's own objects, and anything may come of asking them
+    with reported(found.append, "whether data were skipped is not known", Exception):
+        found += skipped_data(run)
+    with reported(found.append, "whether coffea's report covers the run is not known", Exception):
+        found += disagreements(run)
+    return found
+
+
+Lacking = Mapping[str, Mapping[str, str | None]]
+"""Files of which nothing came, with their trees, by dataset."""
+
+
+class Given(NamedTuple):
+    """A dataset of a fileset: its own name, its metadata, and its own names of files by those that were recorded."""
+
+    name: str
+    metadata: Any
+    files: Mapping[str, str]
+
+
+def missing_fileset(lacking: Lacking, fileset: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Fileset of the files of which nothing came; with that of the run, in its form and under its names."""
+    if fileset is None:
+        return {dataset: {"files": files} for dataset, files in lacking.items()}
+    clean = {dataset: redacted(dataset) for dataset in fileset}
+    return {name: _only(fileset[name], lacking[known]) for name, known in clean.items() if known in lacking}
+
+
+def missing_items(missing: pa.Table, fileset: Mapping[str, Any] | None) -> list[Any]:
+    """Chunks that gave nothing, as work items; with the fileset of the run, under its names and with its metadata."""
+    from coffea.processor.executor import WorkItem
+
+    given = {redacted(name): _given(name, described) for name, described in (fileset or {}).items()}
+    items = []
+    for row in missing.to_pylist():
+        if row["entry_start"] is not None:
+            dataset = given.get(row["dataset"], Given(row["dataset"], None, {}))
+            file, uuid = dataset.files.get(row["file"], row["file"]), bytes.fromhex(row["uuid"])
+            entries = row["entry_start"], row["entry_stop"]
+            items.append(WorkItem(dataset.name, file, row["tree"], *entries, uuid, dataset.metadata))
+    return items
+
+
+def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:
+    """A dataset of a fileset with none but these files, which are recorded without secrets, in its own form."""
+    if not isinstance(dataset, Mapping):
+        return [file for recorded, file in _by_recorded_name(dataset).items() if recorded in files]
+    listed = dataset["files"]
+    own = [file for recorded, file in _by_recorded_name(listed).items() if recorded in files]
+    return {**dataset, "files": {file: listed[file] for file in own} if isinstance(listed, Mapping) else own}
+
+
+def _given(name: str, dataset: Any) -> Given:
+    described = isinstance(dataset, Mapping)
+    files = _by_recorded_name(dataset["files"] if described else dataset)
+    own = {recorded: str(file) for recorded, file in files.items()}
+    return Given(name, dataset.get("metadata") if described else None, own)
+
+
+def _by_recorded_name(files: Iterable[Any]) -> dict[str, Any]:
+    """Files of a dataset by the names under which they were recorded.
+
+    Raises
+    ------
+    MeasurementError
+        If that is one name for several: which of them is missing is not known then.
+    """
+    found: dict[str, Any] = {}
+    for file in files:
+        recorded = redacted(str(file))
+        if recorded in found and str(found[recorded]) != str(file):
+            raise MeasurementError(
+                f"several files were recorded as {recorded}, as they differ only in what was masked in their names: "
+                "which of them is missing is not known; use missing_fileset() without a fileset"
+            )
+        found[recorded] = file
+    return found

@@ -7,16 +7,21 @@ either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Container
 from functools import partial
 from typing import Final, NamedTuple
 
-from roastcoffea.metrics.catalogue import CATALOGUE, FINE, Metric, NotMeasuredError, metric
-from roastcoffea.metrics.facts import NO_WORK, recorded
+from roastcoffea.metrics.catalogue import FINE, NotMeasuredError, metric
+from roastcoffea.metrics.facts import in_tasks, recorded
 from roastcoffea.records.run import Run, SpanMetrics
 from roastcoffea.units import BYTE, PERCENT, SECOND, STRUCTURE, Unit
 
 SPAN: Final = "Dask span metrics"
+
+
+PROCESSOR: Final = "processor tasks"
+OTHERS: Final = "other tasks"
+ALL: Final = "all tasks"
 
 
 class Activity(NamedTuple):
@@ -30,168 +35,86 @@ class Activity(NamedTuple):
     meaning: str
     alias: str | None = None
 
+    @property
+    def spelled_unit(self) -> str:
+        """Unit as Dask calls it."""
+        return "bytes" if self.unit is BYTE else "seconds"
 
+    def sum(self, in_tasks: SpanMetrics, processor_prefixes: Container[object] = ()) -> float:
+        """Amount of it in tasks of its kind; what Dask does not mention did not happen."""
+        kinds = {PROCESSOR: (True,), OTHERS: (False,), ALL: (True, False)}[self.of]
+        wanted = (self.activity, self.spelled_unit)
+        amounts = ((key[0] in processor_prefixes, amount) for key, amount in in_tasks.items() if key[1:] == wanted)
+        return sum(amount for is_processor, amount in amounts if is_processor in kinds)
+
+
+# fmt: off
 ACTIVITIES: Final = (
-    Activity(
-        "processor_cpu_time_seconds",
-        SECOND,
-        "processor tasks",
-        "thread-cpu",
-        "processor: CPU",
-        "CPU time of the threads that ran the processor's tasks, of those that succeeded.",
-    ),
-    Activity(
-        "processor_noncpu_time_seconds",
-        SECOND,
-        "processor tasks",
-        "thread-noncpu",
-        "processor: not CPU",
-        "Time of the processor's tasks in which their thread used no CPU: input, locks, the GIL, sleep.",
-        "processor_io_wait_time_seconds",
-    ),
-    Activity(
-        "overhead_cpu_time_seconds",
-        SECOND,
-        "other tasks",
-        "thread-cpu",
-        "other tasks: CPU",
-        "CPU time of the run's other tasks: preprocessing, merging.",
-    ),
-    Activity(
-        "overhead_noncpu_time_seconds",
-        SECOND,
-        "other tasks",
-        "thread-noncpu",
-        "other tasks: not CPU",
-        "Time of the run's other tasks in which their thread used no CPU.",
-        "overhead_io_wait_time_seconds",
-    ),
-    Activity(
-        "disk_read_bytes",
-        BYTE,
-        "all tasks",
-        "disk-read",
-        "read back from disk",
-        "Results that Dask read back from disk.",
-    ),
-    Activity(
-        "disk_write_bytes",
-        BYTE,
-        "all tasks",
-        "disk-write",
-        "spilled to disk",
-        "Results that Dask spilled to disk.",
-    ),
-    Activity(
-        "total_bytes_memory_read",
-        BYTE,
-        "all tasks",
-        "memory-read",
-        "inputs from memory",
-        "Results of other tasks that tasks took from their worker's memory.",
-    ),
-    Activity(
-        "compression_time_seconds",
-        SECOND,
-        "all tasks",
-        "compress",
-        "compression",
-        "Time in which Dask compressed data inside tasks; not ROOT's compression.",
-    ),
-    Activity(
-        "decompression_time_seconds",
-        SECOND,
-        "all tasks",
-        "decompress",
-        "decompression",
-        "Time in which Dask decompressed data inside tasks; not ROOT's decompression.",
-    ),
-    Activity(
-        "serialization_time_seconds",
-        SECOND,
-        "all tasks",
-        "serialize",
-        "serialization",
-        "Time in which Dask serialized data inside tasks.",
-    ),
-    Activity(
-        "deserialization_time_seconds",
-        SECOND,
-        "all tasks",
-        "deserialize",
-        "deserialization",
-        "Time in which Dask deserialized data inside tasks.",
-    ),
+    Activity("processor_cpu_time_seconds", SECOND, PROCESSOR, "thread-cpu", "processor: CPU",
+             "CPU time of the threads that ran the processor's tasks, of those that succeeded."),
+    Activity("processor_noncpu_time_seconds", SECOND, PROCESSOR, "thread-noncpu", "processor: not CPU",
+             "Time of the processor's tasks in which their thread used no CPU: input, locks, the GIL, sleep.",
+             alias="processor_io_wait_time_seconds"),
+    Activity("overhead_cpu_time_seconds", SECOND, OTHERS, "thread-cpu", "other tasks: CPU",
+             "CPU time of the run's other tasks: preprocessing, merging."),
+    Activity("overhead_noncpu_time_seconds", SECOND, OTHERS, "thread-noncpu", "other tasks: not CPU",
+             "Time of the run's other tasks in which their thread used no CPU.",
+             alias="overhead_io_wait_time_seconds"),
+    Activity("disk_read_bytes", BYTE, ALL, "disk-read", "read back from disk",
+             "Results that Dask read back from disk."),
+    Activity("disk_write_bytes", BYTE, ALL, "disk-write", "spilled to disk",
+             "Results that Dask spilled to disk."),
+    Activity("total_bytes_memory_read", BYTE, ALL, "memory-read", "inputs from memory",
+             "Results of other tasks that tasks took from their worker's memory."),
+    Activity("compression_time_seconds", SECOND, ALL, "compress", "compression",
+             "Time in which Dask compressed data inside tasks; not ROOT's compression."),
+    Activity("decompression_time_seconds", SECOND, ALL, "decompress", "decompression",
+             "Time in which Dask decompressed data inside tasks; not ROOT's decompression."),
+    Activity("serialization_time_seconds", SECOND, ALL, "serialize", "serialization",
+             "Time in which Dask serialized data inside tasks."),
+    Activity("deserialization_time_seconds", SECOND, ALL, "deserialize", "deserialization",
+             "Time in which Dask deserialized data inside tasks."),
 )
+# fmt: on
 
 
-def processor_sum(activity: str, unit: str, task_metrics: SpanMetrics, prefixes: frozenset[str]) -> float:
-    """Amount of an activity in the processor's tasks, of which the span has to know at least one."""
-    if not any(prefix in prefixes for prefix, *_ in task_metrics):
-        raise NotMeasuredError(f"Dask's span holds no task of {', '.join(sorted(prefixes))}")
-    return sum(amount for key, amount in task_metrics.items() if key[0] in prefixes and key[1:] == (activity, unit))
+def _sum_of_all(activity: Activity, task_metrics: SpanMetrics) -> float:
+    return activity.sum(task_metrics)
 
 
-def other_sum(activity: str, unit: str, task_metrics: SpanMetrics, prefixes: frozenset[str]) -> float:
-    """Amount of an activity in tasks other than the processor's; zero where there are none."""
-    return sum(amount for key, amount in task_metrics.items() if key[0] not in prefixes and key[1:] == (activity, unit))
+def _sum_of_some(activity: Activity, task_metrics: SpanMetrics, processor_prefixes: frozenset[str]) -> float:
+    """Amount in the processor's tasks, of which the span has to know at least one, or in the others."""
+    if activity.of == PROCESSOR and not any(prefix in processor_prefixes for prefix, *_ in task_metrics):
+        raise NotMeasuredError(f"Dask's span holds no task of {', '.join(sorted(processor_prefixes))}")
+    return activity.sum(task_metrics, processor_prefixes)
 
 
-def whole_sum(activity: str, unit: str, task_metrics: SpanMetrics) -> float:
-    """Amount of an activity in all tasks; what Dask does not mention did not happen."""
-    return sum(amount for key, amount in task_metrics.items() if key[1:] == (activity, unit))
-
-
-SUMS: Final[dict[str, tuple[Callable[..., float], tuple[str, ...]]]] = {
-    "processor tasks": (processor_sum, ("task_metrics", "processor_prefixes")),
-    "other tasks": (other_sum, ("task_metrics", "processor_prefixes")),
-    "all tasks": (whole_sum, ("task_metrics",)),
-}
-
-
-def spelled(unit: Unit) -> str:
-    """Unit as Dask calls it."""
-    return "bytes" if unit is BYTE else "seconds"
-
-
+of_span: Final = partial(metric, group=FINE, source=SPAN)
 for row in ACTIVITIES:
-    function, inputs = SUMS[row.of]
-    spelled_unit = spelled(row.unit)
-    CATALOGUE.add(
-        Metric(
-            name=row.name,
-            function=partial(function, row.activity, spelled_unit),
-            inputs=inputs,
-            unit=row.unit,
-            group=FINE,
-            source=SPAN,
-            meaning=row.meaning,
-            label=row.label,
-            alias=row.alias,
-            written_formula=f"sum of {row.activity} [{spelled_unit}] over {row.of}",
-        )
-    )
+    formula = f"sum of {row.activity} [{row.spelled_unit}] over {row.of}"
+    of_activity = partial(of_span, row.unit, name=row.name, label=row.label, alias=row.alias, meaning=row.meaning)
+    of_activity(formula=formula)(partial(_sum_of_all if row.of == ALL else _sum_of_some, row))
 
 
-@metric(PERCENT, group=FINE, source=SPAN, label="processor: CPU share", alias="processor_cpu_percent")
+@of_span(PERCENT, label="processor: CPU share", alias="processor_cpu_percent")
 def processor_cpu_percentage(processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float) -> float:
     """Share of CPU in the threads' time in the processor's tasks."""
     return 100 * processor_cpu_time_seconds / (processor_cpu_time_seconds + processor_noncpu_time_seconds)
 
 
-@metric(PERCENT, group=FINE, source=SPAN, label="processor: not-CPU share", alias="processor_io_wait_percent")
+@of_span(PERCENT, label="processor: not-CPU share", alias="processor_io_wait_percent")
 def processor_noncpu_percentage(processor_cpu_time_seconds: float, processor_noncpu_time_seconds: float) -> float:
     """Share of time without CPU in the threads' time in the processor's tasks."""
     return 100 * processor_noncpu_time_seconds / (processor_cpu_time_seconds + processor_noncpu_time_seconds)
 
 
-@metric(SECOND, group=FINE, source=SPAN, label="compression both ways")
+@of_span(SECOND, label="compression both ways")
 def total_compression_overhead_seconds(compression_time_seconds: float, decompression_time_seconds: float) -> float:
     """Time in which Dask compressed or decompressed data inside tasks."""
     return compression_time_seconds + decompression_time_seconds
 
 
-@metric(SECOND, group=FINE, source=SPAN, label="serialization both ways")
+@of_span(SECOND, label="serialization both ways")
 def total_serialization_overhead_seconds(
     serialization_time_seconds: float, deserialization_time_seconds: float
 ) -> float:
@@ -199,12 +122,10 @@ def total_serialization_overhead_seconds(
     return serialization_time_seconds + deserialization_time_seconds
 
 
-@metric(
-    STRUCTURE,
-    group=FINE,
-    source="Dask, worker by worker",
-    formula="what each worker counted in the tasks of the run's span",
-)
+EACH: Final = "what each worker counted in the tasks of the run's span"
+
+
+@metric(STRUCTURE, group=FINE, source="Dask, worker by worker", formula=EACH)
 def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dict[str, dict[str, float]]:
     """Processor and other tasks, spilling and transfers of each worker: {worker: {name: amount}}.
 
@@ -217,10 +138,7 @@ def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dic
     return {worker: _of_worker(metrics, processor_prefixes) for worker, metrics in counted.items()}
 
 
-OUTSIDE_TASKS: Final = {
-    "transfer_seconds": ("gather-dep", "seconds"),
-    "transfer_bytes": ("gather-dep", "bytes"),
-}
+OUTSIDE_TASKS: Final = {"transfer_seconds": ("gather-dep", "seconds"), "transfer_bytes": ("gather-dep", "bytes")}
 """Context and unit of what workers do outside of tasks."""
 
 SPILLING: Final = ("disk-read", "disk-write")
@@ -228,20 +146,10 @@ MEMORY_MONITOR: Final = "memory-monitor"
 
 
 def _of_worker(metrics: SpanMetrics, prefixes: frozenset[str]) -> dict[str, float]:
-    in_tasks = {key[1:]: value for key, value in metrics.items() if key[0] == "execute" and key[1:3] != NO_WORK}
-    amounts = {activity.name: _amount_of(activity, in_tasks, prefixes) for activity in ACTIVITIES}
+    amounts = {activity.name: activity.sum(in_tasks(metrics), prefixes) for activity in ACTIVITIES}
     for name, (context, unit) in OUTSIDE_TASKS.items():
         amounts[name] = sum(value for key, value in metrics.items() if key[0] == context and key[-1] == unit)
-    amounts["spill_seconds"] = sum(value for key, value in metrics.items() if _spills(key))
-    return amounts
-
-
-def _spills(key: tuple[Hashable, ...]) -> bool:
-    """Whether Dask counted seconds there in which it moved results to disk or back, wherever that was asked for."""
-    return key[-1] == "seconds" and (key[0] == MEMORY_MONITOR or key[-2] in SPILLING)
-
-
-def _amount_of(activity: Activity, in_tasks: SpanMetrics, prefixes: frozenset[str]) -> float:
-    ours = {"processor tasks": (True,), "other tasks": (False,), "all tasks": (True, False)}[activity.of]
-    wanted = (activity.activity, spelled(activity.unit))
-    return sum(value for key, value in in_tasks.items() if key[1:] == wanted and (key[0] in prefixes) in ours)
+    # results are moved to disk or back wherever that is asked for
+    seconds = {key: value for key, value in metrics.items() if key[-1] == "seconds"}
+    spilled = (value for key, value in seconds.items() if key[0] == MEMORY_MONITOR or key[-2] in SPILLING)
+    return amounts | {"spill_seconds": sum(spilled)}

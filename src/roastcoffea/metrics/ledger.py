@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
-from roastcoffea.markup import Html, bar, paragraph, table
-from roastcoffea.units import Unit, number, share_text
-
-RESIDUAL: Final = "residual"
-TOTAL: Final = "total"
+from roastcoffea.metrics.catalogue import Sourced
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.report.phrases import NOT_MEASURED, absence
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet
+from roastcoffea.report.sheets import Amount as AmountCell
+from roastcoffea.units import FRACTION, Unit, number, share_text
 
 Amount = TypeVar("Amount", bound="float | None")
-NOT_KNOWN: Final = "-"
-NOT_MEASURED: Final = "not measured"
 
 
 class Attempts(NamedTuple):
@@ -40,22 +40,27 @@ class Certificate:
         return not self.reasons
 
     def __str__(self) -> str:
-        seen, assigned = self.attempts
-        attempts = number(seen) if assigned is None else f"{number(seen)} of {number(assigned)}"
+        attempts = " of ".join(number(counted) for counted in self.attempts if counted is not None)
         complete = "Complete" if self.complete else f"Incomplete: {'; '.join(self.reasons)}"
-        line = f"{complete}; {attempts} attempts left a record."
-        if self.estimated:
-            line += f" In {number(self.estimated)} reads of branches re-read bytes are estimated."
-        return line
+        estimated = f" In {number(self.estimated)} reads of branches re-read bytes are estimated."
+        return f"{complete}; {attempts} attempts left a record.{estimated if self.estimated else ''}"
 
 
-class Ledger(Mapping[str, Amount], Generic[Amount]):
+class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
     """Amounts by class; where there is no ledger it is empty, and `absent` has the reason."""
 
-    def __init__(self, classes: Mapping[str, Amount], certificate: Certificate, absent: str | None) -> None:
-        self.certificate = certificate
-        self.absent = absent
-        self._classes = classes
+    name: ClassVar[str]
+    title: ClassVar[str]
+    unit: ClassVar[Unit]
+    shows_zeros: ClassVar[bool] = False
+    """Whether a class that did not occur has a row where the ledger is shown."""
+
+    total: Amount | None
+    """What the classes sum to; None where there is no ledger."""
+
+    certificate: Certificate
+    absent: str | None
+    _classes: Mapping[str, Amount]
 
     def __getitem__(self, name: str) -> Amount:
         return self._classes[name]
@@ -69,22 +74,48 @@ class Ledger(Mapping[str, Amount], Generic[Amount]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.absent or dict(self._classes)}>"
 
-    def html_table(self, total: Amount | None, unit: Unit) -> Html:
-        """Classes but those of nothing, with their shares of the total; the reason where there is no ledger."""
-        if self.absent is not None:
-            return paragraph(f"not measured: {self.absent}", quiet=True)
-        rows = [_row(name, amount, total, unit) for name, amount in self.items() if amount != 0 or name == RESIDUAL]
-        rows.append((TOTAL, NOT_KNOWN if total is None else unit.text(float(total)), "", Html("")))
-        return Html(table(("", "amount", "share", ""), rows) + paragraph(str(self.certificate), quiet=True))
-
     @property
     def residual(self) -> Amount | None:
         """Total less the classes; None where there is no ledger."""
         return self._classes.get(RESIDUAL)
 
+    def measured(self, name: str) -> Amount:
+        """Amount of a class.
 
-def _row(name: str, amount: float | None, total: float | None, unit: Unit) -> tuple[str, str, str, Html]:
-    """Cells of a class: name, amount, share of the total, and a bar."""
-    if amount is None or not total:
-        return name, NOT_MEASURED if amount is None else unit.text(amount), "", Html("")
-    return name, unit.text(amount), share_text(amount / total), bar(amount / total)
+        Raises
+        ------
+        NotMeasuredError
+            If it was not measured.
+        """
+        return self[name]
+
+    def sourced(self, amount: Amount | None) -> Sourced:
+        """An amount as one of this ledger, with what that lacks."""
+        reasons = self.certificate.reasons
+        return Sourced(amount, f"{self.name}, incomplete: {'; '.join(reasons)}" if reasons else self.name)
+
+    def sheets(self) -> list[Sheet]:
+        """Classes with their amounts and shares of the total, and below them what is missing."""
+        if self.absent is not None:
+            return [Sheet(title=self.title, lead=[absence(self.absent)])]
+        columns = LABELS, Column(name="amount", unit=self.unit), Column(name="share", unit=FRACTION, bars=True)
+        return [Sheet(title=self.title, columns=columns, rows=self._rows(), notes=self._notes(), form="plain")]
+
+    def _rows(self) -> list[tuple[Cell, ...]]:
+        shown = {name: amount for name, amount in self.items() if self.shows_zeros or amount != 0 or name == RESIDUAL}
+        rows = [
+            (name, Reason(NOT_MEASURED) if amount is None else amount, self._share(amount))
+            for name, amount in shown.items()
+        ]
+        return [*rows, (TOTAL, self.total, FRACTION.text(1) if self.total else "")]
+
+    def _share(self, amount: float | None) -> Cell:
+        """Share of the total."""
+        total: float | None = self.total
+        if amount is None or not total:
+            return ""
+        return AmountCell(amount / total, FRACTION, share_text(amount / total))
+
+    def _notes(self) -> list[str]:
+        """What has to be known to read the classes."""
+        return [str(self.certificate)]

@@ -7,23 +7,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.bins import MICROSECONDS, Axes, level_before
+from roastcoffea.metrics.phases import CLIENT, IDLE, ON_THE_WAY, PAUSED, PLACEMENT, QUEUED, TAIL, TRANSFER, WORKER
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
-
-Counts = npt.NDArray[np.int64]
-
-TRANSFER: Final = "transfer"
-WORKER: Final = "worker"
-ON_THE_WAY: Final = "on the way"
-PAUSED: Final = "paused"
-QUEUED: Final = "idle: queued"
-PLACEMENT: Final = "idle: placement"
-TAIL: Final = "idle: tail"
-CLIENT: Final = "idle: client"
-CAUSES: Final = (TRANSFER, WORKER, ON_THE_WAY, PAUSED, QUEUED, PLACEMENT, TAIL, CLIENT)
-"""Why a slot is free."""
 
 SHARED: Final = (QUEUED, PLACEMENT, TAIL, CLIENT)
 """Those that are counted over all workers, and shared out among them."""
@@ -34,7 +22,6 @@ TAIL_OF: Final = (PROCESSOR, MERGE, PREPROCESSING, OTHER)
 CLIENT_OF: Final = ("before", "between", "after")
 """When nothing is anywhere: before the first task, between tasks, after the last one."""
 
-MICROSECONDS: Final = 1_000_000
 TIME_BITS: Final = 44
 """Microseconds that fit into a number beside a worker and a kind of edge: half a year."""
 
@@ -62,7 +49,7 @@ class Moments(NamedTuple):
     one that precedes it here.
     """
 
-    worker: Counts
+    worker: Integers
     runnable: Numbers
     assigned: Numbers
     arrived: Numbers
@@ -70,7 +57,7 @@ class Moments(NamedTuple):
     start: Numbers
     stop: Numbers
     seen: Numbers
-    kind: Counts
+    kind: Integers
 
 
 class Presence(NamedTuple):
@@ -79,10 +66,10 @@ class Presence(NamedTuple):
     For pauses it is the times in which workers begin nothing; there `threads` is 1.
     """
 
-    worker: Counts
+    worker: Integers
     start: Numbers
     stop: Numbers
-    threads: Counts
+    threads: Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,43 +87,6 @@ class Slots:
     beyond: float
 
 
-class Axes(NamedTuple):
-    """Where thread seconds are counted: bins of time, and the row of each worker.
-
-    `edges` are microseconds from `start` (Unix seconds), one more than there are bins.
-    """
-
-    start: float
-    edges: Counts
-    row: Counts
-    rows: int
-
-    @property
-    def bins(self) -> int:
-        """Number of bins."""
-        return len(self.edges) - 1
-
-    def microseconds(self, moments: Numbers) -> Counts:
-        """Time since the start, within the bins."""
-        since = np.clip(moments - self.start, 0, self.edges[-1] / MICROSECONDS)
-        return np.rint(since * MICROSECONDS).astype(np.int64)
-
-    def bin(self, times: Counts) -> Counts:
-        """Bin of each time; the end belongs to the last one."""
-        return np.minimum(np.searchsorted(self.edges, times, side="right") - 1, self.bins - 1)
-
-    def sums(self, places: Counts, amounts: npt.NDArray[np.generic]) -> Numbers:
-        """Sums of amounts by row and bin; a place is row x bins + bin."""
-        sums: Numbers = np.bincount(places, amounts, self.rows * self.bins).astype(np.float64, copy=False)
-        return sums.reshape(self.rows, self.bins)
-
-
-def axes(start: float, stop: float, row: Counts, rows: int, bins: int = 1) -> Axes:
-    """Bins of about equal width from start to stop: their edges are whole microseconds."""
-    length = round((stop - start) * MICROSECONDS)
-    return Axes(start, np.rint(np.linspace(0, length, bins + 1)).astype(np.int64), row, rows)
-
-
 def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Axes) -> Slots:
     """Causes of idleness.
 
@@ -147,7 +97,7 @@ def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Ax
     rest is the tail while any task is on a worker or on its way, and the client's otherwise. Workers share each cause
     in proportion to their free slots.
     """
-    seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in CAUSES}
+    seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in IDLE}
     beyond = 0
     left, surplus = [], []
     for block in _blocks(attempts, presence):
@@ -165,56 +115,32 @@ def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Ax
     )
 
 
-def spread(worker: Counts, start: Numbers, stop: Numbers, seconds: Numbers, axes: Axes) -> Numbers:
-    """Seconds by row and bin: each amount evenly over its time; all in one bin where that has no length."""
-    begin, end = axes.microseconds(start), axes.microseconds(stop)
-    lasting = end > begin
-    rate = np.divide(seconds, end - begin, out=np.zeros(len(seconds)), where=lasting)
-    found = np.zeros((axes.rows, axes.bins))
-    change = np.zeros_like(found)
-    for sign, times in ((1, begin), (-1, end)):
-        bins = axes.bin(times)
-        places = axes.row[worker] * axes.bins + bins
-        found += sign * axes.sums(places, rate * (axes.edges[bins + 1] - times))
-        change += sign * axes.sums(places, rate)
-    moments = np.where(lasting, 0.0, seconds)
-    return (
-        found
-        + _before(change) * np.diff(axes.edges)
-        + axes.sums(axes.row[worker] * axes.bins + axes.bin(begin), moments)
-    )
-
-
 # Worker by worker
 
 
-class _Block(NamedTuple):
-    """Workers from the first to before the last, and where their attempts are."""
-
-    first: int
-    last: int
-    attempts: Counts
+_Block = tuple[int, int, Integers]
+"""The first of some workers, the one after their last, and where their attempts are."""
 
 
 class _Steps(NamedTuple):
     """Levels of workers, worker by worker, from each moment of a change to the next; at their end all are 0."""
 
-    worker: Counts
-    time: Counts
-    busy: Counts
-    ready: Counts
-    arriving: Counts
-    way: Counts
-    threads: Counts
-    paused: npt.NDArray[np.bool_]
+    worker: Integers
+    time: Integers
+    busy: Integers
+    ready: Integers
+    arriving: Integers
+    way: Integers
+    threads: Integers
+    paused: Flags
 
 
 class _Changes(NamedTuple):
     """By how much an amount of a worker changes, and when."""
 
-    worker: Counts
-    time: Counts
-    change: Counts
+    worker: Integers
+    time: Integers
+    change: Integers
 
 
 def _blocks(attempts: Moments, presence: Presence) -> Iterator[_Block]:
@@ -226,14 +152,15 @@ def _blocks(attempts: Moments, presence: Presence) -> Iterator[_Block]:
     block = ends // BLOCK + np.arange(workers) // MOST_WORKERS
     first = begin = 0
     for last in (np.flatnonzero(np.diff(block, append=-1)) + 1).tolist():
-        yield _Block(first, last, order[begin : int(ends[last - 1])])
+        yield first, last, order[begin : int(ends[last - 1])]
         first, begin = last, int(ends[last - 1])
 
 
 def _steps(attempts: Moments, presence: Presence, pauses: Presence, block: _Block, axes: Axes) -> _Steps:
-    worker = attempts.worker[block.attempts] - block.first
-    presence, pauses = _of_block(presence, block), _of_block(pauses, block)
-    edges = [_places(worker, getattr(attempts, name)[block.attempts], axes) for name in list(EDGES)[:-1]]
+    first, last_worker, own = block
+    worker = attempts.worker[own] - first
+    presence, pauses = (_of_block(spans, first, last_worker) for spans in (presence, pauses))
+    edges = [_places(worker, getattr(attempts, name)[own], axes) for name in list(EDGES)[:-1]]
     edges += [_places(spans.worker, times, axes) for spans in (presence, pauses) for times in (spans.start, spans.stop)]
     kinds = [*range(len(EDGES) - 1), *[len(EDGES) - 1] * 4]
     keys = np.concatenate([places << KIND_BITS | kind for places, kind in zip(edges, kinds, strict=True)])
@@ -244,20 +171,20 @@ def _steps(attempts: Moments, presence: Presence, pauses: Presence, block: _Bloc
     busy, ready, arriving, way = (np.cumsum(change[kind], dtype=np.int64)[last] for change in changes.T)
     places = places[last]
     threads, paused = (_level(spans, places, axes) for spans in (presence, pauses))
-    worker, time = (places >> TIME_BITS) + block.first, places & ((1 << TIME_BITS) - 1)
+    worker, time = (places >> TIME_BITS) + first, places & ((1 << TIME_BITS) - 1)
     return _Steps(worker, time, busy, ready, arriving, way, threads, paused > 0)
 
 
-def _of_block(spans: Presence, block: _Block) -> Presence:
-    inside = (spans.worker >= block.first) & (spans.worker < block.last)
-    return Presence(spans.worker[inside] - block.first, spans.start[inside], spans.stop[inside], spans.threads[inside])
+def _of_block(spans: Presence, first: int, last: int) -> Presence:
+    inside = (spans.worker >= first) & (spans.worker < last)
+    return Presence(spans.worker[inside] - first, spans.start[inside], spans.stop[inside], spans.threads[inside])
 
 
-def _places(worker: Counts, moments: Numbers, axes: Axes) -> Counts:
+def _places(worker: Integers, moments: Numbers, axes: Axes) -> Integers:
     return worker << TIME_BITS | axes.microseconds(moments)
 
 
-def _level(spans: Presence, places: Counts, axes: Axes) -> Counts:
+def _level(spans: Presence, places: Integers, axes: Axes) -> Integers:
     """Sum of the spans that cover each place."""
     changes = np.zeros(len(places), np.int64)
     for sign, moments in ((1, spans.start), (-1, spans.stop)):
@@ -266,7 +193,7 @@ def _level(spans: Presence, places: Counts, axes: Axes) -> Counts:
     return np.cumsum(changes)
 
 
-def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[Counts, Counts]:
+def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[Integers, Integers]:
     """Count the causes that lie in the worker itself; give free slots that are left, and ready tasks beyond its own."""
     free = np.maximum(steps.threads - steps.busy, 0)
     able = np.where(steps.paused, 0, free)
@@ -279,7 +206,7 @@ def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[Co
     return able, surplus
 
 
-def _changes(steps: _Steps, amounts: Counts) -> _Changes:
+def _changes(steps: _Steps, amounts: Integers) -> _Changes:
     """Where an amount changes; as it is 0 at the end of each worker, the next one begins anew."""
     changes = np.diff(amounts, prepend=0)
     at = np.flatnonzero(changes)
@@ -290,18 +217,13 @@ def _joined(parts: list[_Changes]) -> _Changes:
     return _Changes(*map(np.concatenate, zip(*parts, strict=True))) if parts else _Changes(*[np.zeros(0, np.int64)] * 3)
 
 
-def _count(steps: _Steps, amounts: Counts, axes: Axes, seconds: Numbers) -> None:
+def _count(steps: _Steps, amounts: Integers, axes: Axes, seconds: Numbers) -> None:
     """Add thread time of an amount (microseconds) to its rows and bins."""
     worker, time, change = _changes(steps, amounts)
     bins = axes.bin(time)
     places = axes.row[worker] * axes.bins + bins
     within = axes.sums(places, change * (axes.edges[bins + 1] - time))
-    seconds += within + _before(axes.sums(places, change)) * np.diff(axes.edges)
-
-
-def _before(changes: Numbers) -> Numbers:
-    """Level at the beginning of each bin."""
-    return np.asarray(np.cumsum(changes, axis=1) - changes)
+    seconds += within + level_before(axes.sums(places, change)) * np.diff(axes.edges)
 
 
 # Over all workers
@@ -316,13 +238,12 @@ def _share(
     a worker's time in that class is its free slots x what that clock advanced.
     """
     marks, waits = _waits(attempts, axes)
-    events = _events(attempts, left, surplus, marks, axes)
     by_wait = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
     free = np.zeros((axes.rows, axes.bins))
     behind = {cause: np.zeros_like(free) for cause in SHARED}
     at_edges = {cause: np.zeros(axes.bins + 1) for cause in SHARED}
     clocks = dict.fromkeys(SHARED, 0.0)
-    for part in events.parts():
+    for part in _parts(attempts, left, surplus, marks, axes):
         wait = waits[np.searchsorted(marks, part.time, side="right") - 1]
         amounts = _split(part, wait < len(TAIL_OF))
         by_wait += np.bincount(wait, (amounts[TAIL] + amounts[CLIENT]) * part.lasting, len(by_wait))
@@ -337,7 +258,7 @@ def _share(
             at_edges[cause][part.edge] = clock[part.is_edge]
             behind[cause] += axes.sums(places, change * clock[part.is_left])
     for cause, clock in at_edges.items():
-        seconds[cause][:] = free * clock[1:] - behind[cause] + _before(free) * np.diff(clock)
+        seconds[cause][:] = free * clock[1:] - behind[cause] + level_before(free) * np.diff(clock)
     return [float(amount) / MICROSECONDS for amount in by_wait]
 
 
@@ -347,57 +268,45 @@ class _Part(NamedTuple):
     `left` are the places, among the changes of free slots, of those events that are one; `edge` likewise.
     """
 
-    time: Counts
-    lasting: Counts
-    free: Counts
-    ready: Counts
-    queued: Counts
-    is_left: npt.NDArray[np.bool_]
-    left: Counts
-    is_edge: npt.NDArray[np.bool_]
-    edge: Counts
+    time: Integers
+    lasting: Integers
+    free: Integers
+    ready: Integers
+    queued: Integers
+    is_left: Flags
+    left: Integers
+    is_edge: Flags
+    edge: Integers
 
 
-class _Events(NamedTuple):
-    """Changes of free slots, of surplus ready tasks, and of tasks that wait; moments at which nothing changes; edges.
+def _parts(attempts: Moments, left: _Changes, surplus: _Changes, marks: Integers, axes: Axes) -> Iterator[_Part]:
+    """Events in the order of time, about as many as are looked at in one go.
 
-    `ends` is where each of these five ends, `order` that of time.
+    They are changes of free slots, of surplus ready tasks, and of tasks that wait; moments at which nothing changes;
+    and edges.
     """
-
-    times: Counts
-    changes: npt.NDArray[np.int32]
-    ends: Counts
-    order: Counts
-
-    def parts(self) -> Iterator[_Part]:
-        """Events in the order of time, about as many as are looked at in one go."""
-        levels = [0, 0, 0]
-        for begin in range(0, len(self.order), BLOCK):
-            index = self.order[begin : begin + BLOCK]
-            time, sort = self.times[index], np.searchsorted(self.ends, index, side="right")
-            after = self.times[self.order[min(begin + BLOCK, len(self.order) - 1)]]
-            changes = (np.where(sort == level, self.changes[index], 0) for level in range(len(levels)))
-            counts = [level + np.cumsum(change) for level, change in zip(levels, changes, strict=True)]
-            levels = [int(count[-1]) for count in counts]
-            free, ready, queued = counts
-            is_left, is_edge = sort == 0, sort == len(self.ends) - 1
-            edge = index[is_edge] - self.ends[-2]
-            yield _Part(time, np.diff(time, append=after), free, ready, queued, is_left, index[is_left], is_edge, edge)
-
-
-def _events(attempts: Moments, left: _Changes, surplus: _Changes, marks: Counts, axes: Axes) -> _Events:
     runnable, assigned = axes.microseconds(attempts.runnable), axes.microseconds(attempts.assigned)
     waiting = runnable < assigned
-    times = np.concatenate([runnable[waiting], assigned[waiting]])
-    change = np.repeat([1, -1], len(times) // 2)
-    nothing = np.zeros(len(marks) + len(axes.edges), np.int64)
-    parts = (left.time, surplus.time, times, marks, axes.edges)
-    changes = np.concatenate([left.change, surplus.change, change, nothing]).astype(np.int32)
-    moments = np.concatenate(parts)
-    return _Events(moments, changes, np.cumsum([len(part) for part in parts]), np.argsort(moments, kind="stable"))
+    queued = np.concatenate([runnable[waiting], assigned[waiting]])
+    kinds = (left.time, surplus.time, queued, marks, axes.edges)
+    times, ends = np.concatenate(kinds), np.cumsum([len(kind) for kind in kinds])
+    changes = np.zeros(len(times), np.int32)
+    changes[: ends[2]] = np.concatenate([left.change, surplus.change, np.repeat([1, -1], len(queued) // 2)])
+    order = np.argsort(times, kind="stable")
+    levels = [0, 0, 0]
+    for begin in range(0, len(order), BLOCK):
+        index = order[begin : begin + BLOCK]
+        time, sort = times[index], np.searchsorted(ends, index, side="right")
+        after = times[order[min(begin + BLOCK, len(order) - 1)]]
+        amounts = (np.where(sort == kind, changes[index], 0) for kind in range(len(levels)))
+        counts = [level + np.cumsum(amount) for level, amount in zip(levels, amounts, strict=True)]
+        levels = [int(count[-1]) for count in counts]
+        is_left, is_edge = sort == 0, sort == len(ends) - 1
+        edge, (free, ready, waits) = index[is_edge] - ends[-2], counts
+        yield _Part(time, np.diff(time, append=after), free, ready, waits, is_left, index[is_left], is_edge, edge)
 
 
-def _split(part: _Part, active: npt.NDArray[np.bool_]) -> dict[str, Counts]:
+def _split(part: _Part, active: Flags) -> dict[str, Integers]:
     """Free slots by the cause that they share."""
     waiting = np.minimum(part.free, part.queued)
     placement = np.minimum(part.free - waiting, part.ready)
@@ -405,7 +314,7 @@ def _split(part: _Part, active: npt.NDArray[np.bool_]) -> dict[str, Counts]:
     return {QUEUED: waiting, PLACEMENT: placement, TAIL: np.where(active, rest, 0), CLIENT: np.where(active, 0, rest)}
 
 
-def _waits(attempts: Moments, axes: Axes) -> tuple[Counts, Counts]:
+def _waits(attempts: Moments, axes: Axes) -> tuple[Integers, Integers]:
     """What all wait for from each time on: the place in TAIL_OF, or beyond it that in CLIENT_OF."""
     assigned, seen = axes.microseconds(attempts.assigned), axes.microseconds(attempts.seen)
     kinds = [attempts.kind == KINDS.index(kind) for kind in TAIL_OF]
@@ -419,7 +328,7 @@ def _waits(attempts: Moments, axes: Axes) -> tuple[Counts, Counts]:
     return marks, waits
 
 
-def _union(begins: Counts, ends: Counts) -> tuple[Counts, Counts]:
+def _union(begins: Integers, ends: Integers) -> tuple[Integers, Integers]:
     """Times that at least one interval covers, without overlaps."""
     order = np.argsort(begins, kind="stable")
     begins, ends = begins[order], np.maximum.accumulate(ends[order])

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from numbers import Integral, Real
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from roastcoffea.metrics.catalogue import NotMeasuredError, Sourced
-from roastcoffea.metrics.facts import (
-    complete_sum,
-    counted_chunks,
-    of_finished_calls,
-    reason_of_absence,
-    recorded,
-    with_outcome,
-)
+from roastcoffea.metrics import facts
+from roastcoffea.metrics.catalogue import NotMeasuredError, Sourced, refuse_if
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
 from roastcoffea.records.run import FINISHED, Run, RunnerCall
 
@@ -28,8 +21,7 @@ REPORT_SET: Final = "coffea report (set_coffea_report)"
 REPORTS_SEEN: Final = "coffea report (seen in the Runner call)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quantity:
+class Quantity(NamedTuple):
     """What coffea's report and the records of chunks both count.
 
     `columns` are those of chunks, of which the first one that is known for all chunks is taken.
@@ -42,16 +34,9 @@ class Quantity:
     columns: tuple[str, ...]
 
 
-EVENTS: Final = Quantity(
-    metric="total_events", noun="events", in_report="entries", in_custom=("entries",), columns=("events",)
-)
-BYTES: Final = Quantity(
-    metric="total_bytes_read",
-    noun="bytes",
-    in_report="bytesread",
-    in_custom=("performance_counters", "num_requested_bytes"),
-    columns=("bytes_requested", "coffea_bytes_read"),
-)
+REQUESTED: Final = ("performance_counters", "num_requested_bytes")
+EVENTS: Final = Quantity("total_events", "events", "entries", ("entries",), ("events",))
+BYTES: Final = Quantity("total_bytes_read", "bytes", "bytesread", REQUESTED, ("bytes_requested", "coffea_bytes_read"))
 
 
 def total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
@@ -69,7 +54,7 @@ def total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
     if custom is not None:
         return custom
     if quantity is BYTES and (hits := _hits(chunks)):
-        of_chunks = _chunk_total(quantity, run, with_outcome(chunks, (OK,)))
+        of_chunks = _chunk_total(quantity, run, facts.with_outcome(chunks, (OK,)))
         return Sourced(of_chunks.value, f"{CHUNK_RECORDS}, without {hits} chunks loaded from checkpoints")
     given = _given_total(quantity, run)
     if given is not None and not _lacks_calls(given, _finished(run), _expected(quantity, run, chunks)):
@@ -79,10 +64,9 @@ def total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
 
 def disagreements(run: Run) -> Iterator[str]:
     """What the sources of totals do not agree on, in words."""
-    try:
-        chunks = counted_chunks(recorded(run, "chunks"))
-    except NotMeasuredError:
-        chunks = None
+    chunks = None
+    with suppress(NotMeasuredError):
+        chunks = facts.counted_chunks(facts.recorded(run, "chunks"))
     for quantity in (EVENTS, BYTES):
         expected = _expected(quantity, run, chunks)
         given = _custom_total(quantity, run)
@@ -112,14 +96,14 @@ def _reports_against_chunks(run: Run, chunks: pa.Table | None) -> Iterator[str]:
     reported = _reported_total(EVENTS, calls)
     if reported is None or chunks is None or not calls or not _all_recorded(run, calls, chunks):
         return
-    recorded_events = _chunk_total_or_none(EVENTS, run, of_finished_calls(run, chunks))
+    recorded_events = _chunk_total_or_none(EVENTS, run, facts.of_finished_calls(run, chunks))
     if recorded_events is not None and reported.value != recorded_events.value:
         yield f"coffea's reports have {reported.value:,} events, and the records of chunks {recorded_events.value:,}"
 
 
 def _all_recorded(run: Run, calls: list[RunnerCall], chunks: pa.Table) -> bool:
     """Whether each chunk that these calls handed out has a record of its end."""
-    ends = pa.concat_tables([chunks.select(["call"]), with_outcome(run.chunks, (SKIPPED,)).select(["call"])])
+    ends = pa.concat_tables([chunks.select(["call"]), facts.with_outcome(run.chunks, (SKIPPED,)).select(["call"])])
     ended = {row["values"]: row["counts"] for row in ends["call"].value_counts().to_pylist()}
     return all(call.chunks is not None and ended.get(call.id, 0) == call.chunks for call in calls)
 
@@ -131,7 +115,7 @@ def _finished(run: Run) -> list[RunnerCall]:
 
 def _hits(chunks: pa.Table | None) -> int:
     """Chunks that were loaded from a checkpoint: coffea's report repeats what they read once."""
-    return 0 if chunks is None else len(with_outcome(chunks, (CHECKPOINT,)))
+    return 0 if chunks is None else len(facts.with_outcome(chunks, (CHECKPOINT,)))
 
 
 def _lacks_calls(given: Sourced, calls: list[RunnerCall], expected: Sourced | None) -> bool:
@@ -141,13 +125,10 @@ def _lacks_calls(given: Sourced, calls: list[RunnerCall], expected: Sourced | No
 
 def _expected(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced | None:
     """Total over the Runner calls that gave an output; None where it is not known."""
-    calls = _finished(run)
-    if not calls:
-        return None
-    reported = _reported_total(quantity, calls)
-    if reported is not None or chunks is None:
+    reported = _reported_total(quantity, _finished(run))
+    if reported is not None or chunks is None or not _finished(run):
         return reported
-    return _chunk_total_or_none(quantity, run, of_finished_calls(run, chunks))
+    return _chunk_total_or_none(quantity, run, facts.of_finished_calls(run, chunks))
 
 
 def _custom_total(quantity: Quantity, run: Run) -> Sourced | None:
@@ -176,20 +157,18 @@ def _sum(amounts: Iterable[float | None], source: str) -> Sourced | None:
 
 def _chunk_total(quantity: Quantity, run: Run, chunks: pa.Table | None) -> Sourced:
     if chunks is None:
-        raise NotMeasuredError(f"no report of coffea, and no chunks: {reason_of_absence(run, 'chunks')}")
-    column = next((name for name in quantity.columns if not chunks[name].null_count), None)
-    if column is None:
-        raise NotMeasuredError(
-            "neither coffea's report nor the record of every chunk has it: turn on savemetrics in the Runner"
-        )
-    return Sourced(complete_sum(chunks, column, "chunks"), CHUNK_RECORDS)
+        raise NotMeasuredError(f"no report of coffea, and no chunks: {facts.reason_of_absence(run, 'chunks')}")
+    column = next((name for name in quantity.columns if not chunks[name].null_count), "")
+    refuse_if(
+        not column, "neither coffea's report nor the record of every chunk has it: turn on savemetrics in the Runner"
+    )
+    return Sourced(facts.complete_sum(chunks, column, "chunks"), CHUNK_RECORDS)
 
 
 def _chunk_total_or_none(quantity: Quantity, run: Run, chunks: pa.Table) -> Sourced | None:
-    try:
+    with suppress(NotMeasuredError):
         return _chunk_total(quantity, run, chunks)
-    except NotMeasuredError:
-        return None
+    return None
 
 
 def _amount(report: Any, *path: str) -> float | None:

@@ -1,48 +1,37 @@
-"""Metrics of the whole run: its duration, events, bytes and CPU time, and their rates."""
+"""Metrics of the whole run and of its workers: duration, events, bytes, CPU time, rates, and use of resources."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics import totals
-from roastcoffea.metrics.catalogue import EVENTS, THROUGHPUT, TIMING, NotMeasuredError, Sourced, metric
-from roastcoffea.metrics.facts import complete_sum, known_sum
-from roastcoffea.metrics.statistics import union_length
+from roastcoffea.metrics import statistics, totals
+from roastcoffea.metrics.catalogue import EVENTS, RESOURCES, THROUGHPUT, TIMING, Sourced, metric, refuse_if
+from roastcoffea.metrics.facts import complete_sum, known_sum, some
+from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.metrics.totals import CHUNK_RECORDS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import LOST, PROCESSOR
-from roastcoffea.units import BYTE, COUNT, GIGABIT_PER_SECOND, KILOHERTZ, SECOND
+from roastcoffea.units import BYTE, COUNT, FRACTION, GIGABIT_PER_SECOND, KILOHERTZ, RATIO, SECOND
 
-REPORT_OR_CHUNKS = "coffea report, or chunk records"
+of_clock = partial(metric, SECOND, group=TIMING, source="wall clock")
 
 
-@metric(
-    SECOND,
-    group=TIMING,
-    source="wall clock",
-    label="elapsed",
-    alias="wall_time",
-    formula="stop of the run - start of the run",
-)
+@of_clock(label="elapsed", alias="wall_time", formula="stop of the run - start of the run")
 def elapsed_time_seconds(run: Run) -> float:
     """Wall time from entering to leaving the collector."""
     return run.stop - run.start
 
 
-@metric(
-    SECOND,
-    group=TIMING,
-    source="wall clock",
-    label="in Runner calls",
-    formula="union of the calls' intervals",
-)
+@of_clock(label="in Runner calls", formula="union of the calls' intervals")
 def runner_time_seconds(run: Run) -> float:
     """Wall time in which at least one Runner call was active."""
-    if not run.calls:
-        raise NotMeasuredError("no Runner call was seen")
-    return union_length(np.array([call.start for call in run.calls]), np.array([call.stop for call in run.calls]))
+    refuse_if(not run.calls, "no Runner call was seen")
+    starts, stops = np.array([(call.start, call.stop) for call in run.calls]).T
+    return statistics.union_length(starts, stops)
 
 
 @metric(COUNT, group=EVENTS, source=CHUNK_RECORDS, label="chunks", formula="attempts that counted")
@@ -51,13 +40,11 @@ def num_chunks(counted_chunks: pa.Table) -> int:
     return len(counted_chunks)
 
 
-@metric(
-    COUNT,
-    group=EVENTS,
-    source=REPORT_OR_CHUNKS,
-    label="events",
-    formula="coffea's entries, summed over Runner calls",
-)
+of_report = partial(metric, source="coffea report, or chunk records")
+of_chunks = partial(metric, source=CHUNK_RECORDS)
+
+
+@of_report(COUNT, group=EVENTS, label="events", formula="coffea's entries, summed over Runner calls")
 def total_events(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
     """Events in the output, those of chunks that were loaded from a checkpoint included.
 
@@ -68,13 +55,7 @@ def total_events(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
     return totals.total(totals.EVENTS, run, counted_chunks)
 
 
-@metric(
-    BYTE,
-    group=THROUGHPUT,
-    source=REPORT_OR_CHUNKS,
-    label="bytes read",
-    formula="coffea's bytesread, summed over Runner calls",
-)
+@of_report(BYTE, group=THROUGHPUT, label="bytes read", formula="coffea's bytesread, summed over Runner calls")
 def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Sourced:
     """Bytes requested from storage by attempts that counted, preprocessing apart.
 
@@ -88,13 +69,10 @@ def total_bytes_read(run: Run, counted_chunks: pa.Table | None = None) -> Source
     return totals.total(totals.BYTES, run, counted_chunks)
 
 
-@metric(
-    SECOND,
-    group=TIMING,
-    source=CHUNK_RECORDS,
-    label="CPU time of chunks",
-    formula="sum of cpu_seconds + helper_cpu_seconds over all attempts",
-)
+CPU_OF_ALL = "sum of cpu_seconds + helper_cpu_seconds over all attempts"
+
+
+@of_chunks(SECOND, group=TIMING, label="CPU time of chunks", formula=CPU_OF_ALL)
 def total_cpu_time(chunks: pa.Table, tasks: pa.Table | None = None) -> Sourced:
     """CPU time of the threads that ran chunks and of those that read for them, opening and building included.
 
@@ -102,10 +80,9 @@ def total_cpu_time(chunks: pa.Table, tasks: pa.Table | None = None) -> Sourced:
     part of `worker_cpu_time_seconds` alone.
     """
     total = complete_sum(chunks, "cpu_seconds", "attempts of chunks") + known_sum(chunks["helper_cpu_seconds"])
-    lacking = {
-        "attempts lost with their worker": 0 if tasks is None else _attempts_lost(tasks),
-        "attempts' helper threads": chunks["helper_cpu_seconds"].null_count,
-    }
+    lost = 0 if tasks is None else _attempts_lost(tasks)
+    unmetered = chunks["helper_cpu_seconds"].null_count
+    lacking = {"attempts lost with their worker": lost, "attempts' helper threads": unmetered}
     without = [f"{number} {what}" for what, number in lacking.items() if number]
     return Sourced(float(total), f"{CHUNK_RECORDS}, without {' and '.join(without)}" if without else CHUNK_RECORDS)
 
@@ -136,5 +113,97 @@ def event_rate_cpu_total_khz(total_events: int, total_cpu_time: float) -> float:
 
 def _attempts_lost(tasks: pa.Table) -> int:
     """Attempts of chunks that left no record because their worker was lost."""
-    chunks = tasks.select(["outcome"]).filter(pc.equal(tasks["kind"], PROCESSOR))
-    return len(chunks.filter(pc.equal(chunks["outcome"], LOST)))
+    return int(np.sum(statistics.having(tasks["kind"], PROCESSOR) & statistics.having(tasks["outcome"], LOST)))
+
+
+ARRIVALS = "arrivals and departures at the scheduler"
+SAMPLES = "samples of workers"
+of_arrivals = partial(metric, COUNT, group=RESOURCES, source=ARRIVALS)
+
+
+@of_arrivals(label="workers (mean)", formula="sum of lifetimes within the run / elapsed_time_seconds")
+def avg_workers(present: tuple[Numbers, Numbers], elapsed_time_seconds: float) -> float:
+    """Number of workers, averaged over the time of the run."""
+    return statistics.integral(*present, np.ones(len(present[0]))) / elapsed_time_seconds
+
+
+@of_arrivals(label="workers (peak)", formula="most lifetimes that overlap at one moment")
+def peak_workers(present: tuple[Numbers, Numbers]) -> int:
+    """Most workers at one moment; one that takes the place of another is not counted beside it."""
+    return statistics.highest_concurrency(*present)
+
+
+@of_arrivals(label="cores (mean)", formula="sum of threads x lifetime within the run / elapsed_time_seconds")
+def total_cores(present: tuple[Numbers, Numbers], lifetimes: pa.Table, elapsed_time_seconds: float) -> float:
+    """Worker threads, which Dask calls cores, averaged over the time of the run."""
+    return statistics.integral(*present, statistics.measured_values(lifetimes["threads"])) / elapsed_time_seconds
+
+
+@of_arrivals(label="cores per worker")
+def cores_per_worker(total_cores: float, avg_workers: float) -> float:
+    """Threads of a worker, averaged over the workers' time."""
+    return total_cores / avg_workers
+
+
+@metric(FRACTION, group=RESOURCES, source=f"chunk records; {ARRIVALS}", label="core efficiency")
+def core_efficiency(total_cpu_time: float, elapsed_time_seconds: float, total_cores: float) -> float:
+    """Share of the worker threads' time in which a chunk used CPU: near 0 where they wait."""
+    return total_cpu_time / (elapsed_time_seconds * total_cores)
+
+
+@metric(RATIO, group=RESOURCES, source="chunk records, wall clock", label="speedup")
+def speedup_factor(total_cpu_time: float, elapsed_time_seconds: float) -> float:
+    """Cores that the chunks kept busy on average: CPU time per wall time."""
+    return total_cpu_time / elapsed_time_seconds
+
+
+@metric(KILOHERTZ, group=EVENTS, source=f"total_events, wall clock, {ARRIVALS}", label="rate per core")
+def event_rate_core_khz(total_events: int, elapsed_time_seconds: float, total_cores: float) -> float:
+    """Events per second of wall time and core, busy or not."""
+    return 1e-3 * total_events / (elapsed_time_seconds * total_cores)
+
+
+of_memory = partial(metric, BYTE, group=RESOURCES)
+PEAK, MEAN = "maximum over samples and chunks' peaks", "mean over workers of the time-weighted mean of each"
+
+
+@of_memory(source=f"{SAMPLES}, chunk records", label="memory of a worker (peak)", formula=PEAK)
+def peak_memory_bytes(samples: pa.Table | None = None, chunks: pa.Table | None = None) -> int:
+    """Highest resident memory of one worker process that was seen, between samples and in chunks."""
+    columns = ((samples, "memory"), (chunks, "memory_peak"))
+    largest = [pc.max(table[column]).as_py() for table, column in columns if table is not None]
+    seen = [size for size in largest if size is not None]
+    refuse_if(not seen, "no sample of a worker's memory and no peak of a chunk")
+    return int(max(seen))
+
+
+@of_memory(source=SAMPLES, label="memory of a worker (mean)", formula=MEAN)
+def avg_memory_per_worker_bytes(samples: pa.Table) -> float:
+    """Resident memory of a worker process over the time of its samples, averaged over workers."""
+    known = some(samples.select(["worker", "time", "memory"]).drop_null(), "no sample of a worker's memory")
+    number = statistics.codes(known["worker"])
+    order = np.argsort(number, kind="stable")
+    ends = np.flatnonzero(np.diff(number[order])) + 1
+    times, memory = (np.split(statistics.measured_values(known[name])[order], ends) for name in ("time", "memory"))
+    return float(np.mean([statistics.time_weighted_mean(*worker) for worker in zip(times, memory, strict=True)]))
+
+
+@metric(
+    SECOND,
+    group=TIMING,
+    source="operating system, per worker process",
+    label="CPU time of workers",
+    formula="sum over worker processes of cpu_seconds",
+)
+def worker_cpu_time_seconds(lifetimes: pa.Table) -> float:
+    """CPU time of the worker processes during the run: chunks, other tasks and Dask itself.
+
+    Workers that share the client's process (a cluster without processes) count once.
+    """
+    complete_sum(lifetimes, "cpu_seconds", "workers")
+    processes: dict[object, float] = {}
+    for number, worker in enumerate(lifetimes.select(["worker", "process", "cpu_seconds"]).to_pylist()):
+        shared = str(worker["worker"]).startswith("inproc://")
+        process = ("process", worker["process"]) if shared else number
+        processes[process] = max(worker["cpu_seconds"], processes.get(process, 0.0))
+    return sum(processes.values())

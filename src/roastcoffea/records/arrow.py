@@ -1,13 +1,16 @@
-"""Arrow tables of records, on the client only: workers and schedulers never import this."""
+"""Arrow tables of records, and DataFrames of them, on the client only: workers and schedulers never import this."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from roastcoffea.records.columns import Column, Kind
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ARROW_TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "text": pa.string(),
@@ -26,3 +29,26 @@ def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
 def table_of_rows(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]]) -> pa.Table:
     """Table of records from one mapping a row; a name that a row lacks was not measured."""
     return pa.Table.from_pylist(list(rows), schema=arrow_schema(columns))
+
+
+def table_of_columns(columns: Sequence[Column], values: Mapping[str, Any]) -> pa.Table:
+    """Table of records from one array a column, whatever their order."""
+    schema = arrow_schema(columns)
+    return pa.table({name: values[name] for name in schema.names}, schema=schema)
+
+
+def frame_of(table: pa.Table, columns: Sequence[Column]) -> pd.DataFrame:
+    """DataFrame of records, with the meaning and unit of its columns in `attrs["columns"]`."""
+    import pandas as pd
+
+    frame: pd.DataFrame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    frame.attrs["columns"] = {column.name: column.documentation for column in columns}
+    frame.attrs["units"] = {column.name: column.unit for column in columns if column.unit is not None}
+    return frame
+
+
+def absent_frame(columns: Sequence[Column], reason: str) -> pd.DataFrame:
+    """Frame without rows, with the reason in `attrs["absent"]`."""
+    frame = frame_of(table_of_rows(columns, []), columns)
+    frame.attrs["absent"] = reason
+    return frame

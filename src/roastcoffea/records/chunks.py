@@ -1,15 +1,30 @@
-"""Attempts of chunks: what the probe saw of each attempt to process a range of events of one file."""
+"""Attempts of chunks: what the probe saw of each attempt to process a range of events of one file.
 
-from __future__ import annotations
+Of an attempt are also the branches that it read: what was requested, and what it took to make arrays of it; and the
+sections that the user named in the processor, as it passed through them.
+"""
 
 from typing import Final
 
 from roastcoffea.records.columns import Column
+from roastcoffea.records.phases import PHASES
 
 OK: Final = "ok"
 ERROR: Final = "error"
 SKIPPED: Final = "skipped"
 CHECKPOINT: Final = "checkpoint"
+
+_OF_PHASES: Final = [
+    Column(phase.column, "number", "s", f"{'in process(): ' if phase.in_process else ''}{phase.recorded}")
+    for phase in PHASES
+]
+_BEFORE_PROCESS: Final = sum(phase.part == "opening" for phase in PHASES)
+PHASE_COLUMNS: Final[tuple[Column, ...]] = (
+    *_OF_PHASES[:_BEFORE_PROCESS],
+    Column("process_seconds", "number", "s", "wall time of process()"),
+    *_OF_PHASES[_BEFORE_PROCESS:],
+)
+"""Where the time of an attempt went; `metrics.phases` says what each counts as."""
 
 CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("id", "integer", None, "identity of the record of this attempt"),
@@ -39,21 +54,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("outcome", "text", None, '"ok", "error", "skipped" (bad file) or "checkpoint" (loaded, not computed)'),
     Column("error", "text", None, "text of the error, where there was one"),
     Column("call", "text", None, "identity of the Runner call that asked for the chunk"),
-    Column("open_seconds", "number", "s", "opening the file"),
-    Column("build_seconds", "number", "s", "building tree, schema and events, with what is preloaded"),
-    Column("process_seconds", "number", "s", "wall time of process()"),
-    Column("read_seconds", "number", "s", "in process(): waiting for storage"),
-    Column("decompress_seconds", "number", "s", "in process(): CPU time of the thread in decompression"),
-    Column(
-        "interpret_seconds",
-        "number",
-        "s",
-        "in process(): CPU time of the thread in interpretation of baskets, from hand-over to final array",
-    ),
-    Column("compute_seconds", "number", "s", "in process(): CPU time of the thread in all else"),
-    Column("wait_seconds", "number", "s", "in process(): other time without CPU: GIL, locks, sleep"),
-    Column("checkpoint_seconds", "number", "s", "loading and saving the checkpoint"),
-    Column("result_seconds", "number", "s", "after process(): closing the file, coffea's own metrics"),
+    *PHASE_COLUMNS,
     Column("bytes_requested", "integer", "B", "requested from storage by this attempt"),
     Column("bytes_payload", "integer", "B", "of these, of baskets, pages or column chunks"),
     Column("bytes_metadata", "integer", "B", "of these, of header, keys, streamers, tree, schema"),
@@ -68,3 +69,37 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("coffea_process_seconds", "number", "s", "wall time of process() (coffea's savemetrics)"),
     Column("coffea_columns", "texts", None, "columns that were read (coffea's savemetrics)"),
 )
+
+BRANCH_READ_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("chunk", "integer", None, "identity of the attempt's record"),
+    Column("branch", "text", None, "branch, RNTuple field or Parquet column"),
+    Column("bytes_payload", "integer", "B", "compressed size of its baskets, each counted once"),
+    Column("bytes_again", "integer", "B", "of baskets that this attempt requested once more"),
+    Column("bytes_uncompressed", "integer", "B", "size after decompression, of all that was read"),
+    Column("baskets", "integer", "baskets", "baskets (RNTuple: clusters, Parquet: row groups), each counted once"),
+    Column("basket_first", "integer", None, "number of the first one"),
+    Column("basket_last", "integer", None, "number of the last one"),
+    Column("basket_bytes", "integers", "B", "sizes from first to last; of many only those of first and last"),
+    Column("read_seconds", "number", "s", "waiting for storage; none where a pool reads baskets"),
+    Column("decompress_seconds", "number", "s", "CPU time of the thread in decompression"),
+    Column("interpret_seconds", "number", "s", "CPU time of the thread in interpretation"),
+)
+"""One row for each branch that an attempt read. A basket that arrived with the tree (embedded) has size 0.
+
+Seconds are given to one part in 32,768, and never too many.
+"""
+
+SECTION_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("chunk", "integer", None, "identity of the attempt's record"),
+    Column("name", "text", None, "name of the section, after those that it stands in: outer/inner"),
+    Column("count", "integer", None, "how often it was passed"),
+    Column("wall_seconds", "number", "s", "wall time in it"),
+    Column("self_seconds", "number", "s", "wall time in it and in no section inside of it"),
+    Column("cpu_seconds", "number", "s", "CPU time of the thread in it"),
+    Column("max_seconds", "number", "s", "longest pass"),
+    Column("bytes", "integer", "B", "requested from storage in it (track_bytes)"),
+    Column("memory_peak", "integer", "B", "highest resident memory of the process in it (track_memory)"),
+    Column("memory_delta", "integer", "B", "growth of resident memory over its passes, summed (track_memory)"),
+    Column("errors", "integer", None, "passes that an exception ended"),
+)
+"""One row for each section of an attempt."""

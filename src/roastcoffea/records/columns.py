@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,3 +22,13 @@ class Column:
     kind: Kind
     unit: str | None
     meaning: str
+
+    @property
+    def documentation(self) -> str:
+        """Meaning and unit."""
+        return self.meaning if self.unit is None else f"{self.meaning} [{self.unit}]"
+
+
+def picked(columns: Sequence[Column], *names: str) -> list[Column]:
+    """Columns of these names, for a table that holds them as another one does."""
+    return [column for name in names for column in columns if column.name == name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -108,3 +109,9 @@ class Run:
     reported_by: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+
+
+def unwatched_run(**known: Any) -> Run:
+    """Finished run that roastcoffea did not watch, with what is known of it."""
+    unknown = {"id": uuid.uuid4().hex, "name": None, "environment": Environment(versions={}, client_host=None)}
+    return Run(outcome=FINISHED, error=None, **(unknown | known))

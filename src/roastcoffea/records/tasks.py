@@ -1,6 +1,4 @@
-"""Finished attempts of Dask tasks, as the scheduler saw them end."""
-
-from __future__ import annotations
+"""Finished attempts of Dask tasks, as the scheduler saw them end; Dask's own metrics of tasks and workers."""
 
 from typing import Final
 
@@ -47,3 +45,13 @@ TASK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("span", "text", None, "identity of the Dask span that counts it"),
     Column("error", "text", None, "text of the error, where there was one"),
 )
+
+SPAN_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("context", "text", None, "where it was counted, such as execute or get-data"),
+    Column("prefix", "text", None, "task prefix; none outside of tasks"),
+    Column("activity", "text", None, "what was done, such as thread-cpu or disk-read"),
+    Column("unit", "text", None, "unit of the amount"),
+    Column("amount", "number", None, "how much of it"),
+)
+WORKER_SPAN_COLUMNS: Final = (Column("worker", "text", None, "address of the worker"), *SPAN_COLUMNS)
+"""A worker that counted nothing has one row, without a context."""

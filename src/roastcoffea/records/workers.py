@@ -1,10 +1,13 @@
 """Workers: when they were there, when Dask paused them, and samples of what they reported with their heartbeats."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from roastcoffea.records.columns import Column
+
+IN_THROTTLED_GROUPS: Final = (
+    "the worker's control groups (cgroups) were throttled in the run, summed over processors; workers of one group "
+    "share it, and it is not known of workers that left"
+)
 
 LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("worker", "text", None, "address of the worker"),
@@ -17,13 +20,7 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("stop", "number", "s", "departure, or end of the run (Unix time, the client's clock)"),
     Column("cpu_seconds", "number", "s", "CPU time of the worker's process in that time (operating system)"),
     Column("clock_offset", "number", "s", "the worker's clock less the client's, as its tasks bound it"),
-    Column(
-        "throttled_seconds",
-        "number",
-        "s",
-        "the worker's control groups (cgroups) were throttled in the run, summed over processors; workers of one group "
-        "share it, and it is not known of workers that left",
-    ),
+    Column("throttled_seconds", "number", "s", IN_THROTTLED_GROUPS),
     Column("throttled_periods", "integer", "periods", "periods in which that happened"),
 )
 THROTTLED: Final = ("throttled_seconds", "throttled_periods")
@@ -39,12 +36,7 @@ SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("worker", "text", None, "address of the worker"),
     Column("time", "number", "s", "when the worker measured (Unix time, the worker's clock)"),
     Column("last_seen", "number", "s", "when the scheduler last heard of it (Unix time, the scheduler's clock)"),
-    Column(
-        "noted",
-        "number",
-        "s",
-        "when `processing`, `nbytes` and `occupancy` were read (the client's clock)",
-    ),
+    Column("noted", "number", "s", "when `processing`, `nbytes` and `occupancy` were read (the client's clock)"),
     Column("cpu_percent", "number", "%", "CPU use of the process; 100 is one core"),
     Column("memory", "integer", "B", "resident memory of the process"),
     Column("memory_limit", "integer", "B", "memory that Dask may use there"),

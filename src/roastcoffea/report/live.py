@@ -13,13 +13,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol, TextIO
+from typing import Any, Final, NamedTuple, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
+from roastcoffea.report.phrases import counted
 from roastcoffea.units import GIGABIT_PER_SECOND, SECOND, number, three_digits
 
 INTERVAL: Final = 0.5
@@ -50,16 +51,6 @@ class Progress(NamedTuple):
     workers: int | None
 
 
-class Display(Protocol):
-    """Where a line is shown."""
-
-    def show(self, line: str) -> None:
-        """Show the line in place of the one before."""
-
-    def end(self, line: str) -> None:
-        """Leave what is to stay when the run is over."""
-
-
 class LiveLine:
     """Shows the progress of a run until it is stopped; it draws nothing where there is no terminal and no notebook.
 
@@ -74,23 +65,20 @@ class LiveLine:
     def __init__(self, progress: Callable[[], Progress], note: Callable[[str], None]) -> None:
         self._progress = progress
         self._note = note
-        self._display: Display | None = None
+        self._display: NotebookLine | BottomRow | None = None
         self._rates = Rates()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to show the line."""
-        with interrupts_held():
-            self._start()
-
-    def _start(self) -> None:
-        with reported(self._note, "there is no live line", Exception):
-            self._display = display_for(sys.stderr)
-        if self._display is not None:
-            self._rates = Rates()
-            self._thread = threading.Thread(target=self._keep_showing, name=f"{NAME}-live", daemon=True)
-            self._thread.start()
+        with interrupts_held(), reported(self._note, "there is no live line", Exception):
+            display = self._display = display_for(sys.stderr)
+            if display is not None:
+                self._rates = Rates()
+                thread = threading.Thread(target=self._keep_showing, args=(display,), name=f"{NAME}-live", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def stop(self) -> None:
         """Take the line away; in a notebook its last state stays, with the rates of the whole run."""
@@ -101,12 +89,11 @@ class LiveLine:
                 with reported(self._note, "the live line could not be taken away", Exception):
                     self._display.end(self._line(whole=True))
 
-    def _keep_showing(self) -> None:
+    def _keep_showing(self, display: NotebookLine | BottomRow) -> None:
         with reported(self._note, "the live line ended before the run", Exception):
-            while self._display is not None:
-                self._display.show(self._line())
-                if self._stopped.wait(INTERVAL):
-                    return
+            display.show(self._line())
+            while not self._stopped.wait(INTERVAL):
+                display.show(self._line())
 
     def _line(self, *, whole: bool = False) -> str:
         progress = self._progress()
@@ -119,23 +106,23 @@ class Rates:
 
     def __init__(self) -> None:
         self.began = time.monotonic()
-        self._seen: deque[tuple[float, int, int | None]] = deque([(self.began, 0, 0)])
+        self._points: deque[tuple[float, int, int | None]] = deque([(self.began, 0, 0)])
 
     def add(self, moment: float, progress: Progress) -> None:
         """Take how far the run had come at a moment."""
-        self._seen.append((moment, progress.events, progress.bytes))
-        while len(self._seen) > 2 and self._seen[1][0] <= moment - SPAN:
-            self._seen.popleft()
+        self._points.append((moment, progress.events, progress.bytes))
+        while len(self._points) > 2 and self._points[1][0] <= moment - SPAN:
+            self._points.popleft()
 
     @property
     def elapsed(self) -> float:
         """Seconds since the beginning."""
-        return self._seen[-1][0] - self.began
+        return self._points[-1][0] - self.began
 
     def in_a_second(self, *, whole: bool = False) -> tuple[float, float | None]:
         """Events and bytes in a second, from the beginning where `whole`; None is not known."""
-        first, events_before, bytes_before = (self.began, 0, 0) if whole else self._seen[0]
-        last, events, size = self._seen[-1]
+        first, events_before, bytes_before = (self.began, 0, 0) if whole else self._points[0]
+        last, events, size = self._points[-1]
         seconds = max(last - first, 1e-9)
         return (events - events_before) / seconds, None if size is None else (size - (bytes_before or 0)) / seconds
 
@@ -143,44 +130,34 @@ class Rates:
 def line_of(progress: Progress, rates: Rates, *, whole: bool = False) -> str:
     """The line: what is done of what was asked for, rates (of the `whole` run), workers, and the time."""
     events, size = rates.in_a_second(whole=whole)
-    parts = [_done(progress)]
-    if progress.chunks:
-        parts.append(f"{number(three_digits(events))} events/s")
-    if progress.chunks and size is not None:
-        parts.append(GIGABIT_PER_SECOND.text(8e-9 * size))
-    if progress.workers is not None:
-        parts.append(f"{number(progress.workers)} worker{'' if progress.workers == 1 else 's'}")
-    if progress.failed:
-        parts.append(f"{number(progress.failed)} failed")
-    return f"{NAME}  {', '.join([*parts, SECOND.text(float(round(rates.elapsed)))])}"
+    parts = [
+        _done(progress),
+        f"{number(three_digits(events))} events/s" if progress.chunks else "",
+        GIGABIT_PER_SECOND.text(8e-9 * size) if progress.chunks and size is not None else "",
+        counted(progress.workers, "worker") if progress.workers is not None else "",
+        f"{number(progress.failed)} failed" if progress.failed else "",
+        SECOND.text(float(round(rates.elapsed))),
+    ]
+    return f"{NAME}  {', '.join(filter(None, parts))}"
 
 
 def _done(progress: Progress) -> str:
     """Chunks that gave a result; before there are any, files that were opened."""
-    if progress.chunks_asked:
-        done = min(progress.chunks, progress.chunks_asked)  # a result that was lost came twice
-        return f"{number(done)} of {number(progress.chunks_asked)} chunks"
-    if progress.files_asked:
-        return f"{number(min(progress.files, progress.files_asked))} of {number(progress.files_asked)} files opened"
-    return "no chunks yet"
+    if progress.chunks_asked:  # a result that was lost came twice
+        done, asked, things = progress.chunks, progress.chunks_asked, "chunks"
+    else:
+        done, asked, things = progress.files, progress.files_asked, "files opened"
+    return f"{number(min(done, asked))} of {number(asked)} {things}" if asked else "no chunks yet"
 
 
-def display_for(stream: TextIO) -> Display | None:
+def display_for(stream: TextIO) -> NotebookLine | BottomRow | None:
     """Notebook, or terminal behind the stream; None where there is neither."""
-    shell = _notebook()
-    if shell is not None:
+    ipython = sys.modules.get("IPython")
+    if ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None:
         return NotebookLine()
     console = Console(file=stream, highlight=False, markup=False, emoji=False)
-    if os.name == "posix" and stream.isatty() and not console.is_dumb_terminal:
-        return BottomRow(stream.fileno(), console)
-    return None
-
-
-def _notebook() -> Any:
-    """The shell of a notebook's kernel; None elsewhere."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell if getattr(shell, "kernel", None) is not None else None
+    is_terminal = os.name == "posix" and stream.isatty() and not console.is_dumb_terminal
+    return BottomRow(stream.fileno(), console) if is_terminal else None
 
 
 class NotebookLine:
@@ -212,31 +189,22 @@ class BottomRow:
     def show(self, line: str) -> None:
         size = os.get_terminal_size(self._terminal)
         if size.lines >= FEWEST_ROWS:
-            reserved = "" if size == self._size else _reserved(size)
+            # All rows but the lowest scroll; where the cursor is in that one, it moves up with the text.
+            reserved = "" if size == self._size else f"\x1bD\x1b[A\x1b7\x1b[1;{size.lines - 1}r\x1b8"
             self._size = size
-            self._write(reserved + _on_row(size.lines, self._styled(line[: size.columns - 1])))
+            text = Text(line[: size.columns - 1])
+            text.stylize("bold", 0, len(NAME))
+            with self._console.capture() as styled:
+                self._console.print(text, end="", soft_wrap=True)
+            self._write(size.lines, styled.get(), reserved)
 
     def end(self, line: str) -> None:  # noqa: ARG002  (nothing stays)
         if self._size is not None:
-            self._write(_on_row(self._size.lines, "\x1b[r"))
+            self._write(self._size.lines, "\x1b[r")
             self._size = None
 
-    def _styled(self, line: str) -> str:
-        with self._console.capture() as styled:
-            self._console.print(Text.assemble((line[: len(NAME)], "bold"), line[len(NAME) :]), end="", soft_wrap=True)
-        return styled.get()
-
-    def _write(self, sequence: str) -> None:
-        data = sequence.encode("ascii", "replace")
+    def _write(self, row: int, text: str, before: str = "") -> None:
+        """Write a row anew and leave the cursor where it is."""
+        data = f"{before}\x1b7\x1b[{row};1H\x1b[2K{text}\x1b8".encode("ascii", "replace")
         while data:
             data = data[os.write(self._terminal, data) :]
-
-
-def _reserved(size: os.terminal_size) -> str:
-    """What makes all rows but the lowest scroll: where the cursor is in that one, it moves up with the text."""
-    return f"\x1bD\x1b[A\x1b7\x1b[1;{size.lines - 1}r\x1b8"
-
-
-def _on_row(row: int, text: str) -> str:
-    """What writes a row anew and leaves the cursor where it is."""
-    return f"\x1b7\x1b[{row};1H\x1b[2K{text}\x1b8"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import groupby
+from operator import attrgetter
 from typing import IO
 
+import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
 from roastcoffea.metrics import CATALOGUE, Metric
 
 HEADING = """\
@@ -19,24 +20,18 @@ result was used: the last of each chunk.
 """
 
 
-def _by_group() -> Iterator[tuple[str, Iterator[Metric]]]:
-    return groupby(CATALOGUE.metrics(), key=lambda metric: metric.group)
-
-
 def metric_reference() -> str:
     """Markdown of the whole catalogue: of each metric its unit, source, alias, meaning and formula."""
     lines = [HEADING]
-    for group, metrics in _by_group():
+    for group, metrics in groupby(CATALOGUE.metrics(), attrgetter("group")):
         lines.append(f"## {group.capitalize()}\n")
         lines += [_entry(metric) for metric in metrics]
     return "\n".join(lines)
 
 
 def _entry(metric: Metric) -> str:
-    facts = [f"unit: {metric.unit}", f"source: {metric.source}"]
-    if metric.alias:
-        facts.append(f"alias: `{metric.alias}`")
-    return f"### `{metric.name}`\n\n{metric.meaning}\n\n- {'; '.join(facts)}\n- formula: `{metric.formula}`\n"
+    facts = f"unit: {metric.unit}; source: {metric.source}" + (f"; alias: `{metric.alias}`" if metric.alias else "")
+    return f"### `{metric.name}`\n\n{metric.meaning}\n\n- {facts}\n- formula: `{metric.formula}`\n"
 
 
 def print_reference(file: IO[str] | None = None) -> None:
@@ -47,14 +42,10 @@ def print_reference(file: IO[str] | None = None) -> None:
     from roastcoffea.report.terminal import console_for
 
     console = console_for(file)
-    for group, metrics in _by_group():
+    for group, metrics in groupby(CATALOGUE.metrics(), attrgetter("group")):
         console.print(Text(f"\n{group.capitalize()}", style="bold"))
         for metric in metrics:
             alias = f", also {metric.alias}" if metric.alias else ""
             console.print(Text.assemble(f"\n{metric.name}", (f" [{metric.unit}]{alias}", "dim")))
             facts = f"= {metric.formula}\nfrom {metric.source}"
-            console.print(Padding(Text.assemble(_in_one_line(metric.meaning), ("\n" + facts, "dim")), (0, 0, 0, 4)))
-
-
-def _in_one_line(text: str) -> str:
-    return " ".join(text.split())
+            console.print(Padding(Text.assemble(" ".join(metric.meaning.split()), ("\n" + facts, "dim")), (0, 0, 0, 4)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import fill, shorten
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,7 +16,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
-from roastcoffea.visualization.colours import BLUE, CYCLE, GREY
+from roastcoffea.visualization.colours import BLUE, CYCLE
 from roastcoffea.visualization.series import Series, lasting, on_grid
 
 MOST_LINES: Final = 7
@@ -29,11 +30,13 @@ NARROW: Final = 0.01
 """Spread of values, beside themselves, below which it is not worth to look closer."""
 
 GRID: Final = 300
+DARK: Final = "#162E50"
 LONGEST_NAME: Final = 30
 NAMELESS: Final = "(none)"
 NOTE_WIDTH: Final = 46
 LONGEST_NOTE: Final = 3 * NOTE_WIDTH
 POINTS_PER_INCH: Final = 72
+
 MANY_TIMES: Final = 100
 """Spread of values, largest beside smallest, from which an axis is logarithmic."""
 
@@ -43,6 +46,9 @@ class Scale(NamedTuple):
 
     factor: float
     unit: str
+
+
+ScaleOf = Callable[[float], Scale]
 
 
 # Units
@@ -102,8 +108,8 @@ def letters(ax: Axes) -> float:
 def worker_names(addresses: Sequence[str]) -> list[str]:
     """Addresses of workers, without what they all have in front."""
     plain = [address.partition("://")[2] or address for address in addresses]
-    hosts = {name.rpartition(":")[0] for name in plain}
-    return [short(name.rpartition(":")[2] if len(hosts) == 1 and ":" in name else name) for name in plain]
+    one_host = len({name.rpartition(":")[0] for name in plain}) == 1
+    return [short(name.rpartition(":")[2] if one_host else name) for name in plain]
 
 
 def note(ax: Axes, text: str) -> None:
@@ -117,27 +123,14 @@ def legend(ax: Axes) -> None:
     labels = ax.get_legend_handles_labels()[1]
     if not labels:
         return
-    figure = ax.figure
-    box = ax.get_window_extent()
-    points = POINTS_PER_INCH / figure.dpi
-    size = 0.9 * letters(ax)
+    box, points, size = ax.get_window_extent(), POINTS_PER_INCH / ax.figure.dpi, 0.9 * letters(ax)
     columns = max(1, int(box.width * points / (0.58 * size * max(map(len, labels)) + 3.6 * size)))
-    columns = min(columns, len(labels))
-    rows = -(-len(labels) // columns)
-    columns = -(-len(labels) // rows)
+    rows = math.ceil(len(labels) / columns)
     share = min((1.3 * rows + 0.7) * size / (box.height * points), 0.6)
     _grow(ax, share / (1 - share))
-    ax.legend(
-        loc="upper center",
-        ncols=columns,
-        fontsize=size,
-        frameon=False,
-        borderaxespad=0.1,
-        columnspacing=1.0,
-        handlelength=1.4,
-        handletextpad=0.5,
-        labelspacing=0.3,
-    )
+    gaps: dict[str, Any] = {"columnspacing": 1.0, "handlelength": 1.4, "handletextpad": 0.5, "labelspacing": 0.3}
+    look: dict[str, Any] = {"loc": "upper center", "fontsize": size, "frameon": False, "borderaxespad": 0.1}
+    ax.legend(ncols=math.ceil(len(labels) / rows), **look, **gaps)
 
 
 def _grow(ax: Axes, share: float) -> None:
@@ -151,63 +144,59 @@ def _grow(ax: Axes, share: float) -> None:
 # Workers over time
 
 
-def worker_lines(ax: Axes, series: Series, start: float, stop: float, scale: float = 1.0) -> None:
+def worker_lines(ax: Axes, series: Series, start: float, label: str, scale: float = 1.0) -> None:
     """Draw each worker's line; of many workers the median, and bands that hold 80 % and all of them."""
+    axis = time_axis(ax, start, series.end)
     if len(series.workers) > MOST_LINES:
-        worker_bands(ax, series, start, stop, scale)
-        return
-    axis = time_axis(ax, start, stop)
-    names = worker_names(series.workers)
-    wider = range(len(names) - 1, -1, -1)  # so that lines which lie on each other are all seen
-    for name, times, values, colour, more in zip(names, series.times, series.values, CYCLE, wider, strict=False):
-        marker = "." if len(times) < 30 else None
-        width = 1.2 + 0.5 * more
-        ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=width, marker=marker, markersize=4)
-    ax.set_ylim(bottom=0)
-    legend(ax)
+        grid, rows = _gridded(series, scale)
+        low, tenth, middle, ninth, high = np.nanquantile(rows, [0, 0.1, 0.5, 0.9, 1], axis=0)
+        _band(ax, axis(grid), low, high, 0.2, f"all {len(rows)} workers")
+        _band(ax, axis(grid), tenth, ninth, 0.4, "80 % of them")
+        ax.plot(axis(grid), middle, color=DARK, linewidth=1.4, label="median")
+    else:
+        names = worker_names(series.workers)
+        wider = range(len(names) - 1, -1, -1)  # so that lines which lie on each other are all seen
+        for name, times, values, colour, more in zip(names, series.times, series.values, CYCLE, wider, strict=False):
+            look: dict[str, Any] = {"marker": "." if len(times) < 30 else None, "markersize": 4}
+            ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=1.2 + 0.5 * more, **look)
+    _end_of_workers(ax, label)
 
 
-def worker_bands(ax: Axes, series: Series, start: float, stop: float, scale: float = 1.0) -> None:
-    """Draw what half of the workers are below, and bands that hold 80 % and all of them."""
-    grid, rows = _gridded(series)
-    low, tenth, middle, ninth, high = np.nanquantile(rows * scale, [0, 0.1, 0.5, 0.9, 1], axis=0)
-    axis = time_axis(ax, start, stop)
-    ax.fill_between(axis(grid), low, high, color=BLUE, alpha=0.2, linewidth=0, label=f"all {len(rows)} workers")
-    ax.fill_between(axis(grid), tenth, ninth, color=BLUE, alpha=0.4, linewidth=0, label="80 % of them")
-    ax.plot(axis(grid), middle, color="#162E50", linewidth=1.4, label="median")
-    ax.set_ylim(bottom=0)
-    legend(ax)
-
-
-def worker_mean(ax: Axes, series: Series, start: float, stop: float, scale: float = 1.0) -> None:
+def worker_mean(ax: Axes, series: Series, start: float, label: str) -> None:
     """Draw the mean over the workers that are there, in a band from the least to the most."""
     grid, rows = _gridded(series)
-    rows = rows * scale
-    axis = time_axis(ax, start, stop)
+    x = time_axis(ax, start, series.end)(grid)
     if len(rows) > 1:
-        band = (np.nanmin(rows, axis=0), np.nanmax(rows, axis=0))
-        ax.fill_between(axis(grid), *band, color=BLUE, alpha=0.25, linewidth=0, label="least to most")
-    ax.plot(axis(grid), np.nanmean(rows, axis=0), color="#162E50", linewidth=1.4, label="mean over workers")
+        _band(ax, x, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), 0.25, "least to most")
+    ax.plot(x, np.nanmean(rows, axis=0), color=DARK, linewidth=1.4, label="mean over workers")
+    _end_of_workers(ax, label)
+
+
+def worker_sum(ax: Axes, series: Series, start: float, label: str, there: Mapping[str, tuple[float, float]]) -> None:
+    """Draw the sum over the workers that are there; `there` is when each arrived and left, as far as that is known."""
+    grid, rows = _gridded(lasting(series, there))
+    x, total = time_axis(ax, start, series.end)(grid), np.nansum(rows, axis=0)
+    ax.fill_between(x, total, color=BLUE, alpha=0.3, linewidth=0)
+    ax.plot(x, total, color=BLUE, linewidth=1.4)
+    _end_of_workers(ax, label)
+
+
+def _band(ax: Axes, x: Numbers, low: Numbers, high: Numbers, alpha: float, label: str) -> None:  # noqa: PLR0917
+    ax.fill_between(x, low, high, color=BLUE, alpha=alpha, linewidth=0, label=label)
+
+
+def _end_of_workers(ax: Axes, label: str) -> None:
     ax.set_ylim(bottom=0)
+    ax.set_ylabel(label)
     legend(ax)
 
 
-def worker_sum(ax: Axes, series: Series, start: float, stop: float, there: Mapping[str, tuple[float, float]]) -> None:
-    """Draw the sum over the workers that are there; `there` is when each arrived and left, as far as that is known."""
-    grid, rows = _gridded(lasting(series, there))
-    axis = time_axis(ax, start, stop)
-    total = np.nansum(rows, axis=0)
-    ax.fill_between(axis(grid), total, color=BLUE, alpha=0.3, linewidth=0)
-    ax.plot(axis(grid), total, color=BLUE, linewidth=1.4)
-    ax.set_ylim(bottom=0)
-
-
-def _gridded(series: Series) -> tuple[Numbers, Numbers]:
+def _gridded(series: Series, scale: float = 1.0) -> tuple[Numbers, Numbers]:
     """Moments at which any worker was sampled, and what each had there."""
-    first, last = min(times[0] for times in series.times), max(times[-1] for times in series.times)
-    sampled = max(len(times) for times in series.times)
-    grid = np.linspace(first, last, min(GRID, max(2 * sampled, 2)) if last > first else 1)
-    rows = on_grid(series, grid)
+    sampled = max(map(len, series.times))
+    number = min(GRID, max(2 * sampled, 2)) if series.end > series.begin else 1
+    grid = np.linspace(series.begin, series.end, number)
+    rows = on_grid(series, grid) * scale
     seen = ~np.isnan(rows).all(axis=0)
     return grid[seen], rows[:, seen]
 
@@ -233,12 +222,16 @@ def bar_texts(ax: Axes, ends: Sequence[float], texts: Sequence[str]) -> None:
     """Write a text beside the end of each bar, and make room for it."""
     size = 0.85 * letters(ax)
     for place, (end, text) in enumerate(zip(ends, texts, strict=True)):
-        ax.annotate(text, (max(end, 0.0), place), (3, 0), textcoords="offset points", va="center", fontsize=size)
+        text_beside(ax, max(end, 0.0), place, text, size)
     low, high = min(0.0, *ends), max(0.0, *ends)
-    longest = max(map(len, texts)) * 0.6 * size + 8
     width = ax.get_window_extent().width * POINTS_PER_INCH / ax.figure.dpi
-    share = min(longest / width, 0.6)
+    share = min((max(map(len, texts)) * 0.6 * size + 8) / width, 0.6)
     ax.set_xlim(1.02 * low, high / (1 - share) if high > 0 else 1.0)
+
+
+def text_beside(ax: Axes, x: float, y: float, text: str, size: float) -> None:
+    """Write a text to the right of a point."""
+    ax.annotate(text, (x, y), (3, 0), textcoords="offset points", va="center", fontsize=size)
 
 
 def largest_first(totals: Numbers, most: int = MOST_BARS) -> tuple[list[int], list[int]]:
@@ -247,14 +240,20 @@ def largest_first(totals: Numbers, most: int = MOST_BARS) -> tuple[list[int], li
     return (order, []) if len(order) <= most else (order[: most - 1], order[most - 1 :])
 
 
-def pooled(names: Sequence[str | None], parts: Mapping[str, Numbers]) -> tuple[list[str | None], dict[str, Numbers]]:
-    """The largest by their sum over parts, and the others together."""
-    own, others = largest_first(np.sum(list(parts.values()), axis=0))
-    kept: list[str | None] = [names[place] for place in own]
-    if not others:
-        return kept, {part: amounts[own] for part, amounts in parts.items()}
-    rest = {part: np.append(amounts[own], amounts[others].sum()) for part, amounts in parts.items()}
-    return [*kept, f"{len(others)} others"], rest
+def pooled_bars(
+    ax: Axes, names: Sequence[str | None], parts: Mapping[str, tuple[Numbers, str]], scale_of: ScaleOf, label: str
+) -> None:
+    """Draw bars of parts (amounts and colour), the largest on top, and the smallest together."""
+    amounts = np.array([values for values, _ in parts.values()])
+    own, others = largest_first(amounts.sum(axis=0))
+    shown, drawn = [names[place] for place in own], amounts[:, own]
+    if others:
+        shown.append(f"{len(others)} others")
+        drawn = np.column_stack([drawn, amounts[:, others].sum(axis=1)])
+    scale = scale_of(float(drawn.sum(axis=0).max()))
+    colours = {part: colour for part, (_, colour) in parts.items()}
+    bars(ax, shown, dict(zip(parts, drawn * scale.factor, strict=True)), colours)
+    ax.set_xlabel(f"{label} ({scale.unit})")
 
 
 # Distributions
@@ -268,11 +267,9 @@ def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things
     if len(kinds) == 1 or len(kinds) > MOST_LINES:
         ax.stairs(np.histogram(values, edges)[0], edges, fill=True, color=BLUE)
     else:
-        below = np.zeros(len(edges) - 1)
-        for kind, colour in zip(kinds[np.argsort(-sizes, kind="stable")], CYCLE, strict=False):
-            reached = below + np.histogram(values[named == kind], edges)[0]
-            ax.stairs(reached, edges, baseline=below, fill=True, color=colour, alpha=0.85, label=entry(kind))
-            below = reached
+        ordered = kinds[np.argsort(-sizes, kind="stable")]
+        counts = [np.histogram(values[named == kind], edges)[0] for kind in ordered]
+        stacked(ax, edges, zip(map(entry, ordered), counts, CYCLE, strict=False), alpha=0.85)
     if whole:
         ax.set_xlim(edges[0] - 1, edges[-1] + 1)
         whole_numbers(ax.xaxis)
@@ -280,6 +277,14 @@ def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things
     whole_numbers(ax.yaxis)
     ax.set_ylim(bottom=0)
     legend(ax)
+
+
+def stacked(ax: Axes, edges: Numbers, layers: Iterable[tuple[str | None, Numbers, str]], **look: Any) -> None:
+    """Draw steps on top of each other: label, heights and colour of each layer."""
+    below = np.zeros(len(edges) - 1)
+    for label, heights, colour in layers:
+        ax.stairs(below + heights, edges, baseline=below, fill=True, color=colour, label=label, **look)
+        below = below + heights
 
 
 def _edges(values: Numbers, whole: bool) -> Numbers:
@@ -297,15 +302,17 @@ def _edges(values: Numbers, whole: bool) -> Numbers:
 def cloud(ax: Axes, x: Numbers, y: Numbers, groups: Sequence[str | None], things: str) -> None:
     """Draw points, in groups where they are few; of many points their density."""
     for values, set_scale in ((x, ax.set_xscale), (y, ax.set_yscale)):
-        if values.min() > 0 and values.max() > MANY_TIMES * values.min():
+        if 0 < MANY_TIMES * values.min() < values.max():
             set_scale("log")
     if len(x) > MOST_POINTS:
         _density(ax, x, y, things)
         return
     kinds = list(dict.fromkeys(groups))
-    for kind, colour in zip(kinds if len(kinds) <= MOST_LINES else [None], CYCLE, strict=False):
-        here = np.array([group == kind for group in groups]) if len(kinds) <= MOST_LINES else slice(None)
-        label = entry(kind) if 1 < len(kinds) <= MOST_LINES else None
+    if len(kinds) > MOST_LINES:
+        kinds, groups = [None], [None] * len(x)
+    for kind, colour in zip(kinds, CYCLE, strict=False):
+        here = np.array([group == kind for group in groups])
+        label = entry(kind) if len(kinds) > 1 else None
         ax.plot(x[here], y[here], ".", color=colour, markersize=7, alpha=0.75, markeredgewidth=0, label=label)
 
 
@@ -314,9 +321,8 @@ def _density(ax: Axes, x: Numbers, y: Numbers, things: str) -> None:
     counts = np.histogram2d(x, y, (across, up))[0].T
     filled = np.ma.masked_equal(counts, 0)
     mesh = ax.pcolormesh(across, up, filled, norm=LogNorm(1, max(counts.max(), 2)), cmap="viridis_r", rasterized=True)
-    figure = ax.figure
-    if isinstance(figure, Figure):
-        figure.colorbar(mesh, ax=ax, label=things, pad=0.02)
+    if isinstance(ax.figure, Figure):
+        ax.figure.colorbar(mesh, ax=ax, label=things, pad=0.02)
 
 
 def _axis_bins(values: Numbers, log: bool) -> Numbers:
@@ -325,8 +331,3 @@ def _axis_bins(values: Numbers, log: bool) -> Numbers:
         return np.geomspace(low, high * 1.001, 101)
     margin = 0.01 * (high - low) or 0.01 * abs(high) or 0.5
     return np.linspace(low - margin, high + margin, 101)
-
-
-def diagonal(ax: Axes, low: float, high: float) -> None:
-    """Line of equal values."""
-    ax.plot([low, high], [low, high], color=GREY, linewidth=1, linestyle="--", zorder=0.5)

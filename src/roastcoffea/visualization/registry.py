@@ -18,9 +18,12 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from roastcoffea.folders import whole_file
-from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.visualization.material import Material
+from roastcoffea.compat.shapes import ARGUMENTS
+from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
+from roastcoffea.metrics.evaluation import Evaluator
+from roastcoffea.records.run import FAILED
+from roastcoffea.storage.folders import whole_file
+from roastcoffea.visualization.inputs import PLOT_INPUTS, inputs_of
 
 PREFIX: Final = "plot_"
 SIZE: Final = (5.25, 3.5)
@@ -29,28 +32,8 @@ TALL: Final = (5.25, 4.5)
 
 DOTS_PER_INCH: Final = 200
 
-STYLE: Final[Any] = {
-    "font.family": ["DejaVu Sans"],
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.labelsize": 10,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.facecolor": "white",
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "text.color": "#222222",
-    "axes.labelcolor": "#222222",
-    "axes.edgecolor": "#555555",
-    "xtick.color": "#333333",
-    "ytick.color": "#333333",
-    "figure.constrained_layout.h_pad": 0.08,
-    "figure.constrained_layout.w_pad": 0.08,
-    "text.usetex": False,
-}
+STYLE_FILE: Final = Path(__file__).with_name("roastcoffea.mplstyle")
+STYLE: Final[Any] = mpl.rc_params_from_file(STYLE_FILE, use_default_template=False)
 """How figures of our own look, whatever style the user has; axes that are handed over keep theirs."""
 
 Size = tuple[float, float]
@@ -98,49 +81,42 @@ class PlotFunction(Protocol):
     ) -> tuple[Figure, Axes]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Plot:
-    """An entry of the registry: `draw` gets axes, and the inputs that its parameters name (see `Material`)."""
+    """An entry of the registry: `draw` gets axes, and the inputs that its parameters name (see PLOT_INPUTS)."""
 
     name: str
     title: str
     size: Size
     draw: Callable[..., None]
-    inputs: tuple[str, ...]
-    optional: frozenset[str]
+    needs: Needs
+
+    @functools.cached_property
+    def function(self) -> PlotFunction:
+        """What users call."""
+        return _callable(self)
 
     @property
     def function_name(self) -> str:
         """Name of the function that users call."""
         return f"{PREFIX}{self.name}"
 
-    def drawn(self, material: Material, ax: Axes | None, title: str | None, figsize: Size | None) -> Axes:
+    def drawn(self, inputs: Evaluator, ax: Axes | None, title: str | None, figsize: Size | None) -> Axes:
         """Axes with the picture, on a new figure where none are given."""
         try:
-            inputs = [self._input(material, name) for name in self.inputs]
+            arguments, failed = inputs.arguments(self.needs), inputs.value(RUN).outcome == FAILED
+            shown = f"{self.title}{' (the run failed)' if failed else ''}" if title is None else title
             if ax is not None:
-                return self._drawn_on(ax, inputs, title if title is not None else self._title(material))
+                return self._drawn_on(ax, arguments, shown)
             with own_style(), new_figure(figsize or self.size) as figure:
-                shown = title if title is not None else self._title(material)
-                return self._drawn_on(figure.add_subplot(), inputs, shown)
+                return self._drawn_on(figure.add_subplot(), arguments, shown)
         except NotMeasuredError as reason:
             raise ValueError(f"{self.function_name} has nothing to draw: {reason}") from None
 
-    def _input(self, material: Material, name: str) -> Any:
-        try:
-            return getattr(material, name)
-        except NotMeasuredError:
-            if name in self.optional:
-                return None
-            raise
-
-    def _drawn_on(self, ax: Axes, inputs: list[Any], title: str) -> Axes:
-        self.draw(ax, *inputs)
+    def _drawn_on(self, ax: Axes, arguments: list[Any], title: str) -> Axes:
+        self.draw(ax, *arguments)
         ax.set_title(title)  # last: where there is nothing to draw axes stay as they are
         return ax
-
-    def _title(self, material: Material) -> str:
-        return f"{self.title} (the run failed)" if material.failed else self.title
 
 
 PLOTS: Final[dict[str, Plot]] = {}
@@ -148,46 +124,43 @@ PLOTS: Final[dict[str, Plot]] = {}
 
 
 def plot(title: str, *, size: Size = SIZE) -> Callable[[Callable[..., None]], PlotFunction]:
-    """Decorate a function `plot_<name>(ax, <inputs>)`; what users call gathers the inputs and makes the figure."""
+    """Decorate a function `plot_<name>(ax, <inputs>)`; what users call gathers the inputs and makes the figure.
+
+    Raises
+    ------
+    ValueError
+        If the name is taken, or there is no such input.
+    """
 
     def register(draw: Callable[..., None]) -> PlotFunction:
-        parameters = dict(list(inspect.signature(draw).parameters.items())[1:])
-        optional = frozenset(name for name, parameter in parameters.items() if parameter.default is None)
-        name = draw.__name__.removeprefix(PREFIX)
-        entry = PLOTS[name] = Plot(
-            name=name, title=title, size=size, draw=draw, inputs=tuple(parameters), optional=optional
-        )
-        return _callable(entry)
+        name, needs = draw.__name__.removeprefix(PREFIX), Needs.of(draw, first=1)
+        if name in PLOTS:
+            raise ValueError(f"there is a plot {name!r} already")
+        if unknown := [need for need in needs.inputs if need not in PLOT_INPUTS]:
+            raise ValueError(f"{draw.__name__} needs {', '.join(unknown)}: no such input of plots")
+        PLOTS[name] = Plot(name=name, title=title, size=size, draw=draw, needs=needs)
+        return PLOTS[name].function
 
     return register
 
 
 def _callable(entry: Plot) -> PlotFunction:
-    def plotted(
-        source: Any = None,
-        /,
-        *,
-        tracking_data: Mapping[str, Any] | None = None,
-        span_metrics: Mapping[Any, float] | None = None,
-        metrics: Mapping[str, Any] | None = None,
-        chunk_metrics: Any = None,
-        ax: Axes | None = None,
-        title: str | None = None,
-        figsize: Size | None = None,
-        output_path: str | PathLike[str] | None = None,
-    ) -> tuple[Figure, Axes]:
-        older = {"tracking_data": tracking_data, "span_metrics": span_metrics}
-        older |= {"metrics": metrics, "chunk_metrics": chunk_metrics}
-        axes = entry.drawn(Material.of(source, **older), ax, title, figsize)
+    def plotted(source: Any = None, /, *, output_path: Any = None, **given: Any) -> tuple[Figure, Axes]:
+        ax, title, figsize = (given.pop(name, None) for name in ("ax", "title", "figsize"))
+        if unknown := given.keys() - ARGUMENTS:
+            raise TypeError(f"{entry.function_name} takes no argument {', '.join(sorted(unknown))}")
+        axes = entry.drawn(inputs_of(source, **given), ax, title, figsize)
         figure = figure_of(axes)
         if output_path is not None:
             save(figure, output_path)
         return figure, axes
 
     functools.update_wrapper(plotted, entry.draw, assigned=("__module__", "__name__", "__qualname__"), updated=())
+    del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing
+    parameters = list(inspect.signature(PlotFunction.__call__).parameters.values())[1:]
+    plotted.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # with all arguments of 0.1.2
     arguments = (inspect.getdoc(PlotFunction) or "").partition("\n\n")[2]
     plotted.__doc__ = f"{inspect.getdoc(entry.draw)}\n\n{arguments}"
-    del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing
     return plotted
 
 
@@ -217,7 +190,7 @@ def figure_alone(entry: Plot, source: Any, figsize: Size | None = None) -> Figur
     """
     figure = Figure(figsize=figsize or entry.size, layout="constrained")
     with own_style():
-        entry.drawn(Material.of(source), figure.add_subplot(), None, None)
+        entry.drawn(inputs_of(source), figure.add_subplot(), None, None)
     return figure
 
 
@@ -276,10 +249,5 @@ def new_figure(size: Size) -> Iterator[Figure]:
 
 def _pyplot_shows() -> bool:
     """Whether somebody uses pyplot here, or IPython runs: it shows pyplot's figures after each cell."""
-    return (
-        "matplotlib.pyplot" in sys.modules or getattr(sys.modules.get("IPython"), "get_ipython", _nothing)() is not None
-    )
-
-
-def _nothing() -> None:
-    """Stand in for `get_ipython` where there is none."""
+    running = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return "matplotlib.pyplot" in sys.modules or running is not None

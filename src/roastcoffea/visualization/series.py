@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.facts import some
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes
 from roastcoffea.records.workers import OF_SCHEDULER
-
-Integers = npt.NDArray[np.int64]
 
 
 class Series(NamedTuple):
@@ -24,22 +22,33 @@ class Series(NamedTuple):
     times: list[Numbers]
     values: list[Numbers]
 
+    @property
+    def begin(self) -> float:
+        """Moment of the first sample."""
+        return float(min(times[0] for times in self.times))
+
+    @property
+    def end(self) -> float:
+        """Moment of the last sample."""
+        return float(max(times[-1] for times in self.times))
+
 
 def series_of(samples: pa.Table, column: str) -> Series:
     """A column of the samples by worker; refused where it was never measured."""
-    times = samples["time"]
-    if column in OF_SCHEDULER:
-        times = pc.coalesce(samples["noted"], times)
-    known = samples.select(["worker", column]).append_column("time", times).drop_null()
-    if len(known) == 0:
-        raise NotMeasuredError(f"no sample tells {column}")
-    encoded = pc.dictionary_encode(known["worker"]).combine_chunks()
-    code = np.asarray(encoded.indices.to_numpy(), dtype=np.int64)
-    time, value = (np.asarray(known[name].to_numpy(), dtype=np.float64) for name in ("time", column))
-    order = np.lexsort((time, code))
-    borders = np.cumsum(np.bincount(code))[:-1]
-    workers = encoded.dictionary.to_pylist()
+    times = pc.coalesce(samples["noted"], samples["time"]) if column in OF_SCHEDULER else samples["time"]
+    timed = samples.select(["worker", column]).append_column("time", times)
+    known = some(timed.drop_null(), f"no sample tells {column}")
+    code, (time, value) = codes(known["worker"]), (amounts(known, name) for name in ("time", column))
+    order, borders = np.lexsort((time, code)), np.cumsum(np.bincount(code))[:-1]
+    workers = known["worker"].unique().to_pylist()
     return Series(workers, np.split(time[order], borders), np.split(value[order], borders))
+
+
+def known_rows(chunks: pa.Table, *columns: str) -> pa.Table:
+    """Datasets of chunks with columns, where these are all known."""
+    table = chunks.select(["dataset", *columns])
+    known = table.filter(reduce(pc.and_, [table[column].is_valid() for column in columns]))
+    return some(known, f"{' and '.join(columns).replace('_', ' ')} are not known of any chunk")
 
 
 def on_grid(series: Series, grid: Numbers) -> Numbers:
@@ -60,12 +69,11 @@ def lasting(series: Series, there: Mapping[str, tuple[float, float]]) -> Series:
 
     Where these are not known (`there`) it is an interval between its samples; all is within the samples of all.
     """
-    first, last = min(times[0] for times in series.times), max(times[-1] for times in series.times)
     longer: list[Numbers] = []
     for worker, times in zip(series.workers, series.times, strict=True):
         interval = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
         arrived, left = there.get(worker, (times[0] - interval, times[-1] + interval))
-        begin, end = np.clip([min(arrived, times[0]), max(left, times[-1])], first, last)
+        begin, end = np.clip([min(arrived, times[0]), max(left, times[-1])], series.begin, series.end)
         longer.append(np.concatenate([[begin], times, [end]]))
     return Series(series.workers, longer, [np.pad(values, 1, mode="edge") for values in series.values])
 
@@ -85,7 +93,7 @@ def amounts_in_bins(starts: Numbers, stops: Numbers, amounts: Numbers, edges: Nu
 def busy_in_pixels(rows: Integers, starts: Numbers, stops: Numbers, shape: tuple[int, int], edges: Numbers) -> Numbers:
     """Seconds of intervals in each pixel of rows x bins of time; all bins are equally long."""
     width = edges[1] - edges[0]
-    partial, whole = np.zeros(shape[0] * shape[1]), np.zeros(shape[0] * shape[1])
+    partial, whole = np.zeros((2, shape[0] * shape[1]))
     for sign, moments in ((1.0, starts), (-1.0, stops)):
         bins = np.clip(((moments - edges[0]) / width).astype(np.int64), 0, shape[1] - 1)
         place = rows * shape[1] + bins

@@ -6,18 +6,16 @@ import heapq
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics.attempts import identities
-from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.ledger import RESIDUAL
-from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.metrics.time import BUSY, OF_KIND, OVERHEAD, PHASES, WASTED
-from roastcoffea.records import chunks as chunk_records
+from roastcoffea.metrics.busy import sum_of
+from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
+from roastcoffea.metrics.facts import GAVE_A_RESULT, identities
+from roastcoffea.metrics.phases import BUSY, COLUMNS_OF, FAILED, OF_TASK_KIND, OVERHEAD, RESIDUAL
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, one_of, places
 from roastcoffea.records import tasks as task_records
-from roastcoffea.visualization.series import Integers, busy_in_pixels
+from roastcoffea.visualization.series import busy_in_pixels
 
 SHOWN: Final = (*BUSY, RESIDUAL)
 """Classes; what the ledger cannot place, as nothing tells what went on, is in its residual."""
@@ -52,41 +50,22 @@ class Pixels(NamedTuple):
     busy: Numbers
 
 
-class _Rows(NamedTuple):
-    """Rows of a table of attempts: the class of each, and the row of its chunk."""
-
-    table: pa.Table
-    kind: Integers
-    chunk: Integers
-
-
 def stream_of(tasks: pa.Table | None, chunks: pa.Table | None) -> Stream:
     """Attempts of tasks; those of chunks where no scheduler tells of tasks (None)."""
     if tasks is not None:
-        found = _tasks_with_class(tasks, chunks)
+        table, (kind, chunk) = tasks, _classes_of_tasks(tasks, chunks)
     elif chunks is not None:
-        found = _Rows(chunks, _main_classes(chunks), np.arange(len(chunks)))
+        table, kind, chunk = chunks, _main_classes(chunks), np.arange(len(chunks))
     else:
         raise NotMeasuredError("neither tasks nor chunks were seen")
-    table = found.table
-    if table["worker"].null_count == len(table):
-        raise NotMeasuredError("it is not known on which worker anything ran")
+    refuse_if(table["worker"].null_count == len(table), "it is not known on which worker anything ran")
     timed = np.flatnonzero(pc.and_(table["start"].is_valid(), table["stop"].is_valid()).to_numpy())
-    if len(timed) == 0:
-        raise NotMeasuredError("it is not known of any task when it ran")
+    refuse_if(len(timed) == 0, "it is not known of any task when it ran")
     known = table.select(["worker", "thread", "start", "stop"]).take(pa.array(timed))
-    start, stop = (np.asarray(known[name].to_numpy(), dtype=np.float64) for name in ("start", "stop"))
+    start, stop = (amounts(known, name) for name in ("start", "stop"))
     lane, lanes = _lanes(known, start, stop)
-    return Stream(
-        lane=lane,
-        kind=found.kind[timed],
-        start=start,
-        stop=np.maximum(start, stop),
-        task=timed if tasks is not None else np.full(len(timed), -1),
-        chunk=found.chunk[timed],
-        lanes=lanes,
-        workers=len(known["worker"].unique()),
-    )
+    task, workers = timed if tasks is not None else np.full(len(timed), -1), len(known["worker"].unique())
+    return Stream(lane, kind[timed], start, np.maximum(start, stop), task, chunk[timed], lanes, workers)
 
 
 def main_in_pixels(stream: Stream, rows: int, edges: Numbers) -> Pixels:
@@ -96,29 +75,28 @@ def main_in_pixels(stream: Stream, rows: int, edges: Numbers) -> Pixels:
     of_row = np.bincount(np.arange(lanes) * rows // lanes)
     busy, most = np.zeros((2, *shape))
     picture = np.full(shape, IDLE)
-    for number in sorted(np.unique(stream.kind), key=lambda kind: SHOWN[kind] == WASTED):
+    for number in sorted(np.unique(stream.kind), key=lambda kind: SHOWN[kind] == FAILED):
         here = stream.kind == number
         seconds = busy_in_pixels(row[here], stream.start[here], stream.stop[here], shape, edges)
         busy += seconds
-        wins = seconds > (1e-9 if SHOWN[number] == WASTED else np.maximum(most, 1e-9))
+        wins = seconds > (1e-9 if SHOWN[number] == FAILED else np.maximum(most, 1e-9))
         picture[wins] = number
         most[wins] = seconds[wins]
     mostly_idle = busy < of_row[:, None] * (edges[1] - edges[0]) / 2
-    picture[mostly_idle & (picture != SHOWN.index(WASTED))] = IDLE
+    picture[mostly_idle & (picture != SHOWN.index(FAILED))] = IDLE
     return Pixels(picture, most, busy)
 
 
-def _tasks_with_class(tasks: pa.Table, chunks: pa.Table | None) -> _Rows:
-    """Tasks, with the number of the class of each."""
-    numbers = {kind: SHOWN.index(name) for kind, name in OF_KIND.items()}
-    kinds, failed = _codes(tasks, "kind", numbers, SHOWN.index(RESIDUAL)), _failed(tasks, (task_records.OK,))
-    chunk = np.full(len(tasks), -1)
+def _classes_of_tasks(tasks: pa.Table, chunks: pa.Table | None) -> tuple[Integers, Integers]:
+    """Number of the class of each task, and the row of its chunk."""
+    numbers = np.array([SHOWN.index(name) for name in (*OF_TASK_KIND.values(), RESIDUAL)])
+    kinds, chunk = numbers[places(tasks["kind"], list(OF_TASK_KIND))], np.full(len(tasks), -1)
     if chunks is not None and len(chunks):
         chunk = _chunks_of(tasks, chunks)
-        processed = np.asarray(pc.equal(tasks["kind"], task_records.PROCESSOR).to_numpy(), dtype=np.bool_)
+        processed = having(tasks["kind"], task_records.PROCESSOR)
         kinds = np.where(processed & (chunk >= 0), _main_classes(chunks)[chunk], kinds)
-    others = np.asarray(pc.equal(tasks["kind"], task_records.OTHER).to_numpy(), dtype=np.bool_)
-    return _Rows(tasks, np.where(failed & ~others, SHOWN.index(WASTED), kinds), chunk)
+    failed = ~having(tasks["outcome"], task_records.OK) & ~having(tasks["kind"], task_records.OTHER)
+    return np.where(failed, SHOWN.index(FAILED), kinds), chunk
 
 
 def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
@@ -131,39 +109,25 @@ def _chunks_of(tasks: pa.Table, chunks: pa.Table) -> Integers:
 
 def _main_classes(chunks: pa.Table) -> Integers:
     """For each attempt of a chunk the class that took the most of it, or that it failed."""
-    seconds = np.zeros((len(chunks), len(PHASES) + 1))
-    for place, columns in enumerate(PHASES.values()):
-        for column in columns:
-            seconds[:, place] += pc.fill_null(chunks[column], 0.0).to_numpy()
-    wall = np.asarray(pc.fill_null(chunks["wall_seconds"], 0.0).to_numpy())
-    seconds[:, -1] = wall - seconds[:, :-1].sum(axis=1)
-    names = np.array([SHOWN.index(name) for name in (*PHASES, OVERHEAD)])
-    kinds = np.where(seconds[:, :-1].any(axis=1), names[seconds.argmax(axis=1)], SHOWN.index(RESIDUAL))
-    failed = _failed(chunks, (chunk_records.OK, chunk_records.CHECKPOINT))
-    return np.where(failed, SHOWN.index(WASTED), kinds)
-
-
-def _failed(table: pa.Table, good: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    return ~np.asarray(pc.is_in(table["outcome"], value_set=pa.array(good, pa.string())).to_numpy(), dtype=np.bool_)
-
-
-def _codes(table: pa.Table, column: str, numbers: dict[str, int], otherwise: int) -> Integers:
-    place = pc.index_in(table[column], value_set=pa.array(list(numbers), pa.string()))
-    known = np.array([*numbers.values(), otherwise])
-    return known[np.asarray(pc.fill_null(place, len(numbers)).to_numpy(), dtype=np.int64)]
+    seconds = np.column_stack([sum_of(chunks, columns) for columns in COLUMNS_OF.values()])
+    rest = amounts(chunks, "wall_seconds") - seconds.sum(axis=1)
+    names = np.array([SHOWN.index(name) for name in (*COLUMNS_OF, OVERHEAD)])
+    most = names[np.column_stack([seconds, rest]).argmax(axis=1)]
+    kinds = np.where(seconds.any(axis=1), most, SHOWN.index(RESIDUAL))
+    return np.where(one_of(chunks["outcome"], pa.array(GAVE_A_RESULT)), kinds, SHOWN.index(FAILED))
 
 
 def _lanes(table: pa.Table, start: Numbers, stop: Numbers) -> tuple[Integers, list[str]]:
     """Lane of each attempt, lanes of a worker beside each other, and the worker of each lane."""
-    encoded = pc.fill_null(table["worker"], "?").combine_chunks().dictionary_encode()
-    names, place = np.unique(np.array(encoded.dictionary.to_pylist(), dtype=object), return_inverse=True)
-    code = place[np.asarray(encoded.indices.to_numpy())]
+    worker = pc.fill_null(table["worker"], "?")
+    names = sorted(worker.unique().to_pylist())
+    code = places(worker, names)
     thread = np.array(pc.fill_null(table["thread"], -1).to_numpy(), dtype=np.int64)
     unknown = np.flatnonzero(thread < 0)
     thread[unknown] = _free_places(code[unknown], start[unknown], stop[unknown])
     threads, number = np.unique(thread, return_inverse=True)
     pairs, lane = np.unique(code * len(threads) + number, return_inverse=True)
-    return np.asarray(lane, dtype=np.int64), [str(names[pair // len(threads)]) for pair in pairs]
+    return np.asarray(lane, dtype=np.int64), [names[pair // len(threads)] for pair in pairs]
 
 
 def _free_places(worker: Integers, start: Numbers, stop: Numbers) -> Integers:

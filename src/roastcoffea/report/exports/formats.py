@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.folders import whole_file
 from roastcoffea.metrics import Metrics
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.openmetrics import write_openmetrics
 from roastcoffea.report.exports.perfetto import write_perfetto
-from roastcoffea.report.exports.tables import TableFormat, write_tables
+from roastcoffea.report.exports.tables import Frames, TableFormat, write_tables
+from roastcoffea.storage.folders import whole_file
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-OPENMETRICS: Final = "openmetrics"
-PERFETTO: Final = "perfetto"
 FORMATS: Final[Mapping[str, str]] = {
     **{name: f"-{name}" for name in get_args(TableFormat)},
-    OPENMETRICS: ".openmetrics.txt",
-    PERFETTO: ".perfetto.json",
+    "openmetrics": ".openmetrics.txt",
+    "perfetto": ".perfetto.json",
 }
 """Formats, each with the end of the name that an export has where none was given."""
 
@@ -33,14 +28,8 @@ def default_name(measurement: Path, end: str) -> str:
     return (folder.parent if folder.is_file() else folder).name + end
 
 
-def export(
-    run: Run,
-    metrics: Callable[[], Metrics],
-    tables: Callable[[], Mapping[str, pd.DataFrame]],
-    path: Path,
-    file_format: str,
-    *,
-    overwrite: bool = False,
+def export(  # noqa: PLR0917
+    run: Run, metrics: Metrics, tables: Callable[[], Frames], path: Path, file_format: str, overwrite: bool
 ) -> Path:
     """Write a measurement in a format, whole or not at all; give the path of the folder or file.
 
@@ -54,10 +43,10 @@ def export(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if file_format in get_args(TableFormat):
-            return write_tables(run, metrics(), tables(), path, file_format, overwrite=overwrite)
+            return write_tables(run, metrics, tables(), path, file_format, overwrite)
         with whole_file(path, overwrite=overwrite) as file:
-            if file_format == OPENMETRICS:
-                write_openmetrics(run, metrics(), file)
+            if file_format == "openmetrics":
+                write_openmetrics(run, metrics, file)
             else:
                 write_perfetto(run, file, packed=path.suffix == ".gz")
     except OSError as error:

@@ -13,18 +13,22 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from contextlib import nullcontext
+from itertools import chain, count
 from pathlib import PurePath
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.metrics.facts import clock_offsets
+from roastcoffea.metrics.phases import PHASES
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.run import Run
+from roastcoffea.visualization.inputs import on_clients_clock
 
 Event = dict[str, Any]
 Row = dict[str, Any]
@@ -36,24 +40,21 @@ TOUCHING: Final = 1_000_000
 MOST_POINTS: Final = 10_000
 """Values of the storage rate; where there are more, neighbours are averaged, so that their bytes stay the same."""
 
-TASK_COLUMNS: Final = ("worker", "thread", "start", "stop", "key", "run_id", "prefix", "kind", "attempt", "outcome")
 TASK_FACTS: Final = ("key", "run_id", "kind", "attempt", "outcome", "error", "type", "nbytes")
+TASK_COLUMNS: Final = ("thread", "start", "stop", "prefix", *TASK_FACTS)
 CHUNK_FACTS: Final = (
     *("dataset", "file", "tree", "entry_start", "entry_stop", "events", "call", "attempt", "outcome", "error"),
     *("bytes_requested", "bytes_payload", "bytes_metadata", "bytes_transferred", "bytes_uncompressed", "branches"),
     *("cpu_seconds", "helper_cpu_seconds", "memory_peak", "overlaps"),
 )
+CALL_FACTS: Final = ("id", "executor", "outcome", "error", "chunks", "files")
 OPENING_FACTS: Final = ("dataset", "file", "outcome", "error", "bytes_requested")
 
-PHASES: Final = ("open", "build", "process", "checkpoint", "result")
-STEPS: Final = ("read", "decompress", "interpret", "compute", "wait")
-"""What `process` is made of."""
+STEPS: Final = tuple(phase.name for phase in PHASES if phase.in_process)
+PARTS: Final = tuple(dict.fromkeys("process" if phase.in_process else phase.name for phase in PHASES))
+"""Phases of an attempt: those of STEPS alternate within "process"."""
 
 LAID_OUT: Final = {"place": "one after another, each as long as its sum; in truth they alternate"}
-RUN_TRACK: Final = "run"
-CALLS: Final = "Runner calls"
-FAILED_COLOUR: Final = "terrible"
-"""Chrome's name for red."""
 
 
 class Slice(NamedTuple):
@@ -75,36 +76,27 @@ class Slice(NamedTuple):
 
     def events(self, process: int, thread: int) -> Iterator[Event]:
         """Events of the slice and of those within it."""
-        times = {"ts": self.start / 1000, "dur": (self.stop - self.start) / 1000}
-        colour = {"cname": FAILED_COLOUR} if self.failed else {}
-        place = {"pid": process, "tid": thread}
-        yield {"ph": "X", "name": self.name, "cat": self.category} | times | place | {"args": self.facts} | colour
+        event = {"ph": "X", "name": self.name, "cat": self.category, "ts": self.start / 1000}
+        event |= {"dur": (self.stop - self.start) / 1000, "pid": process, "tid": thread, "args": self.facts}
+        # Chrome's name for red
+        yield event | ({"cname": "terrible"} if self.failed else {})
         for one in self.inner:
             yield from one.events(process, thread)
 
 
 def write_perfetto(run: Run, file: BinaryIO, *, packed: bool = False) -> None:
     """Write a run as a trace; compressed where `packed`."""
-    if packed:
-        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as smaller:
-            _write(run, smaller)
-    else:
-        _write(run, file)
-
-
-def _write(run: Run, file: Any) -> None:
     trace = Trace(run)
-    text = io.TextIOWrapper(file, "utf-8", newline="")
     facts: dict[str, Any] = {"run": run.id, "name": run.name, "outcome": run.outcome, "error": run.error}
     facts |= {"start_unix_seconds": trace.origin, "problems": list(run.problems)}
     head = {"displayTimeUnit": "ms", "otherData": facts}
-    text.write(_encoded(head)[:-1] + ', "traceEvents": [\n')
-    before = ""
-    for event in trace.events():
-        text.write(before + _encoded(event))
-        before = ",\n"
-    text.write("\n]}\n")
-    text.detach()
+    with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if packed else nullcontext(file) as target:
+        text = io.TextIOWrapper(cast(BinaryIO, target), "utf-8", newline="")
+        text.write(_encoded(head)[:-1] + ', "traceEvents": [\n')
+        for number, event in enumerate(trace.events()):
+            text.write((",\n" if number else "") + _encoded(event))
+        text.write("\n]}\n")
+        text.detach()
 
 
 _encoded: Final = json.JSONEncoder(allow_nan=False, check_circular=False).encode
@@ -116,49 +108,48 @@ class Trace:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._numbers = count(1)
-        self._offsets, self._tasks, self._attempts = clock_offsets(run), _by_worker(run.tasks), _by_worker(run.chunks)
-        self._openings = _by_worker(run.preprocessing)
-        self._samples = _by_worker(run.samples)
-        self.origin = self._beginning()
-
-    def _beginning(self) -> float:
-        """When the first thing that is told of began."""
-        begun = [self._run.start]
-        for table in (self._run.tasks, self._run.chunks, self._run.preprocessing, self._run.samples):
-            name = "time" if table is self._run.samples else "start"
-            known = [] if table is None else table[name].drop_null().to_numpy()
-            begun += [float(np.min(known)) - max(self._offsets.values(), default=0.0)] if len(known) else []
-        return min(begun)
+        moments = ((run.tasks, "start"), (run.chunks, "start"), (run.preprocessing, "start"), (run.samples, "time"))
+        begun = [pc.min(table[name]).as_py() for table, name in moments if table is not None]
+        self._offsets = clock_offsets(run)
+        ahead = max(self._offsets.values(), default=0.0)
+        self.origin: float = min([run.start, *(moment - ahead for moment in begun if moment is not None)])
+        """When the first thing in the trace began."""
+        on_workers = ((run.chunks, ("start", "stop")), (run.preprocessing, ("start", "stop")), (run.samples, ("time",)))
+        chunks, openings, samples = (table and on_clients_clock(run, table, *names) for table, names in on_workers)
+        self._tasks, self._attempts, self._openings = map(_by_worker, (run.tasks, chunks, openings))
+        self._rate = _rate(chunks, openings)
+        self._memory = {worker: _memory(table) for worker, table in _by_worker(samples).items()}
 
     def events(self) -> Iterator[Event]:
         """All events: of the run, and worker by worker."""
         process = next(self._numbers)
-        yield from _named(process, RUN_TRACK, 0)
-        calls = [_call(call, self) for call in self._run.calls]
-        yield from self._tracks(process, {CALLS: calls})
-        yield from self._run_counters(process)
-        workers = sorted({*self._tasks, *self._attempts, *self._openings, *self._samples, *self._offsets}, key=str)
+        yield from _named(process, "run", 0)
+        yield from self._tracks(process, {"Runner calls": [_call(call, self) for call in self._run.calls]})
+        starts, stops = _known_columns(["start", "stop"], self._run.lifetimes)
+        yield from self._counter(process, "workers", "workers", steps(starts, stops, np.ones(len(starts))))
+        yield from self._counter(process, "memory of all workers", "bytes", self._memory_of_all())
+        yield from self._counter(process, "storage rate", "Gbit/s", self._rate)
+        workers = sorted({*self._tasks, *self._attempts, *self._openings, *self._memory, *self._offsets}, key=str)
         for place, worker in enumerate(workers, 1):
             yield from self._worker(worker, place)
 
-    def at(self, moment: float, offset: float = 0.0) -> int:
-        """Nanoseconds from the beginning, of a moment on a clock that is ahead by the offset."""
-        return round((moment - offset - self.origin) * NANOSECONDS)
+    def at(self, moment: float) -> int:
+        """Nanoseconds from the beginning."""
+        return round((moment - self.origin) * NANOSECONDS)
 
     def _worker(self, worker: str | None, place: int) -> Iterator[Event]:
         process = next(self._numbers)
         yield from _named(process, f"worker {worker}" if worker else "worker not known", place)
         lanes: dict[str, list[Slice]] = defaultdict(list)
         attempts = self._slices_of_attempts(worker)
-        for row in self._rows(self._tasks, worker, (*TASK_COLUMNS, *TASK_FACTS)):
-            if row["start"] is None:
-                continue
-            within = attempts.pop((row["key"], row["run_id"]), [])
-            lanes[_lane(row["thread"])].append(self._task(row, [one for _, one in within]))
-        for thread, one in (each for found in attempts.values() for each in found):
-            lanes[thread].append(one)
+        for row in self._rows(self._tasks, worker, TASK_COLUMNS):
+            if row["start"] is not None:
+                within = [one for _, one in attempts.pop((row["key"], row["run_id"]), [])]
+                lanes[_lane(row["thread"])].append(self._task(row, within))
+        for lane, one in chain.from_iterable(attempts.values()):
+            lanes[lane].append(one)
         yield from self._tracks(process, dict(sorted(lanes.items())))
-        yield from self._worker_counters(process, worker)
+        yield from self._counter(process, "memory", "bytes", self._memory.get(worker, ((), ())))
 
     def _rows(self, tables: Mapping[str | None, pa.Table], worker: str | None, names: Sequence[str]) -> Iterator[Row]:
         if worker in tables:
@@ -167,19 +158,15 @@ class Trace:
 
     def _slices_of_attempts(self, worker: str | None) -> dict[Any, list[tuple[str, Slice]]]:
         """Slices of attempts of chunks and of openings of files with their thread, by task; each alone without one."""
-        offset = self._offsets.get(worker, 0.0)
-        phases = [f"{name}_seconds" for name in (*PHASES, *STEPS)]
         names = ("thread", "start", "stop", "key", "run_id")
+        phases = [f"{name}_seconds" for name in (*PARTS, *STEPS)]
         found: dict[Any, list[tuple[str, Slice]]] = defaultdict(list)
-        chunks = self._rows(self._attempts, worker, (*names, *CHUNK_FACTS, *phases))
-        openings = self._rows(self._openings, worker, (*names, *OPENING_FACTS))
-        for number, (row, facts) in enumerate(
-            [*((row, CHUNK_FACTS) for row in chunks), *((row, OPENING_FACTS) for row in openings)]
-        ):
-            if row["start"] is not None and row["stop"] is not None:
-                task = number if row["key"] is None else (row["key"], row["run_id"])
-                start, stop = (self.at(row[name], offset) for name in ("start", "stop"))
-                found[task].append((_lane(row["thread"]), _attempt(row, start, stop, facts)))
+        for tables, facts, more in ((self._attempts, CHUNK_FACTS, phases), (self._openings, OPENING_FACTS, [])):
+            for row in self._rows(tables, worker, (*names, *facts, *more)):
+                if row["start"] is not None and row["stop"] is not None:
+                    task = len(found) if row["key"] is None else (row["key"], row["run_id"])
+                    attempt = _attempt(row, self.at(row["start"]), self.at(row["stop"]), facts)
+                    found[task].append((_lane(row["thread"]), attempt))
         return found
 
     def _task(self, row: Row, inner: list[Slice]) -> Slice:
@@ -203,54 +190,46 @@ class Trace:
                 for one in track:
                     yield from one.events(process, thread)
 
-    def _run_counters(self, process: int) -> Iterator[Event]:
-        yield from self._counter(process, "workers", "workers", *_workers(self._run))
-        yield from self._counter(process, "memory of all workers", "bytes", *self._memory())
-        yield from self._counter(process, "storage rate", "Gbit/s", *self._rate())
-
-    def _counter(
-        self, process: int, name: str, unit: str, times: Iterable[float], values: Iterable[float]
-    ) -> Iterator[Event]:
+    def _counter(self, process: int, name: str, unit: str, series: tuple[Any, Any]) -> Iterator[Event]:
+        times, values = (np.asarray(each).tolist() for each in series)
         for moment, value in zip(times, values, strict=True):
-            ts = max(self.at(float(moment)), 0) / 1000
+            ts = max(self.at(moment), 0) / 1000
             yield {"ph": "C", "name": name, "pid": process, "ts": ts, "args": {unit: value}}
 
-    def _worker_counters(self, process: int, worker: str | None) -> Iterator[Event]:
-        times, memory = self._worker_memory(worker)
-        yield from self._counter(process, "memory", "bytes", times, memory)
-
-    def _worker_memory(self, worker: str | None) -> tuple[list[float], list[int]]:
-        """When the worker's memory was sampled, and how much it was."""
-        offset = self._offsets.get(worker, 0.0)
-        rows = self._rows(self._samples, worker, ("time", "memory"))
-        known = sorted((row["time"] - offset, row["memory"]) for row in rows if None not in row.values())
-        return [moment for moment, _ in known], [size for _, size in known]
-
-    def _memory(self) -> tuple[Numbers, list[int]]:
+    def _memory_of_all(self) -> tuple[Numbers, Numbers]:
         """Memory of all workers: of each what its last sample tells, until it left."""
-        changes: list[tuple[float, int]] = []
-        left = _departures(self._run)
-        for worker in self._samples:
-            times, sizes = self._worker_memory(worker)
-            changes += zip(times, np.diff(sizes, prepend=0).tolist(), strict=True)
-            if sizes and left.get(worker, self._run.stop) < self._run.stop:
-                changes.append((max(left[worker], times[-1]), -sizes[-1]))
-        changes.sort()
-        sums = np.cumsum([change for _, change in changes], dtype=np.int64)
-        return np.array([moment for moment, _ in changes], dtype=np.float64), sums.tolist()
+        lifetimes, end = self._run.lifetimes, self._run.stop
+        rows = [] if lifetimes is None else lifetimes.select(["worker", "stop"]).to_pylist()
+        left = {row["worker"]: row["stop"] for row in rows if row["stop"] is not None}
+        moments: list[Numbers] = [np.empty(0)]
+        changes: list[Any] = [np.empty(0, np.int64)]
+        for worker, (times, sizes) in self._memory.items():
+            last = slice(-1, None) if left.get(worker, end) < end else slice(0)
+            moments += [times, np.maximum(times[last], left.get(worker, end))]
+            changes += [np.diff(sizes, prepend=0), -sizes[last]]
+        time, change = np.concatenate(moments), np.concatenate(changes)
+        order = np.lexsort((change, time))
+        return time[order], np.cumsum(change[order])
 
-    def _rate(self) -> tuple[Numbers, list[float]]:
-        """Gbit/s: the bytes that each attempt requested, spread over its time."""
-        rows: list[Any] = [
-            (row["start"] - offset, row["stop"] - offset, row["bytes_requested"])
-            for tables in (self._attempts, self._openings)
-            for worker, offset in ((worker, self._offsets.get(worker, 0.0)) for worker in tables)
-            for row in self._rows(tables, worker, ("start", "stop", "bytes_requested"))
-            if None not in row.values() and row["stop"] > row["start"]
-        ]
-        starts, stops, sizes = np.array(rows, dtype=np.float64).reshape(-1, 3).T
-        times, heights = steps(starts, stops, 8e-9 * sizes / (stops - starts))
-        return times, heights.tolist()
+
+def _known_columns(names: list[str], *tables: pa.Table | None) -> list[Numbers]:
+    """Columns of the rows in which all of them are known."""
+    known = [table.select(names).drop_null() for table in tables if table is not None]
+    return [np.concatenate([np.empty(0), *(table[name].to_numpy() for table in known)]) for name in names]
+
+
+def _memory(samples: pa.Table) -> tuple[Numbers, Numbers]:
+    """When the memory of a worker was sampled, and how much it was."""
+    times, sizes = _known_columns(["time", "memory"], samples)
+    order = np.lexsort((sizes, times))
+    return times[order], sizes[order].astype(np.int64)
+
+
+def _rate(*requests: pa.Table | None) -> tuple[Numbers, Numbers]:
+    """Gbit/s: the bytes that each attempt requested, spread over its time."""
+    rows = np.array(_known_columns(["start", "stop", "bytes_requested"], *requests))
+    starts, stops, sizes = rows[:, rows[1] > rows[0]]
+    return steps(starts, stops, 8e-9 * sizes / (stops - starts))
 
 
 def steps(starts: Numbers, stops: Numbers, heights: Numbers) -> tuple[Numbers, Numbers]:
@@ -284,7 +263,7 @@ def _tracks_of(slices: Iterable[Slice]) -> list[list[Slice]]:
 
 
 def _placed(inner: list[Slice], low: int, high: int) -> list[Slice]:
-    """Slices moved to lie between these moments, one after another: another clock told when they were."""
+    """Slices moved to lie between these moments, one after another, as their moments come from another clock."""
     placed: list[Slice] = []
     for one in sorted(inner, key=lambda each: each.start):
         length = one.stop - one.start
@@ -302,47 +281,35 @@ def _attempt(row: Row, start: int, stop: int, facts: Sequence[str]) -> Slice:
     """Slice of an attempt of a chunk with its phases, or of the opening of a file."""
     stop = max(start, stop)
     is_chunk = facts is CHUNK_FACTS
-    inner = _sequence(row, PHASES, start, stop) if is_chunk else []
-    inner = [_with_steps(one, row) if one.name == "process" else one for one in inner]
+    inner = _sequence(row, PARTS, start, stop, {}) if is_chunk else []
     name = f"{row['dataset']}: {PurePath(row['file'] or '').name}" if row["dataset"] else "chunk"
     category = "chunk" if is_chunk else task_records.PREPROCESSING
     return Slice(name, category, start, stop, _known(row, facts), inner, row["outcome"] not in (OK, "checkpoint"))
 
 
-def _with_steps(process: Slice, row: Row) -> Slice:
-    return process._replace(inner=_sequence(row, STEPS, process.start, process.stop, LAID_OUT))
-
-
-def _sequence(
-    row: Row, names: Sequence[str], start: int, stop: int, facts: Mapping[str, Any] | None = None
-) -> list[Slice]:
+def _sequence(row: Row, names: Sequence[str], start: int, stop: int, facts: Mapping[str, Any]) -> list[Slice]:
     """Phases that are known and took time, one after another, up to a moment."""
     found: list[Slice] = []
     for name in names:
         seconds = row[f"{name}_seconds"]
         if seconds:
             end = start + round(seconds * NANOSECONDS)
-            found.append(Slice(name, "phase", start, end, {"seconds": seconds} | dict(facts or {})).cut(start, stop))
+            within = _sequence(row, STEPS, start, min(end, stop), LAID_OUT) if name == "process" else []
+            found.append(Slice(name, "phase", start, end, {"seconds": seconds, **facts}, within).cut(start, stop))
             start = found[-1].stop
     return found
 
 
 def _call(call: Any, trace: Trace) -> Slice:
-    facts = {"id": call.id, "executor": call.executor, "outcome": call.outcome, "error": call.error}
-    facts |= {"chunks": call.chunks, "files": call.files}
+    facts = _known({name: getattr(call, name) for name in CALL_FACTS}, CALL_FACTS)
     start, stop = trace.at(call.start), trace.at(call.stop)
-    known = {name: value for name, value in facts.items() if value is not None}
-    return Slice(call.processor, "Runner call", start, max(start, stop), known, failed=call.error is not None)
+    return Slice(call.processor, "Runner call", start, max(start, stop), facts, failed=call.error is not None)
 
 
 def _known(row: Row, names: Sequence[str]) -> dict[str, Any]:
     """Facts that are known, and that JSON can hold."""
-    values = ((name, row[name]) for name in names)
-    return {
-        name: value
-        for name, value in values
-        if value is not None and not (isinstance(value, float) and not math.isfinite(value))
-    }
+    known = {name: row[name] for name in names if row[name] is not None}
+    return {name: value for name, value in known.items() if not isinstance(value, float) or math.isfinite(value)}
 
 
 def _lane(thread: int | None) -> str:
@@ -362,27 +329,7 @@ def _by_worker(table: pa.Table | None) -> dict[str | None, pa.Table]:
     if table is None or not len(table):
         return {}
     ordered = table.sort_by("worker").combine_chunks()
-    codes = ordered["worker"].combine_chunks().dictionary_encode(null_encoding="encode")
-    workers = codes.dictionary.to_pylist()
-    edges = np.flatnonzero(np.diff(codes.indices.to_numpy(), prepend=-1))
-    bounds = [*edges.tolist(), len(ordered)]
-    return {
-        worker: ordered.slice(low, high - low)
-        for worker, low, high in zip(workers, bounds[:-1], bounds[1:], strict=True)
-    }
-
-
-def _departures(run: Run) -> dict[str | None, float]:
-    """When each worker left."""
-    rows = [] if run.lifetimes is None else run.lifetimes.select(["worker", "stop"]).to_pylist()
-    return {row["worker"]: row["stop"] for row in rows if row["stop"] is not None}
-
-
-def _workers(run: Run) -> tuple[Numbers, list[int]]:
-    """When the number of workers changed, and to what."""
-    rows = [] if run.lifetimes is None else run.lifetimes.select(["start", "stop"]).drop_null().to_pylist()
-    changes = [(row["start"], 1) for row in rows] + [(row["stop"], -1) for row in rows]
-    times, places = np.unique([moment for moment, _ in changes], return_inverse=True)
-    sums = np.zeros(len(times), dtype=np.int64)
-    np.add.at(sums, places, [change for _, change in changes])
-    return times, np.cumsum(sums).tolist()
+    runs = pc.run_end_encode(ordered["worker"].combine_chunks())
+    ends = runs.run_ends.to_pylist()
+    bounds = zip(runs.values.to_pylist(), [0, *ends], ends, strict=False)
+    return {worker: ordered.slice(low, high - low) for worker, low, high in bounds}

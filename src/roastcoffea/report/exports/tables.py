@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -16,19 +16,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.folders import OR_OVERWRITE, file_name, has_format, holds_only, new_folder, synced_file
-from roastcoffea.metrics import CATALOGUE, Metrics
+from roastcoffea.metrics import CATALOGUE, Metric, Metrics
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.run import Run
+from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
+from roastcoffea.storage.reading import has_format
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TableFormat = Literal["csv", "parquet", "json"]
+Frames = Mapping[str, "pd.DataFrame"]
 
 EXPORT_FORMAT: Final = "roastcoffea export 1"
 COLUMNS_FILE: Final = "columns.json"
-METRICS_TABLE: Final = "metrics"
 BATCH: Final = 10_000
 """Rows that are turned into text at a time."""
 
@@ -52,10 +53,10 @@ METRIC_COLUMNS: Final[Mapping[str, str]] = {
 
 
 def write_tables(  # noqa: PLR0917
-    run: Run, metrics: Metrics, tables: Mapping[str, pd.DataFrame], folder: Path, file_format: str, overwrite: bool
+    run: Run, metrics: Metrics, tables: Frames, folder: Path, file_format: str, overwrite: bool
 ) -> Path:
     """Write each table to a file of a new folder, the metrics among them, and `columns.json`; give the folder."""
-    frames = {METRICS_TABLE: metrics_table(metrics), **tables}
+    frames = {"metrics": metrics_table(metrics), **tables}
     replaces = partial(is_export, tables=frames.keys())
     folder = folder.resolve() if folder.name in ("", "..") else folder
     if folder.exists() and not (overwrite and replaces(folder)):
@@ -83,43 +84,40 @@ def metrics_table(metrics: Metrics) -> pd.DataFrame:
     """Metrics that are numbers or words, and those that are missing, a row each."""
     import pandas as pd
 
-    rows = [_metric_row(metrics, name) for name in dict.fromkeys((*metrics, *metrics.missing))]
+    entries = {metric.name: metric for metric in CATALOGUE.metrics()}
+    rows = [_metric_row(metrics, name, entries.get(name)) for name in dict.fromkeys((*metrics, *metrics.missing))]
     frame = pd.DataFrame([row for row in rows if row is not None], columns=list(METRIC_COLUMNS))
     frame["value"] = frame["value"].astype("float64")
     frame.attrs["columns"] = dict(METRIC_COLUMNS)
     return frame
 
 
-def _metric_row(metrics: Metrics, name: str) -> dict[str, Any] | None:
+def _metric_row(metrics: Metrics, name: str, entry: Metric | None) -> dict[str, Any] | None:
     """Row of a metric; None for a structure, which tables hold."""
-    entry = next((metric for metric in CATALOGUE.metrics() if metric.name == name), None)
-    told = {} if entry is None else {"unit": str(entry.unit), "group": entry.group, "meaning": entry.meaning}
-    row = {"name": name, "source": None if entry is None else entry.source} | told
+    row: dict[str, Any] = {"name": name, "source": None}
+    if entry is not None:
+        row |= {"source": entry.source, "unit": str(entry.unit), "group": entry.group, "meaning": entry.meaning}
     if name not in metrics:
         return row | {"missing": metrics.missing[name]}
     if entry is not None and entry.group == RAW:
         return None  # to look at it would build it
     value = metrics[name]
-    row |= {"source": metrics.source[name]}
-    if isinstance(value, str):
-        return row | {"text": value}
-    return row | {"value": float(value)} if isinstance(value, Real) else None
+    row |= {"source": metrics.source[name], "text" if isinstance(value, str) else "value": value}
+    return row if isinstance(value, str | Real) else None
 
 
-def _description(run: Run, metrics: Metrics, frames: Mapping[str, pd.DataFrame], file_format: str) -> dict[str, Any]:
+def _description(run: Run, metrics: Metrics, frames: Frames, file_format: str) -> dict[str, Any]:
     """Content of `columns.json`."""
     identity = {name: getattr(run, name) for name in ("id", "name", "start", "stop", "outcome", "error")}
     identity["problems"] = [*run.problems, *metrics.problems]
     notes = {"note": CSV_NOTE} if file_format == "csv" else {}
-    tables = {name: _table_description(name, frame, file_format) for name, frame in frames.items()}
+    tables = {}
+    for name, frame in frames.items():
+        meanings, units = frame.attrs.get("columns", {}), frame.attrs.get("units", {})
+        absent = {"absent": frame.attrs["absent"]} if "absent" in frame.attrs else {}
+        columns = {column: {"unit": units.get(column), "meaning": meanings.get(column)} for column in frame.columns}
+        tables[name] = {"file": f"{name}.{file_format}", "rows": len(frame), **absent, "columns": columns}
     return {"format": EXPORT_FORMAT, "run": identity, **notes, "tables": tables}
-
-
-def _table_description(name: str, frame: pd.DataFrame, file_format: str) -> dict[str, Any]:
-    meanings, units = frame.attrs.get("columns", {}), frame.attrs.get("units", {})
-    absent = {"absent": frame.attrs["absent"]} if "absent" in frame.attrs else {}
-    columns = {column: {"unit": units.get(column), "meaning": meanings.get(column)} for column in frame.columns}
-    return {"file": f"{name}.{file_format}", "rows": len(frame), **absent, "columns": columns}
 
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:
@@ -127,10 +125,6 @@ def _arrow(frame: pd.DataFrame) -> pa.Table:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     fields = [pa.field(each.name, pa.string()) if pa.types.is_null(each.type) else each for each in table.schema]
     return table.cast(pa.schema(fields, metadata=table.schema.metadata))
-
-
-def _write_parquet(table: pa.Table, file: BinaryIO) -> None:
-    pq.write_table(table, file, compression="zstd")
 
 
 def _write_csv(table: pa.Table, file: BinaryIO) -> None:
@@ -154,7 +148,11 @@ def _write_json(table: pa.Table, file: BinaryIO) -> None:
 
 _encoded: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False).encode
 
-WRITERS: Final = {"csv": _write_csv, "parquet": _write_parquet, "json": _write_json}
+WRITERS: Final[Mapping[str, Callable[[pa.Table, BinaryIO], None]]] = {
+    "csv": _write_csv,
+    "json": _write_json,
+    "parquet": partial(pq.write_table, compression="zstd"),
+}
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:

@@ -6,39 +6,30 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import bokeh
 import numpy as np
+from bokeh import models
 from bokeh.document import Document
-from bokeh.models import (
-    BasicTicker,
-    BoxZoomTool,
-    ColumnDataSource,
-    FixedTicker,
-    LinearAxis,
-    PanTool,
-    Range1d,
-    ResetTool,
-    TimedeltaTickFormatter,
-    WheelZoomTool,
-)
 from bokeh.plotting import figure
+from markupsafe import Markup
 
-from roastcoffea.markup import Html, heading, paragraph, text
 from roastcoffea.metrics import TimeLedger
-from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.catalogue import RUN, NotMeasuredError
+from roastcoffea.metrics.evaluation import Evaluator
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.metrics.statistics import Integers, Numbers
+from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.frame import asset, data_block, packed_block
 from roastcoffea.report.page.packing import MOST_GROUPS, groups_of, packed_pixels, packed_tasks
-from roastcoffea.report.page.stills import stacked, stream_picture
+from roastcoffea.report.page.stills import classes_picture, stacked, stream_picture
+from roastcoffea.report.sheets import Picture, Sheet
+from roastcoffea.report.tables import not_measured
 from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
 from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
 from roastcoffea.visualization.draw import bytes_scale
-from roastcoffea.visualization.material import Material
-from roastcoffea.visualization.plots.throughput import data_rates, note_of_unknown
-from roastcoffea.visualization.series import Integers
+from roastcoffea.visualization.plots.workers import data_rates, note_of_unknown
 from roastcoffea.visualization.stream import SHOWN, Stream, stream_of
 
 MOST_TASKS: Final = 100_000
@@ -46,12 +37,11 @@ MOST_TASKS: Final = 100_000
 
 BINS: Final = 600
 RATE_BINS: Final = 400
-STILL_BINS: Final = 150
 MILLISECONDS: Final = 1e3
 CLOSEST: Final = 1e-4
 """Share of the run that a window shows at least."""
 
-UNTOLD: Final = "not recorded"
+NOT_RECORDED: Final = "not recorded"
 NOTHING: Final = "nothing"
 BORDER: Final = 84
 """Pixels beside a chart; charts.js has it as well."""
@@ -60,23 +50,26 @@ PIXELS: Final = (
     "Of {tasks} tasks this page has the sums in pixels: a failure wins its pixel, else what took the most time in it. "
     "`roastcoffea report --every-task` makes one that has each task."
 )
-RATES, CLASSES, STREAM = "rates", "classes", "stream"
+CONTROLS: Final = "controls"
+"""The picture with which people move the window of time."""
 
 
 class Charts(NamedTuple):
-    """Parts of a page: the charts, and the programs that draw them; none where there is nothing to draw."""
+    """Sheets of a page, their pictures, and data and programs that draw them; none where there is nothing to draw."""
 
-    parts: list[Html]
+    sheets: list[Sheet]
+    pictures: Mapping[str, Markup]
+    blocks: list[Markup]
     programs: list[str]
 
 
 class _Chart(NamedTuple):
-    """A figure, what is shown without scripts, the legend, what scripts are told, and data that they unpack."""
+    """A figure, what is shown without scripts, the legend, facts for scripts, and data that they unpack."""
 
     figure: Any
-    still: Html
+    still: Markup
     legend: Mapping[str, str]
-    told: Mapping[str, Any]
+    facts: Mapping[str, Any]
     packed: bytes | None = None
     note: str = ""
 
@@ -84,7 +77,7 @@ class _Chart(NamedTuple):
 class _Context(NamedTuple):
     """What all charts of a page have in common."""
 
-    material: Material
+    inputs: Evaluator
     start: float
     stop: float
     window: Any
@@ -93,30 +86,28 @@ class _Context(NamedTuple):
     every_task: bool
 
 
-TITLES: Final = {
-    RATES: "Data rate and workers",
-    CLASSES: "Threads by class",
-    STREAM: "Task stream",
-}
-MEANINGS: Final = {
-    RATES: "Bytes requested from storage for chunks and preprocessing, those of each attempt spread over its own time; "
-    "dashed: workers.",
-    CLASSES: "How many threads were in which class of the time ledger: means over bins, whose areas are its sums. "
-    "The line is the threads that there were.",
-    STREAM: "What each worker thread did. A chunk's task has the colour of the class that took the most of it.",
-}
-
-
-def charts(material: Material, *, every_task: bool = False) -> Charts:
+def charts(inputs: Evaluator, *, every_task: bool = False) -> Charts:
     """Charts of what was measured, with the reason in place of one that was not."""
-    made = _made(material, every_task)
-    drawn = {name: chart for name, chart in made.items() if isinstance(chart, _Chart)}
-    parts = [_part(name, chart) for name, chart in made.items()]
+    context = _context(inputs, every_task)
+    drawn: dict[str, _Chart] = {}
+    sheets = []
+    for name, (title, make) in KINDS.items():
+        try:
+            if not context.stop > context.start:
+                raise NotMeasuredError("it is not known when the run began and ended")
+            drawn[name] = make(context)
+        except NotMeasuredError as reason:
+            sheets.append(not_measured(str(reason), title))
+        else:
+            lead = f"{' '.join(str(make.__doc__).split())} {drawn[name].note}".strip()
+            sheets.append(Sheet(title=title, lead=[lead], pictures=[Picture(name)]))
     if not drawn:
-        return Charts(parts, [])
+        return Charts(sheets, {}, [], [])
+    pictures = {name: rendered("chart.html", name=name, chart=chart) for name, chart in drawn.items()}
     packed = [packed_block(f"packed-{name}", chart.packed) for name, chart in drawn.items() if chart.packed is not None]
-    block = data_block("charts", _told(material, drawn))
-    return Charts([_CONTROLS, *parts, block, *packed], [bokeh_program(), asset("charts.js")])
+    blocks = [data_block("charts", _content(context, drawn)), *packed]
+    pictures[CONTROLS] = rendered("controls.html")
+    return Charts(sheets, pictures, blocks, [bokeh_program(), asset("charts.js")])
 
 
 @cache
@@ -126,29 +117,17 @@ def bokeh_program() -> str:
     return file.read_text(encoding="utf-8").replace("\r", "")
 
 
-def _made(material: Material, every_task: bool) -> dict[str, _Chart | str]:
-    """Each chart, or the reason why there is none."""
-    start = material.start
-    stop = max(material.run.stop, start)
+def _context(inputs: Evaluator, every_task: bool) -> _Context:
+    start = inputs.value("start")
+    stop = max(inputs.value(RUN).stop, start)
     length = MILLISECONDS * max(stop - start, 1e-3)
-    window = Range1d(
-        start=0, end=length, bounds=(-0.02 * length, 1.02 * length), min_interval=CLOSEST * length, name="window"
-    )
-    context = _Context(material, start, stop, window, every_task)
-    return {name: _or_reason(make, context) for name, make in MAKERS.items()}
+    bounds = (-0.02 * length, 1.02 * length)
+    window = models.Range1d(start=0, end=length, bounds=bounds, min_interval=CLOSEST * length, name="window")
+    return _Context(inputs, start, stop, window, every_task)
 
 
-def _or_reason(make: Callable[[_Context], _Chart], context: _Context) -> _Chart | str:
-    try:
-        if not context.stop > context.start:
-            raise NotMeasuredError("it is not known when the run began and ended")
-        return make(context)
-    except NotMeasuredError as reason:
-        return str(reason)
-
-
-def _told(material: Material, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
-    """What the script is told: the figures as Bokeh has them, where they stand, and what they hold."""
+def _content(context: _Context, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
+    """What the script draws: the figures as Bokeh has them, where they stand, and what they hold."""
     document = Document()
     with document.models.freeze():  # each root that is added alone looks through all models
         for chart in drawn.values():
@@ -156,8 +135,8 @@ def _told(material: Material, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
     return {
         "doc": document.to_json(deferred=False),
         "roots": {chart.figure.id: f"plot-{name}" for name, chart in drawn.items()},
-        "start": material.start,
-        **{name: dict(chart.told) for name, chart in drawn.items()},
+        "start": context.start,
+        **{name: dict(chart.facts) for name, chart in drawn.items()},
     }
 
 
@@ -165,12 +144,15 @@ def _told(material: Material, drawn: Mapping[str, _Chart]) -> dict[str, Any]:
 
 
 def _rates(context: _Context) -> _Chart:
-    requests = context.material.requests
+    """Bytes requested from storage for chunks and preprocessing, those of each attempt spread over its own time;
+    dashed: workers.
+    """
+    requests = context.inputs.value("requests")
     edges, rates = data_rates(requests, context.start, RATE_BINS)
     scale = bytes_scale(float(rates.max()), "bit/s")
     x, amounts = _since(context, edges), rates * scale.factor
-    plot = _figure(RATES, context, scale.unit, (0, 1.05 * max(float(amounts.max()), 1e-9)), 210)
-    source = ColumnDataSource({"x": x, "rate": np.append(amounts, amounts[-1:])})
+    plot = _figure("rates", context, scale.unit, (0, 1.05 * max(float(amounts.max()), 1e-9)), 210)
+    source = models.ColumnDataSource({"x": x, "rate": np.append(amounts, amounts[-1:])})
     plot.varea_step(x="x", y1=0, y2="rate", source=source, step_mode="after", fill_color=BLUE, fill_alpha=0.45)
     plot.step(x="x", y="rate", source=source, mode="after", line_color=BLUE)
     _add_workers(plot, context)
@@ -183,35 +165,36 @@ def _rates(context: _Context) -> _Chart:
 def _add_workers(plot: Any, context: _Context) -> None:
     """Add the number of workers, on an axis of its own."""
     try:
-        times, counts = context.material.worker_counts
+        times, counts = context.inputs.value("worker_counts")
     except NotMeasuredError:
         return
-    source = ColumnDataSource({"x": _since(context, times), "workers": counts}, name="workers")
-    plot.extra_y_ranges = {"workers": Range1d(start=0, end=1.15 * max(float(counts.max()), 1.0))}
-    plot.step(
-        x="x", y="workers", source=source, y_range_name="workers", mode="after", line_color=GREY, line_dash="dashed"
-    )
-    axis = LinearAxis(y_range_name="workers", axis_label="workers", ticker=BasicTicker(min_interval=1))
+    source = models.ColumnDataSource({"x": _since(context, times), "workers": counts}, name="workers")
+    plot.extra_y_ranges = {"workers": models.Range1d(start=0, end=1.15 * max(float(counts.max()), 1.0))}
+    plot.step("x", "workers", source=source, y_range_name="workers", mode="after", line_color=GREY, line_dash="dashed")
+    axis = models.LinearAxis(y_range_name="workers", axis_label="workers", ticker=models.BasicTicker(min_interval=1))
     _dress(axis)
     plot.add_layout(axis, "right")
 
 
 def _classes(context: _Context) -> _Chart:
-    ledger: TimeLedger = context.material.time_ledger
+    """How many threads were in which class of the time ledger: means over bins, whose areas are its sums.
+    The line is the threads that there were.
+    """
+    ledger: TimeLedger = context.inputs.value("time_ledger")
     lines = ledger.timeline(BINS)
     edges = np.append(lines.index.to_numpy(), lines.index[-1] + lines["seconds"].iloc[-1])
     threads = {name: lines[name].to_numpy() for name in ledger if name != RESIDUAL and lines[name].any()}
     if not threads:
         raise NotMeasuredError("there were no threads")
     offered = lines[TOTAL].to_numpy()
-    plot = _figure(CLASSES, context, "threads", (0, 1.05 * max(float(offered.max()), 1.0)), 300)
-    source = ColumnDataSource({"x": _since(context, edges), **_stack(threads, offered)})
+    plot = _figure("classes", context, "threads", (0, 1.05 * max(float(offered.max()), 1.0)), 300)
+    source = models.ColumnDataSource({"x": _since(context, edges), **_stack(threads, offered)})
     for below, name in zip((NOTHING, *threads), threads, strict=False):
         plot.varea_step(x="x", y1=below, y2=name, source=source, step_mode="after", fill_color=OF_TIME[name])
     plot.step(x="x", y=TOTAL, source=source, mode="after", line_width=1.5)
     legend = {name: OF_TIME[name] for name in threads}
-    told = {"names": list(threads), "colours": list(legend.values())}
-    return _Chart(plot, _still_of_classes(context, edges, threads), legend, told)
+    facts = {"names": list(threads), "colours": list(legend.values())}
+    return _Chart(plot, classes_picture(edges, threads, context.stop - context.start), legend, facts)
 
 
 def _stack(threads: Mapping[str, Numbers], offered: Numbers) -> dict[str, Numbers]:
@@ -221,83 +204,76 @@ def _stack(threads: Mapping[str, Numbers], offered: Numbers) -> dict[str, Number
     return {name: np.append(row, row[-1:]).astype(np.float32) for name, row in rows.items()}
 
 
-def _still_of_classes(context: _Context, edges: Numbers, threads: Mapping[str, Numbers]) -> Html:
-    """Picture of some bins together."""
-    together = max(len(edges) // STILL_BINS, 1)
-    starts = np.arange(0, len(edges) - 1, together)
-    counts = np.diff(np.append(starts, len(edges) - 1))
-    means = {name: np.add.reduceat(row, starts) / counts for name, row in threads.items()}
-    most = float(np.sum(list(means.values()), axis=0).max())
-    length = SECOND.text(context.stop - context.start)
-    return stacked(np.append(edges[starts], edges[-1]), means, OF_TIME, f"{number(three_digits(most))} threads", length)
-
-
 def _stream(context: _Context) -> _Chart:
-    stream = stream_of(*context.material.attempts)
+    """What each worker thread did. A chunk's task has the colour of the class that took the most of it."""
+    stream = stream_of(*context.inputs.value("attempts"))
     legend = {_named(SHOWN[kind]): OF_TIME[SHOWN[kind]] for kind in np.unique(stream.kind)}
     single = context.every_task or len(stream.start) <= MOST_TASKS
-    told, packed = _tasks(stream, context) if single else packed_pixels(stream, context.start, context.stop)
-    told["classes"] = [[_named(name), OF_TIME[name]] for name in SHOWN]
-    told["workers"] = [[worker, len(list(lanes))] for worker, lanes in groupby(stream.lanes)]
+    facts, packed = _tasks(stream, context) if single else packed_pixels(stream, context.start, context.stop)
+    facts["classes"] = [[_named(name), OF_TIME[name]] for name in SHOWN]
+    facts["workers"] = [[worker, len(list(lanes))] for worker, lanes in groupby(stream.lanes)]
     note = "" if single else PIXELS.format(tasks=number(len(stream.start)))
     still = stream_picture(stream, context.start, context.stop)
-    return _Chart(_stream_figure(context, len(stream.lanes)), still, legend, told, packed, note)
+    return _Chart(_stream_figure(context, len(stream.lanes)), still, legend, facts, packed, note)
 
 
 def _stream_figure(context: _Context, lanes: int) -> Any:
     """Figure that a script fills: with a picture, or with bars where they are few enough to be seen."""
     height = int(np.clip(26 * lanes + 90, 180, 460))
-    plot = _figure(STREAM, context, f"{number(lanes)} threads", (lanes - 0.5, -0.5), height)
+    plot = _figure("stream", context, f"{number(lanes)} threads", (lanes - 0.5, -0.5), height)
     plot.ygrid.visible = False
-    plot.yaxis.ticker = FixedTicker(ticks=[])
+    plot.yaxis.ticker = models.FixedTicker(ticks=[])
     place = ("x", "y", "dw", "dh")
-    picture = ColumnDataSource({name: [] for name in ("image", *place)}, name="picture")
+    picture = models.ColumnDataSource({name: [] for name in ("image", *place)}, name="picture")
     plot.image_rgba(image="image", source=picture, **{name: name for name in place})
     edges = ("left", "right", "top", "bottom")
-    bars = ColumnDataSource({name: [] for name in (*edges, "colour")}, name="bars")
+    bars = models.ColumnDataSource({name: [] for name in (*edges, "colour")}, name="bars")
     plot.quad(source=bars, fill_color="colour", line_color=None, **{name: name for name in edges})
     return plot
 
 
 def _tasks(stream: Stream, context: _Context) -> tuple[dict[str, Any], bytes]:
-    groups, told = _groups(stream, context.material, [["dataset", "file"], ["dataset"], []])
+    groups, names = _groups(stream, context.inputs, [["dataset", "file"], ["dataset"], []])
     packed = packed_tasks(stream, context.start, context.stop, groups)
-    return packed.told | {"groups": told}, packed.content
+    return packed.facts | {"groups": names}, packed.content
 
 
-def _groups(stream: Stream, material: Material, choices: Iterable[list[str]]) -> tuple[Integers, list[list[Any]]]:
-    """What is told of each task, as much of it as there is room for: its prefix, and these columns of its chunk."""
-    tasks, chunks = material.attempts
+def _groups(stream: Stream, inputs: Evaluator, choices: Iterable[list[str]]) -> tuple[Integers, list[list[Any]]]:
+    """What is known of each task, as much of it as there is room for: its prefix, and these columns of its chunk."""
+    tasks, chunks = inputs.value("attempts")
     for columns in choices:
         entries = [(tasks, stream.task, ["prefix"]), (chunks, stream.chunk, columns)]
-        groups, told = groups_of(entries, len(stream.start))
-        if len(told) < MOST_GROUPS and (len(columns) < 2 or len(stream.start) <= MOST_TASKS):
+        groups, found = groups_of(entries, len(stream.start))
+        if len(found) < MOST_GROUPS and (len(columns) < 2 or len(stream.start) <= MOST_TASKS):
             break
-    return groups, told
+    return groups, found
 
 
 def _named(name: str) -> str:
-    return UNTOLD if name == RESIDUAL else name
+    return NOT_RECORDED if name == RESIDUAL else name
 
 
-MAKERS: Final[Mapping[str, Callable[[_Context], _Chart]]] = {RATES: _rates, CLASSES: _classes, STREAM: _stream}
+KINDS: Final[Mapping[str, tuple[str, Callable[[_Context], _Chart]]]] = {
+    "rates": ("Data rate and workers", _rates),
+    "classes": ("Threads by class", _classes),
+    "stream": ("Task stream", _stream),
+}
+"""Charts of a page, with their titles; what a chart means is the text of the function that makes it."""
 
 
 def _figure(name: str, context: _Context, label: str, heights: tuple[float, float], pixels: int) -> Any:
     """Figure over time, as wide as the page."""
-    dimensions: Literal["width", "both"] = "both" if name == STREAM else "width"
-    drag = PanTool(dimensions="width")
     plot = figure(
         name=name,
         x_range=context.window,
-        y_range=Range1d(start=heights[0], end=heights[1], bounds=(min(heights), max(heights))),
+        y_range=models.Range1d(start=heights[0], end=heights[1], bounds=(min(heights), max(heights))),
         x_axis_type="timedelta",
         y_axis_label=label,
         height=pixels,
         sizing_mode="stretch_width",
         toolbar_location="above",
-        tools=[drag, BoxZoomTool(dimensions=dimensions), WheelZoomTool(dimensions="width"), ResetTool()],
-        active_drag=drag,
+        tools=["xpan", "box_zoom" if name == "stream" else "xbox_zoom", "xwheel_zoom", "reset"],
+        active_drag="xpan",
         active_scroll=None,  # else the wheel would no longer move the page
         output_backend="canvas",
         min_border_left=BORDER,
@@ -306,7 +282,7 @@ def _figure(name: str, context: _Context, label: str, heights: tuple[float, floa
     )
     plot.toolbar.logo = None
     plot.xaxis.formatter = _formatter(context.stop - context.start)
-    plot.yaxis.ticker = BasicTicker(min_interval=1.0 if name == CLASSES else 0.0)
+    plot.yaxis.ticker = models.BasicTicker(min_interval=1.0 if name == "classes" else 0.0)
     for axis in plot.axis:
         _dress(axis)
     return plot
@@ -319,47 +295,16 @@ def _dress(axis: Any) -> None:
     axis.stylesheets = [":host { --bk-background-fill-color: transparent }"]
 
 
-def _formatter(length: float) -> TimedeltaTickFormatter:
+def _formatter(length: float) -> models.TimedeltaTickFormatter:
     """How moments in a run of so many seconds are written."""
     seconds = "%s" if length < SECONDS_PER_MINUTE else "%m min %S"
     minutes = "%m min"
     if length >= SECONDS_PER_HOUR:
         seconds, minutes = "%h h %M min %S", "%h h %M min"
-    return TimedeltaTickFormatter(
-        microseconds=f"{seconds}.%MS%US s",
-        milliseconds=f"{seconds}.%MS s",
-        seconds=f"{seconds} s",
-        minsec=f"{seconds} s",
-        minutes=minutes,
-        hourmin=minutes,
-        hours="%h h",
-        days="%d days",
-    )
+    forms: dict[str, Any] = {"microseconds": f"{seconds}.%MS%US s", "milliseconds": f"{seconds}.%MS s"}
+    forms |= dict.fromkeys(("seconds", "minsec"), f"{seconds} s") | dict.fromkeys(("minutes", "hourmin"), minutes)
+    return models.TimedeltaTickFormatter(**forms, hours="%h h", days="%d days")
 
 
 def _since(context: _Context, moments: Numbers) -> Numbers:
     return (moments - context.start) * MILLISECONDS
-
-
-# Parts of the page
-
-_CONTROLS: Final = Html(
-    '<p class="controls scripted" hidden role="group" aria-label="Window of time">'
-    '<button type="button" data-move="earlier">\N{LEFTWARDS ARROW} earlier</button>'
-    '<button type="button" data-move="later">later \N{RIGHTWARDS ARROW}</button>'
-    '<button type="button" data-move="in">closer</button><button type="button" data-move="out">wider</button>'
-    '<button type="button" data-move="all">whole run</button><span class="quiet" id="window" role="status"></span></p>'
-)
-
-
-def _part(name: str, chart: _Chart | str) -> Html:
-    """Chart with its heading and legend; the reason where there is none."""
-    head = heading(TITLES[name], 3)
-    if isinstance(chart, str):
-        return Html(f"{head}{paragraph(f'Not measured: {chart}.', quiet=True)}")
-    entries = [f'<li><i style="background: {colour}"></i>{text(label)}</li>' for label, colour in chart.legend.items()]
-    about = paragraph(f"{MEANINGS[name]} {chart.note}".strip(), quiet=True)
-    return Html(
-        f'{head}{about}<div class="plot" id="plot-{name}"></div><noscript>{chart.still}</noscript>'
-        + (f'<ul class="legend">{"".join(entries)}</ul>' if entries else "")
-    )

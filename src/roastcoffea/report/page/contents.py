@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from numbers import Real
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from roastcoffea.errors import MeasurementError
-from roastcoffea.folders import whole_file
-from roastcoffea.markup import Html, columns, heading, listing, paragraph, text
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metrics, TimeLedger
-from roastcoffea.metrics.ledger import RESIDUAL, TOTAL
-from roastcoffea.records.run import FAILED, Host, Run
+from roastcoffea.metrics import Metrics
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.records.run import Host, Run, RunnerCall
 from roastcoffea.report.exports.tables import metrics_table
-from roastcoffea.report.notebook import SHOWN
-from roastcoffea.report.page.frame import NOT_KNOWN, Cell, Head, page, section, table, table_of_cells
-from roastcoffea.report.terminal import DATASET_COLUMNS, bound_line, gaps_text, time_notes, title_of, verdict_lines
-from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, Unit, moment
+from roastcoffea.report.page.charts import CONTROLS, charts
+from roastcoffea.report.page.frame import page
+from roastcoffea.report.sheets import Cell, Column, Picture, Sheet, columns
+from roastcoffea.report.summary import amount_of, datasets, heading, main_numbers, own_sheets, problems
+from roastcoffea.report.tables import not_measured, sheet_of_table
+from roastcoffea.storage.folders import whole_file
+from roastcoffea.units import BYTE, COUNT, SECOND
+from roastcoffea.visualization.inputs import inputs_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SHARES: Final = {"busy_share": FRACTION, "cpu_share": FRACTION, "slowness": RATIO}
-"""Units of columns that have none of their own, being quotients."""
+LEAST_FIRST: Final = "busy_share"
+"""Column in whose order the least comes first."""
 
 
 class Measured(Protocol):
@@ -35,6 +36,10 @@ class Measured(Protocol):
     @property
     def metrics(self) -> Metrics:
         """All metrics."""
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be measured as it should."""
 
     def table(self, name: str) -> pd.DataFrame:
         """A table by its name."""
@@ -59,210 +64,130 @@ def write_page(measured: Measured, path: Path, *, every_task: bool = False, over
 
 def page_of(measured: Measured, *, every_task: bool = False) -> str:
     """The page of a run."""
-    from roastcoffea.report.page.charts import charts
-    from roastcoffea.visualization.material import Material
-
-    run, metrics = measured.run, measured.metrics
-    drawn = charts(Material.of(measured), every_task=every_task)
-    sections = [
-        section("Verdict", *_verdict(run, metrics)),
-        section("Ledgers", *_ledgers(metrics)),
-        section("Over time", *drawn.parts),
-        section("Datasets", *_datasets(measured)),
-        section("Files", *_files(measured)),
-        section("Branches", *_branches(measured)),
-        section("Sections", _table(measured, "sections", "sections", by="wall_seconds")),
-        section("Workers", *_workers(measured)),
-        section("Failed work", *_failed(measured)),
-        section("Problems", _problems([*run.problems, *metrics.problems])),
-        section("Metrics", *_metrics(metrics)),
-        section("Environment", *_environment(run)),
-    ]
-    return page(title_of(run), sections, lead="".join(_lead(run)), scripts=drawn.programs)
+    drawn = charts(inputs_of(measured), every_task=every_task)
+    over_time = Sheet(title="over time", pictures=[Picture(CONTROLS)], parts=drawn.sheets)
+    sections = [Sheet(title=title, parts=list(parts(measured))) for title, parts in SECTIONS.items()]
+    sections.insert(2, over_time)
+    return page(heading(measured.run), sections, drawn=drawn.pictures, blocks=drawn.blocks, scripts=drawn.programs)
 
 
-# Sections
+def _verdict(measured: Measured) -> Iterator[Sheet]:
+    metrics = measured.metrics
+    yield from own_sheets(metrics, "verdict") or [not_measured(metrics.missing["verdict"])]
+    yield replace(main_numbers(metrics), title="")
 
 
-def _lead(run: Run) -> Iterator[Html]:
-    length = f", {SECOND.text(run.stop - run.start)}" if run.stop > run.start else ""
-    yield paragraph(f"{moment(run.start)}{length}, {run.backend}, {run.outcome}, {run.id[:8]}", quiet=True)
-    if run.outcome == FAILED:
-        yield paragraph(f"This run failed: {run.error or 'no error text was kept'}")
-    if run.reported is not None:
-        yield paragraph(f"Numbers as reported by {run.reported_by}; they were not computed anew.", quiet=True)
+def _ledgers(measured: Measured) -> Iterator[Sheet]:
+    """Both ledgers beside each other; the reason where there is none."""
+    metrics = measured.metrics
+    (time,) = own_sheets(metrics, "time_ledger") or [not_measured(metrics.missing["time_ledger"])]
+    requested, *advice = own_sheets(metrics, "byte_ledger") or [not_measured(metrics.missing["byte_ledger"])]
+    time = replace(time, title="worker threads x time")
+    yield Sheet(beside=True, parts=[time, replace(requested, title="bytes requested from storage", parts=advice)])
 
 
-def _verdict(run: Run, metrics: Metrics) -> Iterator[Html]:
-    if "verdict" in metrics:
-        yield heading(bound_line(metrics).capitalize(), 3)
-        yield listing(verdict_lines(run, metrics["verdict"]))
-    else:
-        yield _not_measured(metrics.missing["verdict"])
-    main = [(label, metrics.unit[name].text(metrics[name])) for name, label in SHOWN.items() if name in metrics]
-    numbers = "".join(f"<li><b>{text(amount)}</b> {text(label)}</li>" for label, amount in main)
-    yield Html(f'<ul class="numbers">{numbers}</ul>')
+def _datasets(measured: Measured) -> Iterator[Sheet]:
+    metrics, name = measured.metrics, "per_dataset"
+    yield replace(datasets(metrics), title="") if name in metrics else not_measured(metrics.missing[name])
+    yield _table(measured, "time_ledger_by_dataset", "datasets", "thread time", TOTAL)
+    yield _table(measured, "byte_ledger_by_dataset", "datasets", "bytes", TOTAL)
 
 
-def _ledgers(metrics: Metrics) -> Iterator[Html]:
-    yield columns("".join(_time_ledger(metrics)), "".join(_byte_ledger(metrics)))
+def _problems(measured: Measured) -> Iterator[Sheet]:
+    found = measured.problems
+    yield replace(problems(found), title="", notes=[] if found else ["There were no problems with the measuring."])
 
 
-def _time_ledger(metrics: Metrics) -> Iterator[Html]:
-    yield heading("Worker threads x time", 3)
-    if "time_ledger" not in metrics:
-        yield _not_measured(metrics.missing["time_ledger"])
-        return
-    ledger: TimeLedger = metrics["time_ledger"]
-    yield ledger.html_table(ledger.total, SECOND)
-    yield from (paragraph(note, quiet=True) for note in time_notes(ledger))
-
-
-def _byte_ledger(metrics: Metrics) -> Iterator[Html]:
-    yield heading("Bytes requested from storage", 3)
-    if "byte_ledger" not in metrics:
-        yield _not_measured(metrics.missing["byte_ledger"])
-        return
-    ledger: ByteLedger = metrics["byte_ledger"]
-    yield ledger.html_table(ledger.total, BYTE)
-    if ledger.transferred is None:
-        yield paragraph(f"Transferred: not known, {ledger.transferred_absent}.", quiet=True)
-    else:
-        yield paragraph(f"Transferred: {BYTE.text(ledger.transferred)}, {gaps_text(ledger.gaps or 0)}.", quiet=True)
-    if ledger.advice:
-        yield heading("To read fewer bytes", 4)
-        yield listing(saving.text for saving in ledger.advice)
-
-
-def _datasets(measured: Measured) -> Iterator[Html]:
-    datasets = measured.metrics.get("per_dataset")
-    if datasets is None:
-        yield _not_measured(measured.metrics.missing.get("per_dataset", "nobody told"))
-    else:
-        heads = [Head("dataset"), *(Head(header, numeric=True) for header, _, _ in DATASET_COLUMNS)]
-        rows = [
-            [Cell(name), *(_amount(told.get(key), unit) for _, key, unit in DATASET_COLUMNS)]
-            for name, told in datasets.items()
-        ]
-        yield table_of_cells(heads, rows, "datasets")
-    yield from _titled("Thread time", _table(measured, "time_ledger_by_dataset", "datasets", by=TOTAL))
-    yield from _titled("Bytes", _table(measured, "byte_ledger_by_dataset", "datasets", by=TOTAL))
-
-
-def _files(measured: Measured) -> Iterator[Html]:
-    yield _table(measured, "byte_ledger_by_file", "files", by=TOTAL)
-    yield from _titled("By endpoint", _table(measured, "byte_ledger_by_endpoint", "endpoints", by=TOTAL))
-
-
-def _branches(measured: Measured) -> Iterator[Html]:
-    yield _table(measured, "byte_ledger_by_branch", "branches", by=TOTAL)
-    yield from _titled("By file", _table(measured, "branches", "branches of files", by="bytes_payload"))
-
-
-def _workers(measured: Measured) -> Iterator[Html]:
-    yield _table(measured, "worker_balance", "workers", by="busy_share", ascending=True)
-    yield from _titled("Thread time", _table(measured, "time_ledger_by_worker", "workers", by=TOTAL))
-    yield from _titled("Stragglers", _table(measured, "stragglers", "stragglers"))
-
-
-def _failed(measured: Measured) -> Iterator[Html]:
-    yield _table(measured, "failed", "failed attempts")
-    yield from _titled("By file", _table(measured, "failed_files", "files with failed attempts"))
-    yield from _titled("Missing", _table(measured, "missing", "chunks or files of which nothing came"))
-
-
-def _problems(problems: list[str]) -> Html:
-    return listing(problems) if problems else paragraph("There were no problems with the measuring.")
-
-
-def _metrics(metrics: Metrics) -> Iterator[Html]:
+def _metrics(measured: Measured) -> Iterator[Sheet]:
     """Every metric with its value, as exact as it is to sort by; and why others are missing."""
-    told = metrics_table(metrics)
-    names = [metric.name for metric in CATALOGUE.metrics()]
-    known, missing = told[told["missing"].isna()], told[told["missing"].notna()]
-    heads = [Head("metric"), Head("value", numeric=True), Head("unit"), Head("group"), Head("source"), Head("meaning")]
-    rows = [_metric(metrics, row) for row in known.to_dict("records")]
-    yield table_of_cells(heads, rows, "metrics", first=len(names))
-    reasons = [[Cell(row["name"]), Cell(row["missing"])] for row in missing.to_dict("records")]
-    yield heading("Missing", 3)
-    yield table_of_cells([Head("metric"), Head("reason")], reasons, "missing metrics", first=len(names))
-
-
-def _metric(metrics: Metrics, row: dict[Any, Any]) -> list[Cell]:
-    name = row["name"]
-    words = [str(row[key] or "").partition("\n")[0] for key in ("unit", "group", "source", "meaning")]
-    return [Cell(name), _amount(metrics[name], metrics.unit[name]), *map(Cell, words)]
-
-
-def _environment(run: Run) -> Iterator[Html]:
-    versions = [[Cell(name), Cell(version)] for name, version in sorted(run.environment.versions.items())]
-    yield table_of_cells([Head("package"), Head("version")], versions, "versions")
-    yield from _titled("Hosts", _hosts(run.environment.hosts))
-    yield from _titled("Runner calls", _calls(run))
-
-
-def _hosts(hosts: Sequence[Host]) -> Html:
-    """What could be used of each host, and what the whole machine has where that is more."""
-    limited = any(
-        host.node_cores not in (None, host.cores) or host.node_memory not in (None, host.memory) for host in hosts
-    )
-    heads = [Head("host"), Head("cores", numeric=True), Head("memory", numeric=True)]
-    rows = [[Cell(host.name), _amount(host.cores), _amount(host.memory, BYTE)] for host in hosts]
-    if limited:
-        heads += [Head("cores of the machine", numeric=True), Head("memory of the machine", numeric=True)]
-        for row, host in zip(rows, hosts, strict=True):
-            row += [_amount(host.node_cores), _amount(host.node_memory, BYTE)]
-    return table_of_cells(heads, rows, "hosts")
-
-
-def _calls(run: Run) -> Html:
-    heads = [Head("processor"), Head("executor"), Head("outcome"), Head("time", numeric=True)]
-    heads += [Head("chunks", numeric=True), Head("options"), Head("fileset", "equal for equal input")]
+    metrics, table = measured.metrics, metrics_table(measured.metrics)
     rows = [
-        [
-            Cell(call.processor),
-            Cell(call.executor),
-            Cell(call.outcome if call.error is None else f"{call.outcome}: {call.error}"),
-            _amount(call.stop - call.start, SECOND),
-            _amount(call.chunks),
-            Cell(", ".join(f"{name}={value}" for name, value in call.options.items())),
-            Cell((call.fileset or NOT_KNOWN)[:12]),
-        ]
-        for call in run.calls
+        (name, amount_of(metrics, name), *(str(word or "").partition("\n")[0] for word in words))
+        for name, *words in table.loc[table["missing"].isna(), ["name", *WORDS]].itertuples(index=False)
     ]
-    return table_of_cells(heads, rows, "Runner calls")
+    yield Sheet(columns=METRIC_COLUMNS, rows=rows, things="metrics")
+    heads, missing = columns(None, "metric", "reason"), list(metrics.missing.items())
+    yield Sheet(title="missing", columns=heads, rows=missing, things="missing metrics")
 
 
-# Pieces
+WORDS: Final = ("unit", "group", "source", "meaning")
+METRIC_COLUMNS: Final = (Column("metric"), Column("value", COUNT), *map(Column, WORDS))
 
 
-def _table(measured: Measured, name: str, rows: str, *, by: str | None = None, ascending: bool = False) -> Html:
+def _environment(measured: Measured) -> Iterator[Sheet]:
+    environment = measured.run.environment
+    heads = columns(None, "package", "version")
+    yield Sheet(columns=heads, rows=sorted(environment.versions.items()), things="versions")
+    yield _hosts(environment.hosts)
+    calls = list(map(_call, measured.run.calls))
+    yield Sheet(title="Runner calls", columns=CALL_COLUMNS, rows=calls, things="Runner calls")
+
+
+def _hosts(hosts: Sequence[Host]) -> Sheet:
+    """What could be used of each host, and what the whole machine has where that is more."""
+    rows = [(host.name, host.cores, host.memory, host.node_cores, host.node_memory) for host in hosts]
+    limited = any(whole not in (None, part) for row in rows for part, whole in zip(row[1:3], row[3:], strict=True))
+    shown = len(HOST_COLUMNS) if limited else 3
+    return Sheet(title="hosts", columns=HOST_COLUMNS[:shown], rows=[row[:shown] for row in rows], things="hosts")
+
+
+OF_HOST: Final = columns(None, "host") + columns(COUNT, "cores") + columns(BYTE, "memory")
+HOST_COLUMNS: Final = OF_HOST + columns(COUNT, "cores of the machine") + columns(BYTE, "memory of the machine")
+OF_CALL: Final = columns(None, "processor", "executor", "outcome") + columns(SECOND, "time") + columns(COUNT, "chunks")
+CALL_COLUMNS: Final = (*OF_CALL, Column("options"), Column("fileset", meaning="equal for equal input"))
+
+
+def _call(call: RunnerCall) -> Sequence[Cell]:
+    outcome = call.outcome if call.error is None else f"{call.outcome}: {call.error}"
+    options = ", ".join(f"{name}={value}" for name, value in call.options.items())
+    fileset = None if call.fileset is None else call.fileset[:12]
+    return call.processor, call.executor, outcome, call.stop - call.start, call.chunks, options, fileset
+
+
+Parts = Callable[[Measured], Iterable[Sheet]]
+
+
+def _tables(*tables: tuple[str, str, str, str]) -> Parts:
+    """Tables with what their rows are, their titles, and the columns that order them."""
+    return lambda measured: (_table(measured, *table) for table in tables)
+
+
+def _table(measured: Measured, name: str, things: str, title: str, by: str) -> Sheet:
     """A table of the measurement, in the order of a column, without classes of a ledger that did not occur."""
-    frame = _that_occurred(measured.table(name)) if "_by_" in name else measured.table(name)
-    if by is not None and by in frame.columns:
-        told = frame.attrs
-        frame = frame.sort_values(by, ascending=ascending, kind="stable", na_position="last")
-        frame.attrs = told
-    return table(frame, rows, units=SHARES)
+    whole = measured.table(name)
+    frame = whole.copy(deep=False)
+    frame.attrs = {}  # pandas copies them with each column
+    if "_by_" in name:
+        frame = frame[[each for each in frame if each in {RESIDUAL, TOTAL} or not frame[each].eq(0).all()]]
+    if by in frame.columns:
+        frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
+    frame.attrs = whole.attrs
+    return sheet_of_table(frame, things, title=title)
 
 
-def _that_occurred(frame: pd.DataFrame) -> pd.DataFrame:
-    """Breakdown of a ledger without classes of nothing but zeros."""
-    kept = [name for name in frame.columns if name in {RESIDUAL, TOTAL} or not frame[name].eq(0).all()]
-    told, frame = frame.attrs, frame[kept]
-    frame.attrs = told
-    return frame
-
-
-def _titled(title: str, part: Html) -> tuple[Html, Html]:
-    return heading(title, 3), part
-
-
-def _not_measured(reason: str) -> Html:
-    return paragraph(f"Not measured: {reason}.", quiet=True)
-
-
-def _amount(value: Any, unit: Unit = COUNT) -> Cell:
-    if value is None:
-        return Cell(NOT_KNOWN)
-    return Cell(unit.text(value), float(value) if isinstance(value, Real) and math.isfinite(value) else None)
+SECTIONS: Final[Mapping[str, Parts]] = {
+    "verdict": _verdict,
+    "ledgers": _ledgers,
+    "datasets": _datasets,
+    "files": _tables(
+        ("byte_ledger_by_file", "files", "", TOTAL), ("byte_ledger_by_endpoint", "endpoints", "by endpoint", TOTAL)
+    ),
+    "branches": _tables(
+        ("byte_ledger_by_branch", "branches", "", TOTAL), ("branches", "branches of files", "by file", "bytes_payload")
+    ),
+    "sections": _tables(("sections", "sections", "", "wall_seconds")),
+    "workers": _tables(
+        ("worker_balance", "workers", "", LEAST_FIRST),
+        ("time_ledger_by_worker", "workers", "thread time", TOTAL),
+        ("stragglers", "stragglers", "stragglers", ""),
+    ),
+    "failed work": _tables(
+        ("failed", "failed attempts", "", ""),
+        ("failed_files", "files with failed attempts", "by file", ""),
+        ("missing", "chunks or files of which nothing came", "missing", ""),
+    ),
+    "problems": _problems,
+    "metrics": _metrics,
+    "environment": _environment,
+}
+"""Sections of tables; "over time" stands behind the ledgers."""

@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.visualization.series import Integers
+from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.visualization.stream import Stream, main_in_pixels
 
 ESCAPE: Final = 0xFFFF
@@ -23,14 +22,10 @@ PIXEL_ROWS: Final = 400
 PIXEL_COLUMNS: Final = 800
 
 
-Asked = tuple[pa.Table | None, Integers, list[str]]
-"""A table, the row in it of each task (-1 where there is none), and columns."""
-
-
 class Packed(NamedTuple):
     """Bytes, and what a script needs to read them."""
 
-    told: dict[str, Any]
+    facts: dict[str, Any]
     content: bytes
 
 
@@ -47,8 +42,8 @@ def packed_tasks(stream: Stream, start: float, stop: float, groups: Integers) ->
     durations, far_durations = _short(ends - begins)
     parts = [of_lane.astype("<u4"), far_gaps, far_durations, *_planes(gaps), *_planes(durations)]
     parts += [stream.kind[order].astype("u1"), *_planes(groups[order])]
-    told: dict[str, Any] = {"tasks": len(order), "unit": unit, "gaps": len(far_gaps), "durations": len(far_durations)}
-    return Packed(told, b"".join(part.tobytes() for part in parts))
+    facts: dict[str, Any] = {"tasks": len(order), "unit": unit, "gaps": len(far_gaps), "durations": len(far_durations)}
+    return Packed(facts, b"".join(part.tobytes() for part in parts))
 
 
 def packed_pixels(stream: Stream, start: float, stop: float) -> Packed:
@@ -58,20 +53,23 @@ def packed_pixels(stream: Stream, start: float, stop: float) -> Packed:
     lanes = np.bincount(np.arange(len(stream.lanes)) * rows // len(stream.lanes))
     room = (stop - start) / PIXEL_COLUMNS * lanes[:, None]
     parts = [pixels.kind.astype("u1"), *_planes(_shares(pixels.most, room)), *_planes(_shares(pixels.busy, room))]
-    told: dict[str, Any] = {"rows": rows, "columns": PIXEL_COLUMNS, "seconds": (stop - start) / PIXEL_COLUMNS}
-    return Packed(told, b"".join(part.tobytes() for part in parts))
+    facts: dict[str, Any] = {"rows": rows, "columns": PIXEL_COLUMNS, "seconds": (stop - start) / PIXEL_COLUMNS}
+    return Packed(facts, b"".join(part.tobytes() for part in parts))
 
 
-def groups_of(asked: list[Asked], tasks: int) -> tuple[Integers, list[list[Any]]]:
-    """Number of the group of each task, and the groups: what tasks have in common in the columns that are asked for."""
+def groups_of(parts: list[tuple[pa.Table | None, Integers, list[str]]], tasks: int) -> tuple[Integers, list[list[Any]]]:
+    """Number of the group of each task, and the groups: what tasks have in common in these columns.
+
+    Each table comes with the row in it of each task, -1 where there is none.
+    """
     groups: Integers = np.zeros(tasks, np.int64)
-    told: list[list[Any]] = [[]]
-    for table, rows, names in asked:
+    found: list[list[Any]] = [[]]
+    for table, rows, names in parts:
         for name in names:
             codes, values = _coded(table, rows, name)
-            found, groups = np.unique(groups * len(values) + codes, return_inverse=True)
-            told = [[*told[one // len(values)], values[one % len(values)]] for one in found.tolist()]
-    return groups, told
+            pairs, groups = np.unique(groups * len(values) + codes, return_inverse=True)
+            found = [[*found[one // len(values)], values[one % len(values)]] for one in pairs.tolist()]
+    return groups, found
 
 
 def _coded(table: pa.Table | None, rows: Integers, name: str) -> tuple[Integers, list[Any]]:

@@ -1,37 +1,218 @@
-"""Chunks: how long they took, for how many events, in which phases; and sections of the processor."""
+"""What chunks read, on whom and how long: shares of files, branches, workers, phases, sections."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 
-from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.chunks import PHASES_OF_CHUNKS
-from roastcoffea.metrics.facts import measured_values
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.compat.shapes import branches_of_columns
+from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
+from roastcoffea.metrics.facts import OF_ALL, some
+from roastcoffea.metrics.phases import PAYLOAD, PHASES, REREAD
+from roastcoffea.metrics.statistics import Numbers, amounts, measured_values, moments
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.colours import CPU, GREY, OF_PHASES, PALE
+from roastcoffea.visualization.colours import AMBER, BLUE, CPU, GREY, NOT_CPU, OF_BYTES, OF_PHASES, PALE
 from roastcoffea.visualization.registry import TALL, plot
+from roastcoffea.visualization.series import known_rows
+
+SHARES: Final = {"bytes_read_percent": "of its bytes", "branches_read_percent": "of its branches"}
+READ: Final = {PAYLOAD: "bytes_payload", REREAD: "bytes_reread"}
+MOST_FILES: Final = 10
+
+
+@plot("Compression of what was read")
+def plot_compression_ratio_distribution(ax: Axes, compression_factors: tuple[str, Numbers]) -> None:
+    """Draw how the compression factors (uncompressed over compressed size) of chunks are distributed.
+
+    Of a measurement of version 0.1.2 they are those of files.
+    """
+    things, factors = compression_factors
+    draw.distribution(ax, factors, [None] * len(factors), things)
+    ax.set_xlabel("compression factor (uncompressed / compressed size)")
+
+
+@plot("Share of the files that was read", size=TALL)
+def plot_data_access_percentage(ax: Axes, file_read_metrics: dict[str, dict[str, Any]]) -> None:
+    """Draw what share of each file's bytes and branches was read; of many files how the shares are distributed."""
+    amounts = {name: [file.get(name) for file in file_read_metrics.values()] for name in SHARES}
+    shares = {name: np.array(percentages, np.float64) for name, percentages in amounts.items()}  # NaN: not known
+    if not any(np.isfinite(values).any() for values in shares.values()):
+        raise NotMeasuredError(f"of none of {len(file_read_metrics)} files it is known how much there is to read")
+    if len(file_read_metrics) > MOST_FILES:
+        _draw_distributions(ax, shares)
+    else:
+        _draw_files(ax, list(file_read_metrics), shares)
+    draw.legend(ax)
+
+
+def _draw_distributions(ax: Axes, shares: Mapping[str, Numbers]) -> None:
+    edges = np.linspace(0, 100, 51)
+    ax.set_xlabel("share of a file that was read (%)")
+    for (name, values), colour in zip(shares.items(), (BLUE, AMBER), strict=True):
+        known = values[np.isfinite(values)]
+        if len(known):
+            counts = np.histogram(known, edges)[0]
+            ax.stairs(counts, edges, color=colour, fill=True, alpha=0.7, label=f"share {SHARES[name]}")
+        if len(known) < len(values):
+            of = f"{len(values) - len(known)} of " if len(known) else ""
+            draw.note(ax, f"the share {SHARES[name]} is not known for {of}{len(values)} files")
+    ax.set_ylabel("files")
+    ax.set_ylim(bottom=0)
+
+
+def _draw_files(ax: Axes, files: list[str], shares: Mapping[str, Numbers]) -> None:
+    places = np.arange(len(files))
+    for offset, (name, values), colour in zip((-0.19, 0.19), shares.items(), (BLUE, AMBER), strict=True):
+        ax.barh(places + offset, np.nan_to_num(values), height=0.36, color=colour, label=f"share {SHARES[name]}")
+        for place, value in zip(places, values, strict=True):
+            text = "not known" if np.isnan(value) else f"{value:.3g} %"
+            draw.text_beside(ax, np.nan_to_num(value), place + offset, text, 0.8 * draw.letters(ax))
+    ax.set_yticks(places, [draw.short(file.rpartition("/")[2]) for file in files])
+    ax.set_ylim(len(files) - 0.4, -0.6)
+    ax.set_xlim(0, 118)
+    ax.set_xticks(range(0, 101, 20))
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel("share that was read (%)")
+
+
+@plot("Branches read by a chunk")
+def plot_branch_access_per_chunk(ax: Axes, computed_chunks: pa.Table) -> None:
+    """Draw how many branches chunks read, by dataset where there are few."""
+    known = _known(computed_chunks, "branches", _numbers_of_columns(computed_chunks))
+    draw.distribution(ax, measured_values(known["branches"]), known["dataset"].to_pylist(), "chunks", whole=True)
+    ax.set_xlabel("branches read by a chunk")
+
+
+@plot("Bytes requested by a chunk")
+def plot_bytes_accessed_per_chunk(ax: Axes, computed_chunks: pa.Table) -> None:
+    """Draw how many bytes chunks requested from storage, by dataset where there are few."""
+    known = _known(computed_chunks, "bytes_requested", computed_chunks["coffea_bytes_read"])
+    _draw_distribution(ax, known, "bytes_requested", draw.bytes_scale, "requested by a chunk")
+
+
+def _draw_distribution(ax: Axes, known: pa.Table, column: str, scale_of: draw.ScaleOf, label: str) -> None:
+    """Draw how a column is distributed over chunks, by dataset where there are few."""
+    values = measured_values(known[column])
+    scale = scale_of(float(values.max()))
+    draw.distribution(ax, values * scale.factor, known["dataset"].to_pylist(), "chunks")
+    ax.set_xlabel(f"{label} ({scale.unit})")
+
+
+def _numbers_of_columns(chunks: pa.Table) -> pa.Array:
+    """How many branches coffea names for each chunk: it has a name for each buffer of a branch."""
+    names = chunks["coffea_columns"].to_pylist()
+    return pa.array([None if own is None else len(branches_of_columns(own)) for own in names], pa.int64())
+
+
+def _known(chunks: pa.Table, column: str, otherwise: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Chunks with their dataset of which a column is known, from coffea's own metrics else."""
+    place = chunks.schema.get_field_index(column)
+    return known_rows(chunks.set_column(place, column, pc.coalesce(chunks[column], otherwise)), column)
+
+
+@plot("Bytes of branches", size=TALL)
+def plot_branch_bytes(ax: Axes, branches: pa.Table) -> None:
+    """Draw what was read of each branch over all files, for the first time and again; the largest on top."""
+    groups = some(branches, "no branch was read").group_by("branch")
+    sums = groups.aggregate([(column, "sum", OF_ALL) for column in READ.values()])
+    sized = some(sums.drop_null(), "of no branch it is known how many bytes it took")
+    parts = {name: (measured_values(sized[f"{column}_sum"]), OF_BYTES[name]) for name, column in READ.items()}
+    label = "read from storage, compressed"
+    draw.pooled_bars(ax, sized["branch"].to_pylist(), parts, scale_of=draw.bytes_scale, label=label)
+    if len(sized) < len(sums):
+        draw.note(ax, f"the bytes of {len(sums) - len(sized)} branches are not known")
+    draw.legend(ax)
+
+
+PARTS: Final = {"CPU": CPU, "not CPU": NOT_CPU, "not told apart": GREY}
+MOST_WORKERS: Final = 25
+MOST_SHOWN: Final = 500
+MOST_FRAMED: Final = 40
+
+
+@plot("Chunks of each worker", size=TALL)
+def plot_worker_balance(ax: Axes, worker_balance: pa.Table) -> None:
+    """Draw how long each worker was busy with chunks per thread, CPU and other time apart; the busiest first."""
+    parts = _seconds_per_thread(worker_balance)
+    wall = np.sum(list(parts.values()), axis=0)
+    order = np.argsort(-wall, kind="stable")
+    scale = draw.seconds_scale(float(wall.max()))
+    scaled = {part: seconds[order] * scale.factor for part, seconds in parts.items()}
+    label = f"time of its chunks per thread ({scale.unit})"
+    if len(order) > MOST_WORKERS:
+        _draw_ranked(ax, scaled, label)
+    else:
+        names = draw.worker_names(worker_balance["worker"].to_pylist())
+        draw.bars(ax, [names[place] for place in order], scaled, PARTS)
+        ax.set_xlabel(label)
+        ax.set_ylabel("worker")
+    draw.legend(ax)
+
+
+def _seconds_per_thread(workers: pa.Table) -> dict[str, Numbers]:
+    """Time of the chunks of each worker in PARTS."""
+    refuse_if(workers["chunk_seconds"].null_count, "the duration of chunks is not known")
+    threads, wall, cpu = (moments(workers, name) for name in ("threads", "chunk_seconds", "cpu_seconds"))
+    refuse_if(not wall.any(), "no worker computed a chunk")
+    told = np.nan_to_num(cpu), np.nan_to_num(np.maximum(wall - cpu, 0.0)), np.where(np.isnan(cpu), wall, 0.0)
+    return {part: seconds / threads for part, seconds in zip(PARTS, told, strict=True)}
+
+
+def _draw_ranked(ax: Axes, parts: dict[str, Numbers], label: str) -> None:
+    number = len(parts["CPU"])
+    edges = np.linspace(0.5, number + 0.5, number + 1)
+    draw.stacked(ax, edges, [(part, seconds, PARTS[part]) for part, seconds in parts.items() if seconds.any()])
+    ax.set_xlim(edges[0], edges[-1])
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("workers, the busiest first")
+    draw.whole_numbers(ax.xaxis)
+    ax.set_ylabel(label)
+
+
+@plot("Slow chunks")
+def plot_stragglers(ax: Axes, expected_seconds: pa.Table, stragglers: pa.Table) -> None:
+    """Draw how long chunks took over what their events, bytes and worker predict; stragglers by their slow phase."""
+    expected, wall = (measured_values(expected_seconds[name]) for name in ("expected_seconds", "wall_seconds"))
+    scale = draw.seconds_scale(float(wall.max()))
+    draw.cloud(ax, expected * scale.factor, wall * scale.factor, [None] * len(wall), "chunks")
+    worst = stragglers.slice(0, MOST_SHOWN)
+    _mark(ax, worst, scale.factor)
+    ends = scale.factor * expected.min(), scale.factor * expected.max()
+    ax.plot(ends, ends, color=GREY, linewidth=1, linestyle="--", zorder=0.5)
+    ax.set_xlabel(f"expected duration ({scale.unit}); dashed: as expected")
+    ax.set_ylabel(f"duration of a chunk ({scale.unit})")
+    more = f", the worst {len(worst)} are marked" if len(stragglers) > len(worst) else ""
+    draw.note(ax, f"{len(stragglers)} of {len(wall)} chunks took much longer than expected{more}")
+    draw.legend(ax)
+
+
+def _mark(ax: Axes, stragglers: pa.Table, factor: float) -> None:
+    """Mark stragglers by the phase that was slow; of many the marks are small."""
+    size, edge = (5.0, 0.8) if len(stragglers) <= MOST_FRAMED else (3.0, 0.1)
+    phases = pc.fill_null(stragglers["phase"], "phase not known")
+    for phase in phases.unique().to_pylist():
+        here = stragglers.filter(pc.equal(phases, phase))
+        times = (measured_values(here[name]) * factor for name in ("expected_seconds", "wall_seconds"))
+        look: dict[str, Any] = {"color": OF_PHASES.get(phase, "black"), "markersize": size, "markeredgewidth": edge}
+        ax.plot(*times, "D", label=f"slow: {phase}", markeredgecolor="black", **look)
 
 
 @plot("Duration of chunks")
 def plot_runtime_distribution(ax: Axes, computed_chunks: pa.Table) -> None:
     """Draw how the durations of chunks are distributed, by dataset where there are few."""
-    known = _known(computed_chunks, ["wall_seconds"])
-    seconds = measured_values(known["wall_seconds"])
-    scale = draw.seconds_scale(float(seconds.max()))
-    draw.distribution(ax, seconds * scale.factor, known["dataset"].to_pylist(), "chunks")
-    ax.set_xlabel(f"duration of a chunk ({scale.unit})")
+    known = known_rows(computed_chunks, "wall_seconds")
+    _draw_distribution(ax, known, "wall_seconds", draw.seconds_scale, "duration of a chunk")
 
 
 @plot("Duration and events of chunks")
 def plot_runtime_vs_events(ax: Axes, computed_chunks: pa.Table) -> None:
     """Draw the duration of chunks over their events, with lines of constant rate."""
-    known = _known(computed_chunks, ["wall_seconds", "events"])
+    known = known_rows(computed_chunks, "wall_seconds", "events")
     events, seconds = measured_values(known["events"]), measured_values(known["wall_seconds"])
     scale = draw.seconds_scale(float(seconds.max()))
     draw.cloud(ax, events, seconds * scale.factor, known["dataset"].to_pylist(), "chunks")
@@ -40,17 +221,6 @@ def plot_runtime_vs_events(ax: Axes, computed_chunks: pa.Table) -> None:
     _fit_limits(ax)
     _draw_rates(ax, events, seconds, scale.factor)
     draw.legend(ax)
-
-
-def _known(chunks: pa.Table, columns: list[str]) -> pa.Table:
-    """Chunks of which these columns are known."""
-    valid = chunks[columns[0]].is_valid()
-    for column in columns[1:]:
-        valid = pc.and_(valid, chunks[column].is_valid())
-    known = chunks.select(["dataset", *columns]).filter(valid)
-    if len(known) == 0:
-        raise NotMeasuredError(f"{' and '.join(columns)} are not known of any chunk")
-    return known
 
 
 def _fit_limits(ax: Axes) -> None:
@@ -64,15 +234,13 @@ def _fit_limits(ax: Axes) -> None:
 
 def _draw_rates(ax: Axes, events: Numbers, seconds: Numbers, factor: float) -> None:
     """Lines of the rates 1, 2, 5, 10, ... kHz among which the chunks lie."""
-    across, up = ax.get_xlim(), ax.get_ylim()
-    rates = events[(events > 0) & (seconds > 0)] / seconds[(events > 0) & (seconds > 0)]
-    if len(rates) == 0:
+    across, up, lasting = ax.get_xlim(), ax.get_ylim(), (events > 0) & (seconds > 0)
+    if not lasting.any():
         return
-    low, high = np.quantile(rates, [0.02, 0.98])
+    low, high = np.quantile(events[lasting] / seconds[lasting], [0.02, 0.98])
     steps = [digit * 10.0**power for power in range(-3, 10) for digit in (1, 2, 5)]
     shown = [rate for rate in steps if low / 2.5 <= rate <= high * 2.5]
-    shown = shown[:: -(-len(shown) // 6)]
-    for rate in shown:
+    for rate in shown[:: -(-len(shown) // 6)]:
         reach = np.geomspace(max(across[0], across[1] * 1e-6), min(across[1], up[1] * rate / factor), 50)
         ax.plot(reach, reach / rate * factor, color=GREY, linewidth=0.8, linestyle=":", zorder=0.5)
         _write_rate(ax, rate, factor, across, up)
@@ -86,34 +254,25 @@ def _write_rate(ax: Axes, rate: float, factor: float, across: tuple[float, float
     place = (up[1] * rate / factor, up[1]) if leaves_above else (across[1], across[1] / rate * factor)
     if not (across[0] <= place[0] <= across[1] and up[0] <= place[1] <= up[1]):
         return
-    look: dict[str, Any] = {
-        "fontsize": 0.75 * draw.letters(ax),
-        "zorder": 1.5,
-        "color": "#555555",
-        "ha": "right",
-        "va": "top",
-    }
-    paper: dict[str, Any] = {"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.6}
-    ax.annotate(f"{rate / 1e3:g} kHz", place, (-2, -2), textcoords="offset points", bbox=paper, **look)
+    look: dict[str, Any] = {"zorder": 1.5, "color": "#555555", "ha": "right", "va": "top"}
+    look["bbox"] = {"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.6}
+    size = 0.75 * draw.letters(ax)
+    ax.annotate(f"{rate / 1e3:g} kHz", place, (-2, -2), textcoords="offset points", fontsize=size, **look)
 
 
 @plot("Phases of chunks", size=TALL)
 def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
     """Draw how long a chunk of each dataset was in each phase, on average."""
-    columns = [phase.column for phase in PHASES_OF_CHUNKS]
-    means = phased_chunks.group_by("dataset").aggregate([(column, "mean") for column in columns])
-    parts = {
-        phase.name: np.array(pc.fill_null(means[f"{phase.column}_mean"], 0.0).to_numpy(), dtype=np.float64)
-        for phase in PHASES_OF_CHUNKS
-    }
-    own, others = draw.largest_first(np.sum(list(parts.values()), axis=0))
+    means = phased_chunks.group_by("dataset").aggregate([(phase.column, "mean") for phase in PHASES])
+    parts = {phase.name: amounts(means, f"{phase.column}_mean") for phase in PHASES}
+    total = np.sum(list(parts.values()), axis=0)
+    own, others = draw.largest_first(total)
     names = means["dataset"].to_pylist()
-    scale = draw.seconds_scale(float(np.sum(list(parts.values()), axis=0).max()))
+    scale = draw.seconds_scale(float(total.max()))
     scaled = {part: seconds[own] * scale.factor for part, seconds in parts.items()}
     draw.bars(ax, [names[place] for place in own], scaled, OF_PHASES)
     ax.set_xlabel(f"mean time of a chunk ({scale.unit})")
-    untold = [phase.name for phase in PHASES_OF_CHUNKS if means[f"{phase.column}_mean"].null_count]
-    if untold:
+    if untold := [phase.name for phase in PHASES if means[f"{phase.column}_mean"].null_count]:
         draw.note(ax, f"not known everywhere: {', '.join(untold)}")
     if others:
         draw.note(ax, f"{len(others)} datasets with quicker chunks are not shown")
@@ -121,14 +280,12 @@ def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
 
 
 @plot("Sections of the processor", size=TALL)
-def plot_sections(ax: Axes, sections: pa.Table) -> None:
+def plot_sections(ax: Axes, section_totals: pa.Table) -> None:
     """Draw the wall time in each section, summed over chunks, and the CPU time within it."""
-    sums = sections.group_by("name").aggregate([("wall_seconds", "sum"), ("cpu_seconds", "sum")])
-    timed = sums.filter(sums["wall_seconds_sum"].is_valid())
-    if len(timed) == 0:
-        raise NotMeasuredError("no section was timed (track_time)")
-    wall = measured_values(timed["wall_seconds_sum"])
-    cpu = np.array(pc.fill_null(timed["cpu_seconds_sum"], np.nan).to_numpy(), dtype=np.float64)
+    sections = some(section_totals, "the processor names no section").group_by("name")
+    sums = sections.aggregate([("wall_seconds", "sum"), ("cpu_seconds", "sum")])
+    timed = some(sums.filter(sums["wall_seconds_sum"].is_valid()), "no section was timed (track_time)")
+    wall, cpu = (moments(timed, name) for name in ("wall_seconds_sum", "cpu_seconds_sum"))
     own, others = draw.largest_first(wall)
     names = timed["name"].to_pylist()
     scale = draw.seconds_scale(float(wall.max()))

@@ -1,0 +1,290 @@
+"""Attempts of tasks, as the scheduler sees them begin and end: one row of the log for each.
+
+This module may be pickled by value.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from roastcoffea.backends.worker import BEGUN
+from roastcoffea.log.kinds import CHUNK, NO_SIZE, NO_STRING, NO_TIME, TASK, TASK_ERROR
+from roastcoffea.log.marks import METADATA_KEY, mark_of
+from roastcoffea.log.writer import LONGEST_TEXT, LogWriter, Problems
+from roastcoffea.records.tasks import (
+    CANCELLED,
+    ERROR,
+    KINDS,
+    LOST,
+    MERGE,
+    MERGE_PREFIX,
+    OK,
+    OTHER,
+    OUTCOMES,
+    PREPROCESSING,
+    PROCESSOR,
+    UNFINISHED,
+)
+from roastcoffea.redaction import redacted_beginning
+
+MOST_STOLEN = 255
+UNKNOWN_TIMES = (math.nan,) * 4
+
+MOST_FAILURES = 1000
+"""Failures of attempts that wait for the end of their task, which follows at once."""
+
+UNASSIGNED = ("queued", "no-worker")
+"""States of a task that could run, and has no worker."""
+
+
+class Assignment(NamedTuple):
+    """A worker that got a task; since when the task could run, when it was given away (this clock), and its kind.
+
+    `stolen` is how often it was moved from one worker to another since.
+    """
+
+    worker: str | None
+    runnable: float
+    time: float
+    kind: str
+    stolen: int = 0
+
+
+class TasksOfRun(NamedTuple):
+    """What the tasks of a run have: the collector's mark, its client, and the span of the run."""
+
+    collector: str
+    client: str
+    span: str | None
+
+
+class Attempts:
+    """Writes each attempt that ends, from the transitions of the scheduler's tasks.
+
+    Parameters
+    ----------
+    run : TasksOfRun or None
+        The run whose tasks are known; of those of others only worker, thread and times are kept. None for a monitor,
+        which is asked for every task, and saves nothing.
+
+    Attributes
+    ----------
+    of_others : int
+        Attempts of tasks of others that Dask counted in the spans of the run.
+    elsewhere : dict
+        Other spans in which Dask counts tasks of the run, with what they had counted before.
+    """
+
+    def __init__(self, name: str, scheduler: Any, log: LogWriter, problems: Problems, run: TasksOfRun | None) -> None:
+        self.name = name
+        self.scheduler = scheduler
+        self.of_others = 0
+        self.elsewhere: dict[str, dict[Any, float]] = {}
+        self._log = log
+        self._failed = problems.failed
+        self._run = run
+        self._pack = struct.Struct(TASK.packing).pack
+        self._kinds = {kind: code for code, kind in enumerate(KINDS)}
+        self._outcomes = {outcome: code for code, outcome in enumerate(OUTCOMES)}
+        self._runnable: dict[Any, float] = {}
+        self._open: dict[Any, Assignment] = {}
+        self._unfinished: set[Any] = set()
+        self._begun: dict[str, int] = dict.fromkeys(KINDS, 0)
+        self._failures: dict[tuple[Any, int], Mapping[str, Any]] = {}
+
+    # what the scheduler tells
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        """Learn that a task came to another state."""
+        try:
+            if finish == "processing":
+                self._began(self.scheduler.tasks[key])
+            elif start == "processing":
+                self._ended(key, finish, kwargs)
+            elif finish in UNASSIGNED:
+                self._runnable.setdefault(key, time.time())
+            elif start in UNASSIGNED:
+                self._runnable.pop(key, None)
+        except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
+            self._failed(problem)
+
+    def arrived_with(self, address: str, tasks: Iterable[Any]) -> None:
+        """Learn of tasks that a worker had when it was first seen."""
+        for task in tasks:
+            self._assign(task, Assignment(address, NO_TIME, NO_TIME, kind_of(task, self._mark(task))))
+
+    def restarted(self) -> None:
+        """Forget the attempts that a restart of the cluster took away."""
+        for assignment in self._open.values():
+            self._begun[assignment.kind] -= 1
+        self._open.clear()
+
+    def stolen(self, message: Any) -> None:
+        """Learn from Dask's event that a task was moved to another worker."""
+        match message:
+            case ("confirm", str() | tuple() as key, _, _, str() as thief, *_) if key in self._open:
+                before = self._open[key]
+                stolen = min(before.stolen + 1, MOST_STOLEN)
+                self._open[key] = before._replace(worker=thief, time=time.time(), stolen=stolen)
+
+    def failing(self, message: Mapping[str, Any]) -> None:
+        """Keep what a worker reports of an attempt that failed, until the scheduler learns of its end."""
+        self._failures[message["failed"], message["run_id"]] = message
+        if len(self._failures) > MOST_FAILURES:
+            del self._failures[next(iter(self._failures))]
+
+    # what is known
+
+    @property
+    def open_keys(self) -> Iterable[Any]:
+        """Keys of the tasks that go on."""
+        return self._open.keys()
+
+    def by_kind(self) -> dict[str, int]:
+        """Attempts by kind of which a row was written, or had to be dropped: those that have not begun have none."""
+        written = dict(self._begun)
+        for key, assignment in self._open.items():
+            if key not in self._unfinished:
+                written[assignment.kind] -= 1
+        return written
+
+    def write_unfinished(self, running: Mapping[str, Iterable[tuple[Any, list[float]]]]) -> None:
+        """Write rows of attempts that go on: they have a start and no stop."""
+        for address, tasks in running.items():
+            for key, times in tasks:
+                assignment, task = self._open.get(key), self.scheduler.tasks.get(key)
+                if assignment is None or task is None or assignment.worker != address or not self._log.has_room(TASK):
+                    continue
+                begun, shift = times[2:BEGUN]
+                known = (begun + shift, NO_TIME, *_from_start(times, begun), 0)
+                of_user = self._is_of_user(task, self._mark(task))
+                self._write(task, {}, assignment, UNFINISHED, known, of_user)
+                self._unfinished.add(key)
+
+    # how it does that
+
+    def _began(self, task: Any) -> None:
+        now = time.time()
+        runnable, mark = self._runnable.pop(task.key, now), self._mark(task)
+        self._assign(task, Assignment(task.processing_on.address, runnable, now, kind_of(task, mark)))
+        span = task.group.span_id
+        if span not in self.elsewhere and mark is not None and not self._is_in_span(task):
+            counted = self.scheduler.extensions["spans"].spans[span]._cumulative_worker_metrics
+            self.elsewhere[span] = dict(counted)
+
+    def _assign(self, task: Any, assignment: Assignment) -> None:
+        self._open[task.key] = assignment
+        self._begun[assignment.kind] += 1
+
+    def _ended(self, key: Any, finish: str, ending: Mapping[str, Any]) -> None:
+        task = self.scheduler.tasks[key]
+        mark = self._mark(task)
+        assignment = self._open.pop(key, None) or self._unseen(task, mark)
+        failed = self._failures.pop((key, task.run_id), None)
+        outcome = ERROR if failed else self._outcome(finish, ending, assignment.worker)
+        metadata = ending.get("metadata") or {}
+        record, times = metadata.get(METADATA_KEY), metadata.get(self.name)
+        if times is not None:
+            task.metadata.pop(self.name, None)
+        if mark is None and (task.group.span_id in self.elsewhere or self._is_in_span(task)):
+            self.of_others += 1
+        if self._log.has_room(TASK):
+            of_user = self._is_of_user(task, mark)
+            self._write(task, ending, assignment, outcome, _attempt_times(ending, times, failed), of_user)
+            if of_user and ending.get("exception_text"):
+                self._log.write_text(TASK_ERROR, redacted_beginning(ending["exception_text"], LONGEST_TEXT))
+        if isinstance(record, bytes) and mark is not None:
+            self._log.write(CHUNK, record)
+            task.metadata.pop(METADATA_KEY, None)
+
+    def _unseen(self, task: Any, mark: Any) -> Assignment:
+        """Assignment of an attempt whose beginning was not seen."""
+        kind = kind_of(task, mark)
+        self._begun[kind] += 1
+        return Assignment(None, NO_TIME, NO_TIME, kind)
+
+    def _mark(self, task: Any) -> Mapping[str, Any] | None:
+        """Our annotation, where the task belongs to the run."""
+        return None if self._run is None else mark_of(task, self._run.collector)
+
+    def _is_of_user(self, task: Any, mark: Mapping[str, Any] | None) -> bool:
+        """Whether the client of the run submitted the task."""
+        run = self._run
+        return run is None or mark is not None or any(one.client_key == run.client for one in task.who_wants or ())
+
+    def _is_in_span(self, task: Any) -> bool:
+        """Whether Dask counts the task in the span of the run, or in one inside of it.
+
+        Dask keeps all tasks of one name in one span as long as any of them is alive, whoever submitted them.
+        """
+        spans = ((task.annotations or {}).get("span") or {}).get("ids", ())
+        return self._run is not None and self._run.span in spans
+
+    def _outcome(self, finish: str, ending: Mapping[str, Any], assigned: str | None) -> str:
+        if finish == "memory":
+            return OK
+        # what is released because another task failed has the stimulus of that failure
+        if ending.get("exception_text"):
+            return ERROR
+        return LOST if assigned not in self.scheduler.workers else CANCELLED
+
+    def _write(  # noqa: PLR0917
+        self,
+        task: Any,
+        ending: Mapping[str, Any],
+        assignment: Assignment,
+        outcome: str,
+        times: tuple[float, ...],
+        of_user: bool,
+    ) -> None:
+        number = self._log.number
+        start, stop, *others, thread = times
+        worker, now = number(ending.get("worker") or assignment.worker), time.time()
+        kind, outcome_code = self._kinds[assignment.kind], self._outcomes[outcome]
+        runnable, assigned, stolen = assignment.runnable, assignment.time, assignment.stolen
+        if of_user:
+            key, size, run_id = str(task.key), ending.get("nbytes", NO_SIZE), task.run_id
+            prefix, type_, span = number(task.prefix.name), number(ending.get("typename")), number(task.group.span_id)
+        else:
+            key, prefix, type_, span, size, run_id = "", NO_STRING, NO_STRING, NO_STRING, NO_SIZE, NO_SIZE
+        known = kind, outcome_code, stolen, start, stop, now, size, run_id, int(thread), runnable, assigned
+        fixed = self._pack(worker, prefix, type_, span, *known, *others)
+        self._log.append(TASK, fixed + key.encode("utf-8", "surrogatepass"))
+
+
+def kind_of(task: Any, mark: Mapping[str, Any] | None) -> str:
+    """What a task with this mark does for the run."""
+    if mark is None or mark["step"] is None:
+        return OTHER
+    if mark["step"] == PREPROCESSING:
+        return PREPROCESSING
+    prefix = task.prefix.name
+    if prefix == mark["prefix"]:
+        return PROCESSOR
+    return MERGE if prefix == MERGE_PREFIX else OTHER
+
+
+def _attempt_times(
+    ending: Mapping[str, Any], times: list[float] | None, failed: Mapping[str, Any] | None
+) -> tuple[float, ...]:
+    """Start, stop, Dask's shift of them, arrival, readiness and secession from the start, and thread of an attempt."""
+    if failed is not None:
+        ending, times = failed, failed["times"]
+    start = stop = NO_TIME
+    for span in ending.get("startstops") or ():
+        if span["action"] == "compute":
+            start, stop = span["start"], span["stop"]
+    thread = ending.get("thread") or 0
+    if times is None or len(times) < BEGUN or start == NO_TIME:
+        return start, stop, *UNKNOWN_TIMES, thread
+    return start, stop, *_from_start(times, start - times[3]), thread
+
+
+def _from_start(times: list[float], start: float) -> tuple[float, float, float, float]:
+    """Dask's shift; arrival, readiness and secession in seconds from the start, all on the worker's clock."""
+    arrived, ready, _, shift, *seceded = times
+    return shift, arrived - start, ready - start, seceded[0] - start if seceded else math.nan

@@ -1,0 +1,272 @@
+"""Our plugins on a cluster, from the client's side: put in place, drained each second, and taken away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, Final
+
+from distributed.protocol.pickle import dumps
+
+import roastcoffea
+from roastcoffea.backends.base import Period
+from roastcoffea.backends.byvalue import ByValue
+from roastcoffea.backends.connection import Connection, NoAnswerError, lost, pickled
+from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register
+from roastcoffea.backends.survey import survey
+from roastcoffea.backends.worker import WorkerHalf, flush
+from roastcoffea.errors import RoastcoffeaError, reported
+from roastcoffea.interrupts import interrupts_held
+from roastcoffea.log.reader import ClusterLog
+
+DRAIN_INTERVAL: Final = 1.0
+DRAIN_BYTES: Final = 1_000_000
+"""Bytes taken at a time: so much costs the scheduler about a millisecond."""
+
+WORKERS_TIMEOUT: Final = 2.0
+"""Seconds that workers have to answer when a collector begins or ends; a task that holds the GIL keeps one silent."""
+
+GONE: Final = (AttributeError, OSError, RuntimeError)
+"""What calling the scheduler raises where the client was closed, or its loop."""
+
+LEAVE_WAIT: Final = 0.25
+"""Seconds to wait for the workers to drop our plugin; it goes on without us."""
+
+THREAD_TIMEOUT: Final = 2.0
+"""Seconds to wait for the thread that drains, which may itself wait for a scheduler that does not answer."""
+
+Answer = Mapping[str, Any]
+
+
+class Deployment(Period):
+    """The plugins of one client on scheduler and workers, and the log that comes from them.
+
+    Parameters
+    ----------
+    connection : Connection
+        The way to the scheduler.
+    name : str
+        Name of the plugins.
+    log : ClusterLog
+        What takes the entries of the scheduler's log.
+    note : callable
+        Takes what could not be had.
+
+    Attributes
+    ----------
+    heard : float
+        When entries came last.
+    lost, unanswered : str or None
+        Why there was no connection at the end, or why the last question failed.
+    """
+
+    def __init__(self, connection: Connection, name: str, log: ClusterLog, note: Callable[[str], None]) -> None:
+        super().__init__(log.received)
+        self.name = name
+        self.token = secrets.token_hex(16)
+        self.log = log
+        self.heard = time.time()
+        self.lost: str | None = None
+        self.unanswered: str | None = None
+        self.reading = threading.RLock()
+        """Held while entries are read; whoever makes tables meanwhile holds it, too."""
+        self._connection = connection
+        self._note = note
+        self._round_trip = math.inf
+        self._received = 0
+        self._failures = 0
+        self._scheduler_package: str | None = None
+        self._some_workers_here = False
+        self._registering: Future[Any] | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # the life of the plugins
+
+    def survey(self) -> Answer:
+        """What scheduler and workers are, before the plugins go there."""
+        answer: Answer = self._connection.answer(survey, {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT})
+        self._scheduler_package = answer["package"]
+        workers = {(worker["host"], worker["process"]) for worker in answer["workers"].values()}
+        self._some_workers_here = (socket.gethostname(), os.getpid()) in workers
+        return answer
+
+    def open(self, plugin: ClusterPlugin, half: WorkerHalf) -> None:
+        """Put the plugins in place, and begin to drain the log."""
+        self._register(plugin, half)
+        self.drain()
+        with interrupts_held():
+            self._thread = threading.Thread(target=self._keep_draining, name=self.name, daemon=True)
+            self._thread.start()
+
+    def drain(self) -> None:
+        """Take all entries that the scheduler's plugin has so far."""
+        with self.reading:
+            while self.is_open and self._drain_some():
+                pass
+
+    def ask(self, method: str, patience: float | None = None, /, **arguments: Any) -> dict[str, Any]:
+        """What a method of the plugin on the scheduler gives."""
+        call = {"name": self.name, "method": method, "arguments": arguments}
+        answer = self._connection.answer(call_plugin, call, patience)
+        if answer is None:
+            raise NoAnswerError("the scheduler no longer has the collector's plugin")
+        return dict(answer)
+
+    def close(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
+        """Take the plugins away and keep what they recorded; what could not be had is noted.
+
+        It does not take longer than the scheduler has to answer and a few seconds, but for records that still come.
+
+        Parameters
+        ----------
+        learn
+            Takes the last answer of the plugin, as it comes.
+        complete
+            Takes it once more, when the log has come whole.
+        """
+        self._ended.set()
+        if self.is_open:
+            try:
+                self._fetch_last(learn, complete)
+            except NoAnswerError as problem:
+                self.lost = str(problem)
+                self._note(f"{problem}: what happened after the last drain is not known")
+                self._leave_in_background()
+            else:
+                self._leave()
+        elif self._registering is not None:
+            self._leave_in_background()
+        self.is_open = False
+        if self._thread is not None:
+            self._thread.join(THREAD_TIMEOUT)
+
+    def heard_until(self, start: float, stop: float) -> float:
+        """The stop, or when the cluster was last heard of where the connection was lost."""
+        return min(stop, max(start, self.heard)) if self.lost else stop
+
+    def notes(self) -> list[str]:
+        """Problems of the plugins and of their log."""
+        notes = [*self.log.problems, *self.log.received.problems]
+        if self._failures:
+            notes.append(f"the scheduler plugin failed {self._failures} time(s): records are missing")
+        if self.refused:
+            notes.append(f"{self.refused} message(s) that others sent to the collector's topic were refused")
+        dropped = self.dropped.items()
+        return notes + [f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in dropped]
+
+    # how it does that
+
+    def _register(self, plugin: ClusterPlugin, half: WorkerHalf) -> None:
+        """Put the plugins in place; where that fails or is interrupted, they go as soon as they are there.
+
+        The workers' plugin goes by value, as workers without the package may come later. In this process it goes as it
+        is: unpickling a class by value changes the class of which it was made.
+        """
+        arguments = {
+            "plugin": plugin if self._scheduler_package == roastcoffea.__version__ else ByValue(plugin),
+            "worker_plugin": bytes(dumps(half)) if self._some_workers_here else pickled(half),
+            "timeout": WORKERS_TIMEOUT,
+        }
+        try:
+            with interrupts_held():
+                self._registering = self._connection.call(register, arguments)
+            self._connection.result(self._registering, self._connection.patience)
+            with interrupts_held():
+                self._registering, self.is_open, self.was_open = None, True, True
+        except BaseException:
+            self._leave_in_background()
+            raise
+
+    def _drain_some(self) -> bool:
+        """Take the oldest entries; give whether there are more."""
+        asked = time.time()
+        answer = self.ask("drain", limit=DRAIN_BYTES, received=self._received)
+        answered = time.time()
+        if not self.is_open:  # nobody waits for it any more
+            return False
+        if answered - asked < self._round_trip:
+            self._round_trip = answered - asked
+            self.clock_offset = answer["time"] - (asked + answered) / 2
+        return self._take(answer)
+
+    def _take(self, answer: Answer) -> bool:
+        """Take entries of the log as a whole; give whether there are more."""
+        with interrupts_held():
+            if answer["at"] != self._received:
+                raise RoastcoffeaError(f"the scheduler's log goes on at byte {answer['at']}, not {self._received}")
+            self._received += len(answer["data"])
+            self.log.feed(answer["data"])
+            self.heard = time.time()
+            self.dropped = dict(answer["dropped"])
+            self._failures = answer["failures"]
+            self.refused = answer["refused"]
+            return bool(answer["more"])
+
+    def _keep_draining(self) -> None:
+        while not self._ended.wait(DRAIN_INTERVAL):
+            # what is not had now is had a second later; what is lost at the end is noted then
+            with reported(self._note, "records of the cluster could not be read", Exception), suppress(NoAnswerError):
+                self.drain()
+
+    def _fetch_last(self, learn: Callable[[Answer], None], complete: Callable[[Answer], None]) -> None:
+        """Get what the plugins still have; what fails for a reason of ours is noted, and takes nothing else with it."""
+        patience = self._connection.patience
+        end = time.monotonic() + patience
+        answer = None
+        if not self.reading.acquire(timeout=patience):
+            raise lost(f"no answer within {patience:g} s")
+        try:
+            with _faults_of_ours(self._note_unanswered, "the workers were asked for the last time"):
+                arguments = {"flush": pickled(flush), "timeout": WORKERS_TIMEOUT, "limit": DRAIN_BYTES}
+                left = max(end - time.monotonic(), patience / 2)
+                answer = self.ask("finish", left, **arguments, received=self._received)
+                learn(answer)
+            with _faults_of_ours(self._note, "the last records were fetched"):
+                more = answer is None or self._take(answer)
+                while more:
+                    more = self._drain_some()
+                if answer is not None:
+                    complete(answer)
+        finally:
+            self.reading.release()
+
+    def _note_unanswered(self, reason: str) -> None:
+        self._note(reason)
+        self.unanswered = reason
+
+    def _leave(self) -> None:
+        with _faults_of_ours(self._note, "its plugins were removed"):
+            try:
+                self._connection.answer(call_plugin, self._stopping(LEAVE_WAIT), self._connection.patience / 2)
+            except NoAnswerError as problem:
+                self._note(f"{problem}: the plugins are removed as soon as the scheduler answers")
+                self._leave_in_background()
+
+    def _leave_in_background(self) -> None:
+        """Have the plugins taken away when the scheduler answers again."""
+        self._connection.client.loop.add_callback(self._leave_late, self._registering)
+
+    async def _leave_late(self, registering: Future[Any] | None) -> None:
+        if registering is not None:
+            await asyncio.wait([asyncio.wrap_future(registering)])
+        log = logging.getLogger(__name__).info
+        with reported(log, "the collector's plugin could not be removed", GONE):
+            await self._connection.call_late(call_plugin, self._stopping(0.0))
+
+    def _stopping(self, wait: float) -> dict[str, Any]:
+        return {"name": self.name, "method": "stop", "arguments": {"wait": wait}}
+
+
+def _faults_of_ours(note: Callable[[str], None], occasion: str) -> reported:
+    """Go on where we fail, as that must not hide an error of the analysis; a scheduler that is silent ends more."""
+    return reported(note, f"roastcoffea failed as {occasion}", Exception, passed=(NoAnswerError,))

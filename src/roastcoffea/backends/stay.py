@@ -1,0 +1,145 @@
+"""How long a plugin stays on a scheduler, and how it leaves scheduler and workers as they were.
+
+This module may be pickled by value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Coroutine, Iterable
+from typing import Any, Protocol
+
+from roastcoffea.log.marks import clear_metadata, unmark
+
+TICK = 1.0
+"""Seconds between looks at what has to be given up, where no worker is sampled."""
+
+CLIENT_GRACE = 2.0
+"""Seconds in which a client that lost its connection may come back."""
+
+LONGEST_SILENCE = 120.0
+"""Seconds without a drain after which the plugin believes that nobody will come."""
+
+LATEST_EVENT = 2.0
+"""Seconds after which no event of a worker comes whose plugin has gone."""
+
+SWEEP = 1000
+"""Tasks that are cleared of our marks in one go: that holds the scheduler for less than a millisecond."""
+
+
+class Resident(Protocol):
+    """A plugin on a scheduler."""
+
+    name: str
+    client: str
+    interval: float | None
+    scheduler: Any
+
+    def tick(self) -> None:
+        """Do what is due each interval."""
+
+    def ended(self) -> None:
+        """Do nothing more."""
+
+    def open_keys(self) -> Iterable[Any]:
+        """Keys of the tasks that go on."""
+
+
+class Stay:
+    """How long a plugin stays: until it is asked to leave, its client is gone, or nobody drains it any more."""
+
+    def __init__(self, plugin: Resident) -> None:
+        self.alive = True
+        self._plugin = plugin
+        self._name = plugin.name
+        self._scheduler = plugin.scheduler
+        self._drained = time.time()
+        self._grace: Any = None
+        self._closing: set[Any] = set()
+        self._ticker = asyncio.ensure_future(self._tick(plugin.interval or TICK))
+
+    def client_asked(self) -> None:
+        """Learn that the client still drains."""
+        self._drained = time.time()
+
+    def client_left(self, client: str) -> None:
+        """Learn that a client lost its connection: ours may come back."""
+        if client == self._plugin.client and self.alive:
+            self._grace = asyncio.get_running_loop().call_later(CLIENT_GRACE, self._leave_without_client)
+
+    def end(self) -> None:
+        """Do nothing more on this scheduler."""
+        self.alive = False
+        self._ticker.cancel()
+        if self._grace is not None:
+            self._grace.cancel()
+        self._plugin.ended()
+
+    async def leave(self, wait: float = 0.0) -> None:
+        """Leave the scheduler and the workers as they were; wait at most so many seconds for the workers."""
+        if not self.alive:
+            return
+        self.end()
+        self._scheduler.plugins.pop(self._name, None)
+        self._forget_topic()
+        removals = [self._in_background(self._clear_tasks())]
+        if self._name in self._scheduler.worker_plugins:
+            removals.append(self._in_background(self._leave_workers()))
+        await asyncio.wait(removals, timeout=wait)
+
+    async def _tick(self, interval: float) -> None:
+        while self.alive:
+            await asyncio.sleep(interval)
+            self._plugin.tick()
+            if time.time() - self._drained > LONGEST_SILENCE:
+                self._in_background(self.leave())
+                return
+
+    def _leave_without_client(self) -> None:
+        if self.alive and self._plugin.client not in self._scheduler.clients:
+            self._in_background(self.leave())
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Future[None]:
+        """Have something done, and keep it from being collected as garbage before it is."""
+        future = asyncio.ensure_future(work)
+        self._closing.add(future)
+        future.add_done_callback(self._closing.discard)
+        return future
+
+    async def _leave_workers(self) -> None:
+        try:
+            await self._scheduler.unregister_worker_plugin(None, self._name)
+        except (OSError, ValueError) as problem:
+            logging.getLogger(__name__).info("a worker left while %s was removed: %s", self._name, problem)
+        finally:
+            # a chunk that ended as the plugin went may have sent its record: it comes by another way, and later
+            asyncio.get_running_loop().call_later(LATEST_EVENT, self._forget_late)
+
+    def _forget_late(self) -> None:
+        """Forget what came after the plugin had gone."""
+        self._forget_topic()
+        for key in self._plugin.open_keys():
+            task = self._scheduler.tasks.get(key)
+            if task is not None:
+                clear_metadata(task, self._name)
+
+    async def _clear_tasks(self) -> None:
+        """Take our mark off the tasks that the user keeps, some at a time."""
+        tasks = iter(list(self._scheduler.tasks.values()))
+        while some := list(itertools.islice(tasks, SWEEP)):
+            for task in some:
+                unmark(task, self._name)
+            await asyncio.sleep(0)
+
+    def _forget_topic(self) -> None:
+        """Forget the events of this name, which the scheduler would keep for good."""
+        topics_of(self._scheduler).pop(self._name, None)
+
+
+def topics_of(scheduler: Any) -> dict[str, Any]:
+    """Topics of which Dask keeps events."""
+    topics: dict[str, Any] = getattr(getattr(scheduler, "_broker", None), "_topics", {})
+    return topics

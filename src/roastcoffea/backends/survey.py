@@ -1,0 +1,122 @@
+"""Asking the workers, on the scheduler: what they are, what they run, and what they have counted.
+
+This module may be pickled by value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from roastcoffea.backends.worker import importable_package
+from roastcoffea.log.counts import added_up, difference, has_all
+
+
+async def ask_workers(
+    scheduler: Any, function: bytes, arguments: Mapping[str, Any], timeout: float
+) -> tuple[dict[str, Any], list[str]]:
+    """Run a pickled function on each worker; give the answers, and the workers that gave none in time."""
+    from distributed.protocol.pickle import dumps
+
+    message = {"op": "run", "function": function, "args": dumps(()), "kwargs": dumps(dict(arguments))}
+    asked = {
+        asyncio.ensure_future(scheduler.broadcast(msg=message, workers=[address], on_error="return")): address
+        for address in list(scheduler.workers)
+    }
+    if not asked:
+        return {}, []
+    done, pending = await asyncio.wait(asked, timeout=timeout)
+    for question in pending:
+        question.cancel()
+    replies = {}
+    for question in done:
+        address = asked[question]
+        reply = question.result()[address]
+        if isinstance(reply, dict) and reply.get("status") == "OK":
+            replies[address] = unwrapped(reply["result"])
+    return replies, sorted(set(asked.values()) - set(replies))
+
+
+def unwrapped(result: Any) -> Any:
+    """What a worker returned, out of distributed's wrapping."""
+    from distributed.protocol.serialize import Serialize, Serialized, deserialize
+
+    if isinstance(result, Serialized):
+        return deserialize(result.header, result.frames)
+    return result.data if isinstance(result, Serialize) else result
+
+
+def described(replies: Mapping[str, Mapping[str, Any]], silent: list[str]) -> dict[str, Any]:
+    """What the workers are that answered, by address, under `workers`; those that did not, under `silent`."""
+    return {"workers": {address: reply["description"] for address, reply in replies.items()}, "silent": silent}
+
+
+async def survey(flush: bytes, timeout: float, dask_scheduler: Any = None) -> dict[str, Any]:
+    """Have the workers report what they counted so far, and say what they are.
+
+    Returns
+    -------
+    dict
+        `package` (version of ours that the scheduler can import, or None), and what `described` gives.
+    """
+    return described(*await ask_workers(dask_scheduler, flush, {}, timeout)) | {"package": importable_package()}
+
+
+async def metrics_of_span(  # noqa: PLR0917
+    flush: bytes,
+    span: str | None,
+    timeout: float,
+    dask_scheduler: Any = None,
+    elsewhere: Mapping[str, Mapping[Any, float]] | None = None,
+    plugin: str | None = None,
+) -> dict[str, Any]:
+    """Have every worker report now, and give the cumulative metrics of a span.
+
+    Parameters
+    ----------
+    flush : bytes
+        Pickled function that has a worker report.
+    span : str or None
+        Identity of the span.
+    timeout : float
+        Seconds to wait for the workers altogether.
+    elsewhere : mapping, optional
+        Other spans that took tasks of this one, with what they had counted before: what came since is added.
+    plugin : str, optional
+        Name of the workers' plugin that knows what they run and have counted.
+
+    Returns
+    -------
+    dict
+        `span`: [(key, value)], or None where no task ran in the span; `complete`: whether the spans have all that the
+        workers that answered have counted; `spans`: identities of the span, those inside of it, and the others;
+        `running`: tasks that run, with their times, by worker, and `counted`: what it has counted; and what
+        `described` gives.
+    """
+    deadline = time.monotonic() + timeout
+    known = dask_scheduler.extensions["spans"].spans
+    found = known.get(span)
+    before = elsewhere or {}
+    inside = [] if found is None else [child.id for child in found.traverse_spans()]
+    while True:
+        spans = [*inside, *before]
+        left = max(deadline - time.monotonic(), 0.05)
+        replies, silent = await ask_workers(dask_scheduler, flush, {"spans": spans, "plugin": plugin}, left)
+        counted = added_up(known[identity]._cumulative_worker_metrics for identity in spans)
+        complete = has_all(counted, added_up(dict(reply["digests"]) for reply in replies.values()))
+        if complete or time.monotonic() > deadline:
+            break
+        await asyncio.sleep(0.01)
+    own = [] if found is None else [found.cumulative_worker_metrics]
+    since = [difference(known[identity]._cumulative_worker_metrics, counts) for identity, counts in before.items()]
+    return described(replies, silent) | {
+        "span": list(added_up([*own, *since]).items()) if own or since else None,
+        "spans": [*inside, *before],
+        "complete": complete,
+        "running": {address: reply["running"] for address, reply in replies.items()},
+        "counted": {
+            address: dict(reply["counted"]) for address, reply in replies.items() if reply["counted"] is not None
+        },
+    }

@@ -1,0 +1,201 @@
+"""Workers, as the scheduler sees them: when they came and left, were paused, what they reported and counted.
+
+This module may be pickled by value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import struct
+import time
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from roastcoffea.log.kinds import ARRIVAL, COUNTED, DEPARTURE, NO_SIZE, PAUSE, PROCESS_CPU, SAMPLE
+from roastcoffea.log.writer import LogWriter, Problems
+
+LOST_AFTER = 30.0
+"""Seconds after its departure in which a worker that was retired may still send its last message."""
+
+MOST_EXECUTING = 65_535
+
+PAUSED = "paused"
+"""Status of a worker that has too little memory left to begin tasks, or to fetch their inputs."""
+
+
+class Workers:
+    """Writes arrivals, departures, pauses and last words of workers.
+
+    Parameters
+    ----------
+    lost : callable
+        Told the address of a worker that left without a last message.
+
+    Attributes
+    ----------
+    here : dict
+        Dask's state of the workers that are here, by address.
+    counted : dict
+        What each of them has counted so far, as far as it has reported that.
+    """
+
+    def __init__(
+        self, name: str, scheduler: Any, log: LogWriter, problems: Problems, lost: Callable[[str], None]
+    ) -> None:
+        self.here: dict[str, Any] = {}
+        self.counted: dict[str, dict[Any, float]] = {}
+        self.samples = Samples(name, log, problems)
+        self._scheduler = scheduler
+        self._log = log
+        self._lost = lost
+        self._departed: dict[str, float] = {}
+        self._retired: set[str] = set()
+        self._finished: set[str] = set()
+        self._paused: set[str] = set()
+
+    # what the scheduler tells
+
+    def arrived(self, address: str) -> Any:
+        """Learn that a worker came; give Dask's state of it."""
+        state = self.here[address] = self._scheduler.workers[address]
+        texts = map(self._log.number, (address, str(state.name), state.host))
+        self._log.write_fields(ARRIVAL, *texts, time.time(), state.nthreads, state.memory_limit or 0, state.pid)
+        self._note_pause(address, state.status.name)
+        return state
+
+    def departed(self, address: str) -> None:
+        """Learn that a worker left."""
+        now = time.time()
+        self.samples.last(address, self.here.pop(address), now)
+        self._paused.discard(address)
+        self._log.write_fields(DEPARTURE, self._log.number(address), now)
+        counts = self.counted.pop(address, None)
+        if counts:
+            self._write_counted(address, counts)
+        if address in self._finished:
+            self._settle(address)
+        else:
+            self._departed[address] = now
+
+    def removed(self, message: Any) -> None:
+        """Learn from Dask's event that a worker was retired, and did not just vanish."""
+        if isinstance(message, dict) and message.get("action") == "remove-worker" and message.get("expected"):
+            address = message.get("worker")
+            if address in self.here or address in self._departed:
+                self._retired.add(address)
+
+    def changed(self, address: str, message: Any) -> None:
+        """Learn from Dask's event that a worker has another status."""
+        if isinstance(message, dict) and message.get("action") == "worker-status-change":
+            self._note_pause(address, message.get("status"))
+
+    def reported(self, message: Mapping[str, Any]) -> None:
+        """Take what our plugin on a worker says of its process."""
+        address = message.get("worker", "")
+        if "cpu_seconds" in message:
+            self._log.write_fields(PROCESS_CPU, self._log.number(address), message["cpu_seconds"])
+        if "digests" in message:
+            counts = {tuple(key): value for key, value in message["digests"]}
+            if address in self.here:
+                self.counted[address] = counts
+            else:
+                self._write_counted(address, counts)
+        if "last" in message and address in self.here:
+            self._finished.add(address)
+        elif "last" in message:
+            self._settle(address)
+
+    # those that have left
+
+    async def last_words(self, timeout: float) -> None:
+        """Wait for workers that were retired: the scheduler removes them before they say what they have counted."""
+        deadline = time.monotonic() + timeout
+        while self._departed.keys() & self._retired and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        for address in sorted(self._departed):
+            self._lost(address)
+
+    def give_up_departed(self) -> None:
+        """Forget workers that sent no last message for so long that none will come."""
+        latest = time.time() - LOST_AFTER
+        for address in [address for address, left in self._departed.items() if left < latest]:
+            self._settle(address)
+            self._lost(address)
+
+    # how it does that
+
+    def _settle(self, address: str) -> None:
+        """Forget a worker that left and of which nothing more will come."""
+        self._departed.pop(address, None)
+        self._finished.discard(address)
+        self._retired.discard(address)
+
+    def _note_pause(self, address: str, status: str | None) -> None:
+        paused = status == PAUSED
+        if paused != (address in self._paused):
+            (self._paused.add if paused else self._paused.discard)(address)
+            self._log.write_fields(PAUSE, self._log.number(address), time.time(), paused)
+
+    def _write_counted(self, address: str, counts: Mapping[Any, float]) -> None:
+        """Write what Dask counted on a worker that left; a later entry of the same worker takes its place."""
+        amounts = zlib.compress(json.dumps(list(counts.items()), default=str).encode(), 1)
+        self._log.write_fields(COUNTED, self._log.number(address), then=amounts)
+
+
+class Samples:
+    """Writes what workers report with their heartbeats."""
+
+    def __init__(self, name: str, log: LogWriter, problems: Problems) -> None:
+        self._name = name
+        self._log = log
+        self._problems = problems
+        self._pack = struct.Struct(SAMPLE.packing).pack
+        self._sampled: dict[str, float] = {}
+
+    def take(self, workers: Mapping[str, Any]) -> None:
+        """Write a sample of each worker that has reported since its last one."""
+        now = time.time()
+        for address, state in workers.items():
+            try:
+                self._take(address, state, now)
+            except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
+                self._problems.failed(problem)
+
+    def last(self, address: str, state: Any, now: float) -> None:
+        """Write the last sample of a worker that leaves."""
+        self._take(address, state, now)
+        self._sampled.pop(address, None)
+
+    def _take(self, address: str, state: Any, now: float) -> None:
+        get, nan = state.metrics.get, math.nan
+        measured = get("time")
+        if measured is None or measured == self._sampled.get(address):
+            return
+        self._sampled[address] = measured
+        network, disk = get("host_net_io") or {}, get("host_disk_io") or {}
+        spilled = get("spilled_bytes") or {}
+        # unpacking of tuples into the call would take a fifth longer
+        fixed = self._pack(
+            self._log.number(address),
+            measured,
+            state.last_seen,
+            now - state.last_seen,
+            get("cpu", nan),
+            get("memory", NO_SIZE),
+            len(state.processing),
+            min(len(state.executing), MOST_EXECUTING),
+            state.nbytes,
+            state.occupancy,
+            spilled.get("memory", NO_SIZE),
+            get(self._name, nan),
+            get("event_loop_interval", nan),
+            get("num_fds", NO_SIZE),
+            network.get("read_bps", nan),
+            network.get("write_bps", nan),
+            disk.get("read_bps", nan),
+            disk.get("write_bps", nan),
+        )
+        self._log.write(SAMPLE, fixed)

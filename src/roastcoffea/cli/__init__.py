@@ -1,0 +1,65 @@
+"""The command `roastcoffea`: every module of `commands` is one of its commands."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from collections.abc import Callable, Sequence
+
+import click
+
+from roastcoffea import __version__
+from roastcoffea.cli import commands, shell
+from roastcoffea.errors import RoastcoffeaError
+
+
+class Commands(click.Group):
+    """Group of the commands that lie in a folder, each in a module with a `command`, loaded when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's signature)
+        """Names of all of them, in order."""
+        return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(commands.__path__))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module = importlib.import_module(f"{commands.__name__}.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+
+@click.group(cls=Commands, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="roastcoffea")
+@click.pass_context
+def command_line(context: click.Context) -> None:
+    """Measure coffea analyses."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status of one command; an error is one line on stderr.
+
+    The script of `roastcoffea run` is executed outside of all this: its errors and its exit are its own.
+    """
+    try:
+        given: int | Callable[[], None] | None = command_line.main(
+            arguments, prog_name="roastcoffea", standalone_mode=False
+        )
+        sys.stdout.flush()
+    except click.Abort:
+        return shell.fail("interrupted", shell.INTERRUPTED)
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "roastcoffea"
+        return shell.fail(f"{error.format_message()} (see {command} --help)", error.exit_code)
+    except BrokenPipeError:
+        shell.leave_stdout()
+        return shell.FAILED
+    except (RoastcoffeaError, OSError) as error:
+        return shell.fail(str(error), shell.FAILED)
+    if callable(given):
+        given()
+        return 0
+    return given or 0

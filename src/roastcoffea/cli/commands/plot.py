@@ -1,0 +1,49 @@
+"""`roastcoffea plot`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from roastcoffea.cli import shell
+
+
+@click.command
+@shell.measurement
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option(
+    "-o",
+    "--out",
+    type=shell.FOLDER,
+    help="Folder that gets the files  [default: roastcoffea-plots/NAME OF THE MEASUREMENT]",
+)
+@shell.choice("--format", "suffix", among=shell.PICTURE_FORMATS, default="png", help="Kind of files.")
+def command(path: Path, names: tuple[str, ...], out: Path | None, suffix: str) -> int:
+    """Draw the plots NAME of the measurement in PATH, or all that can be drawn of it.
+
+    Names are those of the functions, with or without "plot_". Files that are there are replaced. A plot that cannot be
+    drawn is told with its reason on stderr; that is a failure where it was asked for by name, or where there is no
+    other.
+    """
+    from roastcoffea.measurement import load
+    from roastcoffea.report.exports.formats import default_name
+    from roastcoffea.visualization.plots import PLOTS
+    from roastcoffea.visualization.registry import figure_alone, registered, save
+
+    try:
+        wanted = [registered(name) for name in names] or list(PLOTS.values())
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    measurement = load(path)
+    folder = Path("roastcoffea-plots", default_name(path, "")) if out is None else out
+    drawn = 0
+    for entry in wanted:
+        try:
+            figure = figure_alone(entry, measurement)
+        except ValueError as reason:
+            shell.fail(str(reason), shell.FAILED)
+        else:
+            shell.say(save(figure, folder / f"{entry.name}.{suffix}"))
+            drawn += 1
+    return 0 if drawn == len(wanted) or (drawn and not names) else shell.FAILED

@@ -1,0 +1,27 @@
+"""`roastcoffea report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from roastcoffea.cli import shell
+
+
+@click.command
+@shell.measurement
+@shell.output("File to write; else it gets the measurement's name, in this folder.")
+@click.option("--every-task", is_flag=True, help="Keep every task in it, also where there are more than 100,000.")
+@shell.overwrite()
+def command(*, path: Path, output: Path | None, every_task: bool, overwrite: bool) -> None:
+    """Write the measurement in PATH as one HTML page, which needs nothing but a browser.
+
+    It has the verdict, both ledgers, what went on over time down to single tasks, and tables of datasets, files,
+    branches, sections, workers and failures.
+    """
+    from roastcoffea.measurement import load
+    from roastcoffea.report.exports.formats import default_name
+
+    measurement = load(path)
+    shell.say(measurement.report(output or default_name(path, ".html"), every_task=every_task, overwrite=overwrite))

@@ -1,0 +1,29 @@
+"""`roastcoffea run`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from roastcoffea.cli import shell
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@shell.measurements_folder("Folder that gets the measurements.", envvar="ROASTCOFFEA", show_envvar=True)
+@click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def command(*, out: Path, as_module: bool, script: str, arguments: tuple[str, ...]) -> Callable[[], None]:
+    """Run SCRIPT as python does, and measure each Runner call in it.
+
+    Its output and exit status are its own. Each call makes a measurement, saved as it ends, also where it fails or is
+    interrupted; their tables come on stderr at the end. Options stand before SCRIPT, what follows it is for the script.
+    """
+    from roastcoffea.recording.script import runnable
+
+    try:
+        return runnable(script, list(arguments), as_module=as_module, out=out)
+    except OSError as error:
+        raise click.UsageError(f"can't open file {script!r}: {error.strerror}") from error

@@ -1,0 +1,242 @@
+"""A NanoAOD-like sample that is made on the spot, and an analysis of it."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import awkward as ak
+import hist
+import numpy as np
+import numpy.typing as npt
+import uproot
+from coffea.nanoevents import NanoAODSchema
+from coffea.processor import ProcessorABC
+
+Numbers = npt.NDArray[Any]
+Fileset = dict[str, dict[str, dict[str, str]]]
+
+TREE: Final = "Events"
+MUON_CLEANING_RADIUS: Final = 0.4
+RESONANCE_MASS: Final = 500.0
+RESONANCE_WIDTH: Final = 40.0
+GENERATION: Final = 1
+"""To be counted up when equal parameters give other files than before."""
+
+COMPRESSIONS: Final = {"zlib": uproot.ZLIB(1), "lz4": uproot.LZ4(1), "zstd": uproot.ZSTD(1), "none": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """How the objects of one kind are drawn; momenta and masses in GeV."""
+
+    mean_count: float
+    softest: float
+    slope: float
+    """Mean of the exponential by which momenta pass the softest."""
+    max_eta: float
+    mass: float | None = None
+    """Of a jet the mean; None for what NanoAOD stores no mass of."""
+    charged: bool = False
+
+
+COLLECTIONS: Final[Mapping[str, Collection]] = {
+    "Jet": Collection(4.5, softest=15, slope=35, max_eta=4.7, mass=8),
+    "FatJet": Collection(0.4, softest=170, slope=80, max_eta=2.4, mass=60),
+    "SubJet": Collection(0.8, softest=20, slope=60, max_eta=2.4, mass=20),
+    "Electron": Collection(0.6, softest=5, slope=20, max_eta=2.5, mass=0.000511, charged=True),
+    "LowPtElectron": Collection(0.2, softest=1, slope=3, max_eta=2.5, mass=0.000511, charged=True),
+    "Muon": Collection(0.6, softest=3, slope=20, max_eta=2.4, mass=0.10566, charged=True),
+    "Tau": Collection(0.3, softest=18, slope=20, max_eta=2.3, mass=1.2, charged=True),
+    "Photon": Collection(0.7, softest=5, slope=20, max_eta=2.5),
+    "FsrPhoton": Collection(0.1, softest=2, slope=5, max_eta=2.4),
+}
+
+RESONANT: Final[Mapping[str, bool]] = {"qcd": False, "zprime": True}
+"""The datasets that can be made; the resonant one holds a narrow bump in the mass of the two leading jets."""
+
+
+def write_sample(
+    folder: str | Path,
+    *,
+    datasets: Sequence[str] = tuple(RESONANT),
+    files: int = 3,
+    events: int = 40_000,
+    baskets: int = 4,
+    compression: str = "zlib",
+    seed: int = 1,
+) -> Fileset:
+    """Fileset of a sample in `folder`, which is made where the same parameters have not made it already.
+
+    Parameters
+    ----------
+    folder
+        Where samples are kept, one folder in it for each set of parameters; made where it is missing.
+    datasets
+        Some of "qcd" (falling spectrum) and "zprime" (dijet resonance at 500 GeV).
+    files
+        Files in each dataset.
+    events
+        Events in each file; about 150 bytes each on disk with "zlib".
+    baskets
+        Baskets of each branch in a file.
+    compression
+        "zlib", "lz4", "zstd" or "none".
+    seed
+        Equal parameters and seed give equal events, whatever other datasets are asked for.
+    """
+    check_sample(datasets, files, events, baskets, compression)
+    name = f"{'+'.join(datasets)}-{files}x{events}-{baskets}baskets-{compression}-{seed}-v{GENERATION}"
+    sample = Path(folder).absolute() / name
+    numbers = range(1, files + 1)
+    if not sample.is_dir():
+        sample.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=sample.parent) as scratch:
+            unfinished = Path(scratch, name)
+            unfinished.mkdir()
+            for dataset, number in itertools.product(datasets, numbers):
+                random = np.random.default_rng([seed, number, *dataset.encode()])
+                first = (number - 1) * events + 1
+                edges = [first + events * basket // baskets for basket in range(baskets + 1)]
+                drawn = (draw_events(random, np.arange(*edge), RESONANT[dataset]) for edge in itertools.pairwise(edges))
+                write_file(unfinished / file_name(dataset, number), drawn, compression)
+            try:
+                unfinished.rename(sample)
+            except OSError:
+                if not sample.is_dir():  # else another process was quicker
+                    raise
+    return {name: {"files": {str(sample / file_name(name, number)): TREE for number in numbers}} for name in datasets}
+
+
+def check_sample(datasets: Sequence[str], files: int, events: int, baskets: int, compression: str) -> None:
+    """Raise a ValueError where a sample like this cannot be made."""
+    for kind, names, known in (("dataset", datasets, RESONANT), ("compression", [compression], COMPRESSIONS)):
+        for name in names:
+            if name not in known:
+                raise ValueError(f"no {kind} {name!r}; choose from {', '.join(known)}")
+    if files < 1:
+        raise ValueError(f"{files} files in a dataset; it needs at least one")
+    if not 1 <= baskets <= events:
+        raise ValueError(f"{baskets} baskets for {events} events; each needs at least one event")
+
+
+def file_name(dataset: str, number: int) -> str:
+    """Name of one file of a dataset; files count from 1."""
+    return f"{dataset}_{number}.root"
+
+
+def write_file(path: Path, baskets: Iterator[dict[str, ak.Array]], compression: str) -> None:
+    """Write one file; each extension of a tree becomes one basket of every branch."""
+    with uproot.recreate(path, compression=COMPRESSIONS[compression]) as file:
+        first = next(baskets)
+        types = {name: array.type.content for name, array in first.items()}
+        tree = file.mktree(TREE, types, counter_name=lambda counted: f"n{counted}")
+        for basket in itertools.chain([first], baskets):
+            tree.extend(basket)
+
+
+def draw_events(random: np.random.Generator, number: Numbers, resonant: bool) -> dict[str, ak.Array]:
+    """Events with these numbers, by branch or collection."""
+    events = len(number)
+    counts: dict[str, Numbers] = {name: random.poisson(kind.mean_count, events) for name, kind in COLLECTIONS.items()}
+    if resonant:
+        counts["Jet"] += 2
+    met = random.gamma(2.0, 15.0, events)
+    branches: dict[str, Numbers] = {
+        "run": np.ones(events, np.uint32),
+        "luminosityBlock": (number // 1000 + 1).astype(np.uint32),
+        "event": number.astype(np.uint64),
+        "MET_pt": cut_mantissa(met),
+        "MET_phi": cut_mantissa(random.uniform(-np.pi, np.pi, events)),
+        "MET_sumEt": cut_mantissa(met + random.exponential(400.0, events)),
+    }
+    arrays = {name: ak.Array(values) for name, values in branches.items()}
+    for name, kind in COLLECTIONS.items():
+        objects = draw_objects(random, kind, int(counts[name].sum()))
+        if name == "Jet" and resonant:
+            put_resonance(random, objects, counts["Jet"])
+        arrays[name] = jagged(objects | draw_references(random, name, counts), counts[name])
+    return arrays
+
+
+def draw_references(random: np.random.Generator, name: str, counts: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    """Indices of objects in other collections, -1 for none: all that NanoAODSchema would warn about."""
+    return {
+        branch.removeprefix(f"{name}_"): random.integers(-1, np.repeat(counts[target], counts[name]))
+        for branch, target in NanoAODSchema.all_cross_references.items()
+        if branch.startswith(f"{name}_") and target in COLLECTIONS
+    }
+
+
+def draw_objects(random: np.random.Generator, kind: Collection, total: int) -> dict[str, Numbers]:
+    """Objects of all events, one after the other, with exponentially falling momenta."""
+    objects: dict[str, Numbers] = {
+        "pt": kind.softest + random.exponential(kind.slope, total),
+        "eta": np.clip(random.normal(0, kind.max_eta / 2, total), -kind.max_eta, kind.max_eta),
+        "phi": random.uniform(-np.pi, np.pi, total),
+    }
+    if kind.charged:
+        objects["mass"] = np.full(total, kind.mass)
+        objects["charge"] = random.choice([-1, 1], total)
+    elif kind.mass is not None:
+        objects["mass"] = random.gamma(4.0, kind.mass / 4, total)
+    return objects
+
+
+def put_resonance(random: np.random.Generator, jets: dict[str, Numbers], count: Numbers) -> None:
+    """Turn the first two jets of every event into the decay of one heavy particle at rest in the plane."""
+    first = np.cumsum(count) - count
+    cosine = random.uniform(-0.6, 0.6, len(count))
+    half_mass = random.normal(RESONANCE_MASS, RESONANCE_WIDTH, len(count)) / 2
+    rapidity = random.normal(0, 0.3, len(count))
+    phi = random.uniform(-np.pi, np.pi, len(count))
+    for jet, side in ((first, 1), (first + 1, -1)):
+        jets["pt"][jet] = half_mass * np.sqrt(1 - cosine**2)
+        jets["eta"][jet] = rapidity + side * np.arctanh(cosine)
+        jets["phi"][jet] = phi if side > 0 else np.where(phi > 0, phi - np.pi, phi + np.pi)
+
+
+def jagged(objects: Mapping[str, Numbers], count: Numbers) -> ak.Array:
+    """Objects grouped by event, hardest first."""
+    columns = {
+        name: cut_mantissa(values) if values.dtype == np.float64 else values.astype(np.int32)
+        for name, values in objects.items()
+    }
+    event = np.repeat(np.arange(len(count)), count)
+    order = np.lexsort((-columns["pt"], event))
+    return ak.zip({name: ak.unflatten(values[order], count) for name, values in columns.items()})
+
+
+def cut_mantissa(values: Numbers) -> Numbers:
+    """Values in single precision with 10 bits of mantissa, as in NanoAOD: the others do not compress."""
+    bits = values.astype(np.float32).view(np.uint32)
+    return (bits & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+class DijetProcessor(ProcessorABC):  # type: ignore[misc]
+    """Mass of the two hardest jets of an event that are central and apart from muons."""
+
+    def process(self, events: ak.Array) -> dict[str, dict[str, Any]]:
+        """Events, events with two such jets, and a histogram of the mass, by dataset."""
+        jets = clean_jets(events)
+        pairs = jets[ak.num(jets) >= 2]
+        mass = (pairs[:, 0] + pairs[:, 1]).mass
+        spectrum = hist.Hist.new.Regular(100, 0, 1000, name="mass", label="Dijet mass [GeV]").Double()
+        spectrum.fill(mass)
+        return {events.metadata["dataset"]: {"events": len(events), "dijet_events": len(mass), "mass": spectrum}}
+
+    def postprocess(self, accumulator: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Accumulated output as it is."""
+        return accumulator
+
+
+def clean_jets(events: ak.Array) -> ak.Array:
+    """Jets in the tracker's acceptance that are no muons."""
+    muons = events.Muon[events.Muon.pt > 10]
+    distances = events.Jet.metric_table(muons)
+    apart = ak.all(distances > MUON_CLEANING_RADIUS, axis=2)
+    return events.Jet[(events.Jet.pt > 30) & (abs(events.Jet.eta) < 2.5) & apart]

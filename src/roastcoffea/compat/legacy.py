@@ -1,0 +1,222 @@
+"""Measurements of roastcoffea 0.1.2: a folder of numbers, read as far as their meaning is certain.
+
+What is known of its data, and shapes what becomes a record:
+
+- A chunk's times and memory are those of `process()` alone; opening the file and building events came before.
+- A chunk's `accessed_bytes` and `bytes_read_percent` are those of its whole file.
+- Worker samples carry the time at which the scheduler was asked; what a worker says of itself is as old as
+  its last heartbeat (`last_seen`).
+- Times of day are local, without a zone.
+- `metadata.json` has the time of saving, and `start_end_time.txt` a clock of unknown origin.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import pyarrow as pa
+
+from roastcoffea.compat.shapes import in_bytes, sample_rows
+from roastcoffea.errors import MeasurementError
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
+from roastcoffea.records.run import Environment, Run, unwatched_run
+from roastcoffea.records.workers import SAMPLE_COLUMNS
+from roastcoffea.storage.reading import content_of, reading
+
+FORMAT: Final = "roastcoffea_measurement_v1"
+METADATA_FILE: Final = "metadata.json"
+METRICS_FILE: Final = "metrics.json"
+TIMES_FILE: Final = "start_end_time.txt"
+FILES: Final = frozenset((METADATA_FILE, METRICS_FILE, TIMES_FILE))
+"""All that a measurement's folder held."""
+WRITER: Final = "roastcoffea 0.1.2"
+
+Row = Mapping[str, Any]
+
+QUARTER_HOUR: Final = 900
+
+KEYS: Final = {"t_start": "start", "t_end": "stop", "duration": "wall_seconds"} | {
+    name: name for name in ("dataset", "file", "uuid", "entry_start", "entry_stop")
+}
+"""Keys of a chunk, and the columns that they become."""
+
+NEVER_ZERO: Final = ("last_seen", "memory", "memory_limit")
+"""Columns of a worker sample in which 0 can only mean that nothing was known."""
+
+DERIVED: Final = ("chunk_info", "raw_span_metrics")
+"""Metrics of 0.1.2 that repeat others under keys that are the text of tuples."""
+
+ABSENT: Final = {
+    "branch_reads": f"{WRITER} summed the bytes of branches over files; raw_chunk_metrics has the branches",
+    "calls": f"{WRITER} kept no record of the Runner's calls",
+    "client_host": f"{WRITER} did not store it",
+    "coffea_report": f"{WRITER} stored only what it computed from coffea's report",
+    "hosts": f"{WRITER} did not store them",
+    "preprocessing": f"{WRITER} did not watch coffea's preprocessing",
+    "sections": f"{WRITER} kept no table of sections; raw_chunk_metrics has them",
+    "lifetimes": f"{WRITER} sampled its workers: when they arrived and left is not known",
+    "pauses": f"{WRITER} did not watch for them",
+    "sampling_interval": f"{WRITER} did not store it",
+    "scheduler_clock_offset": f"{WRITER} did not measure it",
+    "tasks": f"{WRITER} kept no record of tasks",
+}
+ABSENT_COLUMNS: Final = {
+    "chunks.coffea_bytes_read": f"{WRITER} counted bytes in process() only; raw_chunk_metrics has them",
+    "chunks.coffea_columns": f"{WRITER} had another list of branches; raw_chunk_metrics has it",
+}
+
+CAUTIONS: Final = (
+    f"{WRITER} took wall time for CPU time: total_cpu_time, core_efficiency and speedup_factor count waiting",
+    f"{WRITER} measured chunks in process() only: opening the file and building events are left out",
+)
+UNKNOWN_ZONE: Final = f"{WRITER} stored local times, and nothing to tell their zone: they were taken for UTC"
+
+
+def load_legacy(folder: Path) -> Run:
+    """Run of a folder that 0.1.2 saved: its metrics as reported ones, its raw data as records where they fit.
+
+    `reported` also has `t0` and `t1`, the clock readings of `start_end_time.txt`. `start` is known to within
+    the time between the collector's borders and what was first and last seen of the run.
+    """
+    metadata_file, times_file, metrics_file = (folder / name for name in (METADATA_FILE, TIMES_FILE, METRICS_FILE))
+    with reading(metadata_file):
+        metadata = _json(metadata_file)
+        if metadata.get("format") != FORMAT:
+            raise MeasurementError(f"{metadata_file} is not of {WRITER}; give the folder of a measurement")
+        saved = _as_if_utc(metadata["timestamp"])
+    with reading(times_file):
+        t0, t1 = map(float, content_of(times_file).decode().split(","))
+    with reading(metrics_file):
+        metrics = _json(metrics_file)
+        return _run(folder.resolve(), metrics, saved, t0, t1)
+
+
+def _run(folder: Path, metrics: dict[str, Any], saved: float, t0: float, t1: float) -> Run:
+    chunks = [_chunk(stored) for stored in metrics.get("raw_chunk_metrics") or ()]
+    samples = sample_rows(metrics.get("tracking_data") or {}, _as_if_utc)
+    samples = [sample | {name: sample.get(name) or None for name in NEVER_ZERO} for sample in samples]
+    zone = _zone(samples, chunks, saved)
+    samples = [sample | {"time": sample["time"] - (zone or 0)} for sample in samples]
+    seen = [*_known(samples, "time"), *_known(chunks, "start"), *_known(chunks, "stop")]
+    start = _start(saved - (zone or 0), t1 - t0, seen)
+    spans = metrics.get("raw_span_metrics")
+    others = {name: value for name, value in metrics.items() if name not in DERIVED}
+    parts: dict[str, Any] = {
+        "chunks": table_of_rows(CHUNK_COLUMNS, chunks) if chunks else None,
+        "samples": table_of_rows(SAMPLE_COLUMNS, samples) if samples else None,
+        "span_metrics": None if spans is None else {_tuple(key): value for key, value in spans.items()},
+    }
+    return unwatched_run(
+        id=_identity(folder),
+        name=folder.name,
+        start=start,
+        stop=start + (t1 - t0),
+        backend="dask",
+        environment=Environment(versions={"roastcoffea": "0.1.2"}, client_host=None),
+        **parts,
+        reported=with_python_types(others) | {"t0": t0, "t1": t1},
+        reported_by=WRITER,
+        absent=ABSENT | _absent_parts(parts),
+        problems=CAUTIONS if zone is not None else (*CAUTIONS, UNKNOWN_ZONE),
+    )
+
+
+def _chunk(stored: Row) -> dict[str, Any]:
+    error = stored.get("error")
+    return {column: stored.get(key) for key, column in KEYS.items()} | {
+        "events": None if error else stored.get("num_events"),
+        # no process has 0 bytes of memory
+        "memory_before": in_bytes(stored.get("mem_before_mb") or None),
+        "memory_after": in_bytes(stored.get("mem_after_mb") or None),
+        "outcome": ERROR if error else OK,
+        "error": str(error) if error else None,
+    }
+
+
+def _zone(samples: Sequence[Row], chunks: Sequence[Row], saved: float) -> float | None:
+    """Seconds by which local time was ahead of UTC; None where nothing tells.
+
+    A heartbeat in Unix time was seen a moment before its sample's local time. Without any, the last chunk
+    ended not long before the last sample, or before saving.
+    """
+    ahead = [row["time"] - row["last_seen"] for row in samples if row.get("last_seen") is not None]
+    stops = _known(chunks, "stop")
+    if not ahead and stops:
+        ahead = [max(_known(samples, "time"), default=saved) - max(stops)]
+    return QUARTER_HOUR * round(median(ahead) / QUARTER_HOUR) if ahead else None
+
+
+def _start(saved: float, elapsed: float, seen: Sequence[float]) -> float:
+    """Start of the run, which ended before it was saved, and lasted over all that was seen of it."""
+    latest = saved - elapsed
+    return min(max(latest, max(seen) - elapsed), *seen) if seen else latest
+
+
+def _known(rows: Sequence[Row], column: str) -> list[float]:
+    return [row[column] for row in rows if row.get(column) is not None]
+
+
+def with_python_types(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics as they were before they were written: keys that are tuples, and times of day."""
+    typed = dict(metrics)
+    for name in DERIVED:
+        if isinstance(metrics.get(name), dict):
+            typed[name] = {_tuple(key): value for key, value in metrics[name].items()}
+    if metrics.get("tracking_data"):
+        typed["tracking_data"] = _tracking_data(metrics["tracking_data"])
+    return typed
+
+
+def _tracking_data(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Series with the `datetime` objects (naive, local) that were written as text."""
+    moment = datetime.fromisoformat
+    series = {
+        name: {worker: [(moment(time), value) for time, value in points] for worker, points in workers.items()}
+        for name, workers in stored.items()
+        if name != "worker_counts"
+    }
+    counts = {moment(time): count for time, count in stored.get("worker_counts", {}).items()}
+    return {"worker_counts": counts} | series
+
+
+def _absent_parts(parts: Mapping[str, Any]) -> dict[str, str]:
+    """Reasons for the parts, and the columns of tables, that this folder has nothing for."""
+    reasons = {}
+    for name, part in parts.items():
+        if part is None:
+            reasons[name] = f"{WRITER} stored none in this measurement"
+        elif isinstance(part, pa.Table):
+            empty = [f"{name}.{column}" for column in part.column_names if part[column].null_count == len(part)]
+            reasons |= {column: ABSENT_COLUMNS.get(column, f"{WRITER} did not store it") for column in empty}
+    reasons.pop("chunks.error", None)
+    return reasons
+
+
+def _identity(folder: Path) -> str:
+    """Identity made of the content, so that a folder is the same run each time it is read."""
+    content = b"".join(content_of(folder / name) for name in (METADATA_FILE, TIMES_FILE, METRICS_FILE))
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _tuple(text: str) -> tuple[Any, ...]:
+    found = ast.literal_eval(text)
+    if not isinstance(found, tuple):
+        raise TypeError(f"{text!r} is no tuple")
+    return found
+
+
+def _as_if_utc(text: str) -> float:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def _json(path: Path) -> Any:
+    # Python wrote NaN and infinities there, which are no measured values.
+    return json.loads(content_of(path), parse_constant=lambda _: None)

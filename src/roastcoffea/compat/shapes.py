@@ -1,0 +1,253 @@
+"""Shapes of version 0.1.2: series of workers, dictionaries of chunks and arguments of plots, there and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, ERROR, OK
+from roastcoffea.records.run import Run, unwatched_run
+from roastcoffea.records.workers import OF_SCHEDULER, SAMPLE_COLUMNS
+
+# Series of workers
+
+COUNTS: Final = "worker_counts"
+SERIES: Final = (
+    ("worker_memory", "memory"),
+    ("worker_memory_limit", "memory_limit"),
+    ("worker_active_tasks", "processing"),
+    ("worker_cores", "threads"),
+    ("worker_nbytes", "nbytes"),
+    ("worker_occupancy", "occupancy"),
+    ("worker_executing", "executing"),
+    ("worker_last_seen", "last_seen"),
+    ("worker_cpu", "cpu_percent"),
+)
+"""Names of 0.1.2, and the columns that they come from."""
+
+SAMPLED: Final = tuple((name, column) for name, column in SERIES if column != "threads")
+"""Those that are sampled: the number of threads stands in the lifetimes."""
+
+Numbers = npt.NDArray[np.float64]
+TrackingData = dict[str, dict[Any, Any]]
+
+
+def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
+    """Worker counts and nine series per worker.
+
+    Times are naive `datetime` objects in local time, as `datetime.now()` gives them. `worker_counts` has
+    the number of workers at each arrival, departure and sample; each of the nine is {worker: [(time,
+    value), ...]} in order of time. A value that was not measured is left out.
+    """
+    threads = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["threads"].to_pylist(), strict=True))
+    rows = [row for row in samples.to_pylist() if row["time"] is not None]
+    rows.sort(key=lambda row: row["time"])
+    data: TrackingData = {COUNTS: _worker_counts(lifetimes, [row["time"] for row in rows])}
+    data |= {name: {row["worker"]: [] for row in rows} for name, _ in SERIES}
+    for row in rows:
+        values = row | {"threads": threads.get(row["worker"])}
+        for name, column in SERIES:
+            if values[column] is not None:
+                noted = row["noted"] if column in OF_SCHEDULER else None
+                time = datetime.fromtimestamp(row["time"] if noted is None else noted)
+                data[name][row["worker"]].append((time, values[column]))
+    return data
+
+
+def samples_of(tracking: Mapping[str, Mapping[Any, Any]]) -> pa.Table:
+    """Samples of workers, of the series of each."""
+    return table_of_rows(SAMPLE_COLUMNS, sample_rows(tracking, seconds))
+
+
+def sample_rows(tracking: Mapping[str, Any], moment_of: Callable[[Any], float]) -> list[dict[str, Any]]:
+    """Row for each worker and moment."""
+    rows: dict[tuple[str, float], dict[str, Any]] = {}
+    for name, column in SAMPLED:
+        for worker, points in tracking.get(name, {}).items():
+            for time, value in points:
+                moment = moment_of(time)
+                rows.setdefault((worker, moment), {"worker": worker, "time": moment})[column] = value
+    return list(rows.values())
+
+
+def counts_of(tracking: Mapping[str, Mapping[Any, Any]]) -> tuple[Numbers, Numbers]:
+    """Moments in order, and the number of workers from each to the next."""
+    counts = sorted((seconds(time), count) for time, count in tracking.get(COUNTS, {}).items())
+    return np.array([time for time, _ in counts]), np.array([float(count) for _, count in counts])
+
+
+def seconds(time: datetime | float) -> float:
+    """Unix seconds of a moment; a naive one is local."""
+    return time.timestamp() if isinstance(time, datetime) else float(time)
+
+
+def _worker_counts(lifetimes: pa.Table, sampled: list[float]) -> dict[datetime, int]:
+    """Workers at each moment that matters; at the last one those who stayed until then count."""
+    starts, stops = (np.sort(lifetimes[name].drop_null().to_numpy()) for name in ("start", "stop"))
+    if len(starts) == 0 or len(stops) == 0:
+        return {}
+    inside = [time for time in sampled if starts[0] <= time <= stops[-1]]
+    times = np.unique(np.concatenate([starts, stops, inside]))
+    left = np.searchsorted(stops, times, side="right")
+    left[-1] = np.searchsorted(stops, times[-1], side="left")
+    counts = np.searchsorted(starts, times, side="right") - left
+    return {datetime.fromtimestamp(time): int(count) for time, count in zip(times.tolist(), counts, strict=True)}
+
+
+# Chunks
+
+MIB: Final = 2.0**20
+
+RENAMED: Final = {
+    "t_start": "start",
+    "t_end": "stop",
+    "duration": "wall_seconds",
+    "num_events": "events",
+    "task": "key",
+    "peak_memory_bytes": "memory_peak",
+}
+UNCHANGED: Final = ("dataset", "file", "uuid", "entry_start", "entry_stop", "worker", "attempt", "outcome")
+NO_PHASES: Final = tuple(f"{of}_seconds" for of in ("wall", "helper_cpu", "process_cpu", "core_wait", "coffea_process"))
+"""Durations of a chunk that are not in its dictionary under their own names."""
+
+ALL_SECONDS: Final = [column.name for column in CHUNK_COLUMNS if column.name.endswith("_seconds")]
+DURATIONS: Final = tuple(name for name in ALL_SECONDS if name not in NO_PHASES)
+CHUNK_KEYS: Final = RENAMED | {name: name for name in (*UNCHANGED, *DURATIONS)}
+"""Keys of a chunk's dictionary, and the columns that they come from."""
+
+TRACKED: Final = (("timing", "wall_seconds", 1.0), ("memory", "memory_delta", MIB), ("bytes", "bytes", 1))
+"""Keys of a chunk's dictionary that hold {section: amount}; the column that it comes from, and its unit there."""
+
+ChunkDict = dict[str, Any]
+Row = Mapping[str, Any]
+
+
+def chunk_dicts(chunks: pa.Table, branch_reads: pa.Table | None, sections: pa.Table | None) -> list[ChunkDict]:
+    """Chunks, a dictionary each; None in it means not measured.
+
+    `accessed_branches` and `num_branches_accessed` are there only where branches were metered, or coffea's savemetrics
+    was on. A chunk that was loaded from a checkpoint read no bytes: its `bytes_read` is 0. In `timing` [s], `memory`
+    (growth [MiB]) and `bytes` [B] are the sections for which it was measured.
+    """
+    metered = None if branch_reads is None else _of_each_chunk(branch_reads, ["branch"])
+    passes = {} if sections is None else _of_each_chunk(sections, ["name", *(column for _, column, _ in TRACKED)])
+    return [_chunk_dict(row, metered, passes.get(row["id"], [])) for row in chunks.to_pylist()]
+
+
+def chunks_of(chunk_metrics: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Attempts of chunks, of a dictionary each."""
+    return table_of_rows(CHUNK_COLUMNS, [_row(chunk, number) for number, chunk in enumerate(chunk_metrics)])
+
+
+def branches_of_columns(columns: Iterable[str]) -> set[str]:
+    """Branches behind coffea's names of buffers, which are "<branch>-<form key>": "Jet_pt-data", "nJet-offsets"."""
+    return {name.rpartition("-")[0] or name for name in columns}
+
+
+def _chunk_dict(row: Row, metered: Mapping[int, Sequence[Row]] | None, passes: Sequence[Row]) -> ChunkDict:
+    chunk = {name: row[column] for name, column in CHUNK_KEYS.items()}
+    before, after = (None if row[name] is None else row[name] / MIB for name in ("memory_before", "memory_after"))
+    growth = None if before is None or after is None else after - before
+    chunk |= {"mem_before_mb": before, "mem_after_mb": after, "mem_delta_mb": growth}
+    chunk["bytes_read"] = row["coffea_bytes_read"] if row["bytes_requested"] is None else row["bytes_requested"]
+    if row["outcome"] == CHECKPOINT:
+        chunk["bytes_read"] = 0
+    branches = None if metered is None else [read["branch"] for read in metered.get(row["id"], ())]
+    if branches is None and row["coffea_columns"] is not None:
+        branches = list(branches_of_columns(row["coffea_columns"]))
+    if branches is not None:
+        chunk |= {"accessed_branches": sorted(branches), "num_branches_accessed": len(branches)}
+    for key, column, unit in TRACKED:
+        chunk[key] = {each["name"]: each[column] / unit for each in passes if each[column] is not None}
+    return chunk
+
+
+def _of_each_chunk(table: pa.Table, columns: list[str]) -> dict[int, list[dict[str, Any]]]:
+    """Rows of a table that is joined to the chunks, by the chunk's identity."""
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in table.select(["chunk", *columns]).to_pylist():
+        rows.setdefault(row["chunk"], []).append(row)
+    return rows
+
+
+def _row(chunk: Mapping[str, Any], number: int) -> dict[str, Any]:
+    row = {column: chunk.get(key) for key, column in CHUNK_KEYS.items()}
+    outcome = row["outcome"] or (OK if chunk.get("error") is None else ERROR)
+    row |= {f"memory_{when}": in_bytes(chunk.get(f"mem_{when}_mb")) for when in ("before", "after")}
+    row |= {"bytes_requested": chunk.get("bytes_read"), "branches": chunk.get("num_branches_accessed")}
+    return row | {"id": number, "outcome": outcome}
+
+
+def in_bytes(mebibytes: float | None) -> int | None:
+    """Amount in bytes."""
+    return None if mebibytes is None else round(mebibytes * MIB)
+
+
+# Arguments of plots
+
+ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "tracking_data": ("samples", samples_of),
+    "chunk_metrics": ("chunks", chunks_of),
+    "span_metrics": ("span_metrics", dict),
+    "metrics": ("reported", dict),
+}
+"""Arguments of 0.1.2; the field of a run that stands for each, and what makes it."""
+
+NOT_GIVEN: Final = ("branch_reads", "sections", "preprocessing", "tasks", "lifetimes")
+"""Records that none of these arguments has."""
+
+
+class Older(NamedTuple):
+    """A run with the data that were given, and inputs of plots that stand in no record."""
+
+    run: Run
+    inputs: dict[str, Any]
+
+
+def argument_of(data: object) -> str | None:
+    """Name of the argument that data of this shape was given as; None for what is none of them."""
+    if isinstance(data, Mapping):
+        if any(isinstance(key, tuple) for key in data):
+            return "span_metrics"
+        return "tracking_data" if {COUNTS, *(name for name, _ in SERIES)} & set(data) else "metrics"
+    return "chunk_metrics" if isinstance(data, Sequence) and not isinstance(data, str) else None
+
+
+def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
+    """Run in which data that were given stand in place of its own, and what it reported in the shapes of 0.1.2."""
+    fields: dict[str, Any] = {ARGUMENTS[name][0]: ARGUMENTS[name][1](data) for name, data in given.items()}
+    if "reported" in fields:
+        fields["reported_by"] = "the metrics that were given"
+    reported = fields.get("reported") or (run.reported if run is not None else None) or {}
+    if "chunks" not in fields and reported.get("raw_chunk_metrics"):
+        fields["chunks"] = chunks_of(reported["raw_chunk_metrics"])
+    counts = counts_of(given.get("tracking_data") or reported.get("tracking_data") or {})
+    inputs: dict[str, Any] = {"worker_counts": counts} if len(counts[0]) else {}
+    if ratios := [ratio for ratio in reported.get("compression_ratios") or () if ratio]:
+        inputs["compression_factors"] = "files", 1 / np.array(ratios, dtype=np.float64)
+    known = run or run_without_records(*_moments(fields, *counts[:1]))
+    absent = {name: reason for name, reason in known.absent.items() if name not in fields}
+    return Older(dataclasses.replace(known, **fields, absent=absent), inputs)
+
+
+def run_without_records(*moments: float) -> Run:
+    """A run of which nothing is known, but moments in it."""
+    absent = dict.fromkeys(NOT_GIVEN, "they were not given")
+    absent |= {field: f"give {argument}=, or a measurement" for argument, (field, _) in ARGUMENTS.items()}
+    start, stop = min(moments, default=0.0), max(moments, default=0.0)
+    return unwatched_run(id="", start=start, stop=stop, backend="", absent=absent)
+
+
+def _moments(fields: Mapping[str, Any], counted: Any) -> Iterator[float]:
+    """Moments that the data tell."""
+    yield from counted.tolist()
+    for field, columns in (("samples", ["time"]), ("chunks", ["start", "stop"])):
+        for column in columns if field in fields else ():
+            yield from fields[field][column].drop_null().to_pylist()

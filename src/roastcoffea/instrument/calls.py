@@ -1,0 +1,264 @@
+"""Collectors that are open in this process, and calls of `Runner.run` that go on: what is recorded, and by whom."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+import threading
+import time
+import types
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+from roastcoffea.errors import error_text, reported
+from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
+from roastcoffea.redaction import redacted_each, redacted_values
+
+IN_EACH: Final = (
+    "a thread that no collector was opened in was counted in each collector that was open: open one in that thread"
+)
+
+LONGEST_NAME: Final = 50
+"""Where dask cuts the name of a function."""
+
+
+class Watcher(Protocol):
+    """What the hook asks of a collector."""
+
+    topic: str
+    """Name of the plugin that takes this collector's records, unique to the collector."""
+
+    of_all_contexts: bool
+    """Whether it also measures Runner calls of contexts, such as threads, that never had a collector."""
+
+    def out_of_reach(self, executor: Any) -> str | None:
+        """Why what runs on this executor is no part of what the collector sees; None where it is."""
+
+    def records_came(self, records: bytes) -> None:
+        """Take packed records that did not come through a scheduler."""
+
+    def packed_for_tasks(self, thing: Any) -> bytes | None:
+        """Pickle by value of what tasks need, where they cannot import it."""
+
+    def span_ensured(self) -> AbstractContextManager[None]:
+        """Context in which tasks are counted in the span of the run."""
+
+    def call_began(self, call: str, executor: Any) -> None:
+        """Learn the identity of a Runner call that begins, and its executor."""
+
+    def chunks_unseen(self, reason: str) -> None:
+        """Learn why the chunks of a Runner call are not recorded."""
+
+    def items_asked(self, call: str, items: Sequence[Any]) -> None:
+        """Learn what a Runner call asked for: files for preprocessing, or chunks."""
+
+    def items_unseen(self) -> None:
+        """Learn that it is not known what a Runner call asked for."""
+
+    def call_ended(self, call: RunnerCall) -> None:
+        """Take the record of a Runner call."""
+
+    def fetch_records(self) -> None:
+        """Get the records of Runner calls that have ended from where they are."""
+
+    def note(self, problem: str) -> None:
+        """Take note of what could not be delivered."""
+
+
+class Watchers(tuple[Watcher, ...]):
+    """Collectors that learn the same."""
+
+    __slots__ = ()
+
+    def note(self, problem: str) -> None:
+        """Have each take note of a problem."""
+        for watcher in self:
+            watcher.note(problem)
+
+    def chunks_unseen(self, reason: str) -> None:
+        """Tell each why chunks are not recorded."""
+        for watcher in self:
+            watcher.chunks_unseen(reason)
+
+
+lock: Final = threading.RLock()
+active: Final[list[Watcher]] = []
+_outer: Final[dict[str, Watchers]] = {}
+"""For the topic of each, those that its context had before."""
+here: Final[ContextVar[Watchers | None]] = ContextVar("roastcoffea_collectors", default=None)
+"""Those that were opened in a context; None where none ever was."""
+
+
+def add(watcher: Watcher) -> None:
+    """Let a collector take the Runner calls of this context, and those of contexts that have no collector."""
+    outer = here.get() or Watchers()
+    active.append(watcher)
+    _outer[watcher.topic] = outer
+    here.set(Watchers((*outer, watcher)))
+
+
+def remove(watcher: Watcher) -> None:
+    """Undo `add`."""
+    others = Watchers(other for other in here.get() or () if other is not watcher)
+    # a thread in which a call was recorded without its doing is as one that never had a collector
+    here.set(others if others or watcher.of_all_contexts else None)
+    with lock:
+        active.remove(watcher)
+        _outer.pop(watcher.topic)
+
+
+def watchers() -> Watchers:
+    """Open collectors of this context; in a thread that never had one, all that measure such threads as well."""
+    if here.get() is not None:
+        return _of_this_context()
+    with lock:
+        found = _of_all_contexts()
+        if any(other not in _outer[found[-1].topic] for other in found[:-1]):
+            found.note(IN_EACH)
+        return found
+
+
+def is_watched() -> bool:
+    """Whether a collector measures the Runner calls of this context."""
+    return bool(_of_all_contexts() if here.get() is None else _of_this_context())
+
+
+def _of_this_context() -> Watchers:
+    return Watchers(watcher for watcher in here.get() or () if watcher in active)
+
+
+def _of_all_contexts() -> Watchers:
+    return Watchers(watcher for watcher in list(active) if watcher.of_all_contexts)
+
+
+class OpenCall:
+    """A call of `Runner.run` that goes on."""
+
+    def __init__(self, watchers: Watchers, runner: Any, processor: Any) -> None:
+        self.id = uuid.uuid4().hex
+        self.watchers = watchers
+        self.runner = runner
+        self._class = type(processor).__name__
+        self.processor = processor.__name__ if isinstance(processor, types.FunctionType) else self._class
+        self.result: Any = None
+        self.chunks: int | None = None
+        self.files: int | None = None
+        self.fileset: str | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Context in which the Runner works; at its end the collectors get the record of the call."""
+        for watcher in self.watchers:
+            watcher.call_began(self.id, self.runner.executor)
+        token = current.set(self)
+        self.start, began = time.time(), time.perf_counter()
+        error: BaseException | None = None
+        open_calls.append(self)
+        try:
+            yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            current.reset(token)
+            open_calls.remove(self)
+            with reported(self.watchers.note, "a Runner call was not recorded", Exception):
+                record = self._record(self.start + time.perf_counter() - began, error or captured_error(self.result))
+                for watcher in self.watchers:
+                    watcher.call_ended(record)
+
+    def end_for(self, watcher: Watcher, error: BaseException) -> None:
+        """Give a collector the record of the call as of one that fails now."""
+        if watcher in self.watchers:
+            watcher.call_ended(self._record(time.time(), error))
+            watcher.fetch_records()
+
+    def name(self, executor: Any) -> str:
+        """Name of the tasks: that of the processor's class, as coffea has it."""
+        return str(getattr(executor, "function_name", None) or self._class)[:LONGEST_NAME]
+
+    def process_chunks(self, items: Sequence[Any]) -> None:
+        """Learn the chunks that are handed to the executor."""
+        self.chunks = len(items)
+        self._items_asked(items)
+        with reported(self.watchers.note, "the fileset has no fingerprint", (AttributeError, TypeError, ValueError)):
+            self.fileset = fingerprint(items)
+
+    def preprocess_files(self, items: Sequence[Any]) -> None:
+        """Learn the files that are handed to the executor for preprocessing."""
+        with reported(self.watchers.note, "the files of preprocessing were not counted", Exception):
+            self.files = (self.files or 0) + len(items)
+            self._items_asked(items)
+
+    def _items_asked(self, items: Sequence[Any]) -> None:
+        with reported(self.watchers.note, "what was asked for was not recorded", Exception):
+            for watcher in self.watchers:
+                watcher.items_asked(self.id, items)
+            return
+        for watcher in self.watchers:
+            watcher.items_unseen()
+
+    def _record(self, stop: float, error: BaseException | None) -> RunnerCall:
+        return RunnerCall(
+            id=self.id,
+            processor=self.processor,
+            executor=type(self.runner.executor).__name__,
+            start=self.start,
+            stop=stop,
+            outcome=FINISHED if error is None else FAILED,
+            error=None if error is None else error_text(error),
+            chunks=self.chunks,
+            files=self.files,
+            fileset=self.fileset,
+            options=_options(self.runner),
+            report=coffea_report(self.result),
+        )
+
+
+open_calls: Final[list[OpenCall]] = []
+current: Final[ContextVar[OpenCall | None]] = ContextVar("roastcoffea_call", default=None)
+"""The call of this context."""
+
+
+def fingerprint(items: Iterable[Any]) -> str | None:
+    """SHA-256 over dataset, file, tree and file uuid of chunks: equal for equal input, whatever chunks and tokens."""
+    with suppress(AttributeError):
+        files = {(*map(str, (item.dataset, item.filename, item.treename)), item.fileuuid.hex()) for item in items}
+        clean = {(*redacted_each(texts), identity) for *texts, identity in files}
+        return hashlib.sha256(json.dumps(sorted(clean)).encode()).hexdigest()
+    return None
+
+
+def _options(runner: Any) -> dict[str, Any]:
+    """The plain settings of a Runner and its executor, and the name of its schema."""
+    options = {"schema": getattr(runner.schema, "__name__", None)}
+    for owner, thing in (("", runner), ("executor.", runner.executor)):
+        for setting in dataclasses.fields(thing):
+            value = getattr(thing, setting.name, None)
+            if isinstance(value, (str, int, float, bool)):
+                options[owner + setting.name] = value
+    return dict(redacted_values(options))
+
+
+def _output(result: Any) -> Any:
+    """What `Runner.run` gave, out of coffea's result type where that was asked for."""
+    return result if isinstance(result, Mapping) else getattr(result, "value", None)
+
+
+def coffea_report(result: Any) -> dict[str, Any] | None:
+    """coffea's own metrics, without secrets; None unless the Runner has savemetrics on."""
+    output = _output(result)
+    metrics = output.get("metrics") if isinstance(output, Mapping) else None
+    return redacted_values(copy.deepcopy(dict(metrics))) if isinstance(metrics, Mapping) else None
+
+
+def captured_error(result: Any) -> BaseException | None:
+    """The error that coffea captured instead of raising it."""
+    output = _output(result)
+    captured = output.get("exception") if isinstance(output, Mapping) else getattr(result, "exception", None)
+    return captured if isinstance(captured, BaseException) else None

@@ -1,0 +1,279 @@
+"""What is read of a file, by its format: branches of a TTree, fields of an RNTuple, columns of a Parquet file.
+
+Of a TTree executors note decompression and interpretation of each basket; an RNTuple has pages in clusters. Of a
+Parquet file Arrow reads whole columns, in all row groups, and tells no bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from threading import get_ident
+from time import perf_counter, thread_time
+from typing import Any, Final
+
+from roastcoffea.instrument.meter.tally import BY_BRANCH, DECOMPRESSED, INTERPRETED, READ, SIZES, Shadow, StandIn, Tally
+
+MOST_COUNTED: Final = 100
+_counted: Final[dict[tuple[bytes, str, int], int]] = {}
+
+
+def leaves_once(tree: Any, file_bytes: int) -> int:
+    """Number of leaves of a tree, which is not counted again for each chunk: a wide file has thousands."""
+    # what uproot has of the file's identity as text would take longer than all else here
+    key = tree.file.fUUID, getattr(tree.parent, "fSeekKey", None) or tree.object_path, file_bytes
+    number = _counted.get(key)
+    if number is None:
+        if len(_counted) >= MOST_COUNTED:
+            _counted.clear()
+        number = _counted[key] = _leaves(tree)
+    return number
+
+
+def _leaves(tree: Any) -> int:
+    """Number of branches that hold data of their own."""
+    return sum([_leaves(branch) if branch.branches else 1 for branch in tree.branches])
+
+
+class NotingExecutor(StandIn):
+    """uproot's own executor, which runs a task at once, with its tasks noted.
+
+    When the attempt has ended it has no tally, which a file that keeps this executor would keep until garbage is
+    collected.
+    """
+
+    __slots__ = ("_future", "tally")
+
+    def __init__(self, inner: Any, future: type, tally: Tally) -> None:
+        self._inner = inner
+        self._future = future
+        self.tally: Tally | None = tally
+
+
+class Decompression(NotingExecutor):
+    """A basket's first step."""
+
+    __slots__ = ()
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        tally = self.tally
+        if tally is None:
+            return self._inner.submit(task, *args, **kwargs)
+        began = thread_time()
+        result = task(*args, **kwargs)
+        ended, wall = thread_time(), perf_counter()
+        try:
+            chunk, branch, basket = args
+            size = chunk.stop - chunk.start
+            tally.stepping = thread = get_ident()
+            tally.steps.extend((DECOMPRESSED, thread, branch, basket, size, began, ended, wall))
+        except Exception as problem:
+            tally.miss("bytes of branches", problem, *BY_BRANCH)
+        return self._future(result)
+
+
+class Interpretation(NotingExecutor):
+    """A basket's last step, to which the CPU time since the step before belongs, if there was one on this thread."""
+
+    __slots__ = ()
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        tally = self.tally
+        if tally is None:
+            return self._inner.submit(task, *args, **kwargs)
+        thread = get_ident()
+        began = None if tally.in_line and tally.stepping == thread else thread_time()
+        result = task(*args, **kwargs)
+        ended, wall = thread_time(), perf_counter()
+        try:
+            (basket,) = args
+            number, size = None, basket.uncompressed_bytes
+            if basket.is_embedded:
+                # its header tells the size of its buffer, used or not, where it came with the tree
+                parts = basket.data, basket.byte_offsets
+                number, size = basket.basket_num, sum([int(part.nbytes) for part in parts if part is not None])
+            tally.stepping = thread
+            tally.steps.extend((INTERPRETED, thread, basket.parent, number, size, began, ended, wall))
+        except Exception as problem:
+            tally.miss("bytes of branches", problem, *BY_BRANCH)
+        return self._future(result)
+
+
+EXECUTORS: Final = (("decompression_executor", Decompression), ("interpretation_executor", Interpretation))
+"""Options for `uproot.open`, also attributes of coffea's mapping, and what stands in for their values."""
+
+
+def noting_executor(tally: Tally, kind: type[NotingExecutor], given: Any) -> Any:
+    """An executor that notes its steps, and works like the given one; None is uproot's own, which has no state."""
+    from uproot.source.futures import TrivialExecutor, TrivialFuture
+
+    executor = tally.executors.get(kind)
+    if executor is None:
+        executor = tally.executors[kind] = kind(TrivialExecutor(), TrivialFuture, tally)
+    if given is None or type(given) is TrivialExecutor:
+        return executor
+    tally.pools = True
+    return _Pool(given, executor.submit)
+
+
+class _Pool(StandIn):
+    """An executor of the user's that runs what another one notes."""
+
+    __slots__ = ("_submit",)
+
+    def __init__(self, inner: Any, submit: Callable[..., Any]) -> None:
+        self._inner = inner
+        self._submit = submit
+
+    def submit(self, task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return self._inner.submit(_result, self._submit, task, *args, **kwargs)
+
+
+def _result(submit: Callable[..., Any], task: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return submit(task, *args, **kwargs).result()
+
+
+FOOTER_END: Final = 8
+"""Bytes at the end of a Parquet file: the footer's length, and a magic number."""
+
+
+def watch_ntuple(tally: Tally, mapping: Any, ntuple: Any) -> None:
+    """Meter the reading of an RNTuple's pages."""
+    tally.shadow(ntuple, "read_cluster_pages", PagesShadow)
+    tally.shadow(ntuple, "read_locator", LocatorShadow)
+    tally.shadow(mapping, "extract_column", ColumnShadow)
+    if getattr(mapping, "preloaded_arrays", None):
+        tally.miss("bytes of branches", "what is preloaded of an RNTuple is read before it can be seen", *SIZES)
+
+
+def watch_parquet(tally: Tally, mapping: Any, file: Any) -> None:
+    """Meter the reading of a Parquet file that Arrow has opened."""
+    tally.kinds.append("ParquetFile")
+    tally.transferred = None
+    tally.without_source = file.metadata.serialized_size + FOOTER_END
+    tally.tree_branches = len(file.schema_arrow.names)
+    tally.name_of = attrgetter("column")
+    tally.shadow(file, "read", ReadShadow)
+    tally.shadow(mapping, "extract_column", ColumnShadow)
+
+
+class ColumnShadow(Shadow):
+    """`extract_column` of the mapping behind events, where fields or whole columns are read: not of a TTree."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tally = self.tally
+        here = tally.places[get_ident()]
+        read = None
+        if here.branch is None and args and args[0] is not None:
+            try:
+                read = tally.branch_read(str(tally.name_of(args[0])))
+            except Exception as problem:
+                tally.miss("bytes of branches", problem, *BY_BRANCH)
+        if read is None:
+            return self.original(*args, **kwargs)
+        here.branch = read
+        waited, stepped, began, before = here.waited, here.stepped, thread_time(), here.source_cpu
+        try:
+            return self.original(*args, **kwargs)
+        finally:
+            here.branch = None
+            cpu = thread_time() - began - here.stepped + stepped - here.source_cpu + before
+            with tally.lock:
+                read.read = (read.read or 0.0) + here.waited - waited
+                if here.own:
+                    read.interpret += cpu
+                else:
+                    tally.helper_cpu += cpu
+
+
+class PagesShadow(Shadow):
+    """`read_cluster_pages` of an RNTuple: tells which cluster and column the pages are of."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        here = self.tally.places[get_ident()]
+        before = here.pages
+        try:
+            self.original.__self__.page_link_list  # noqa: B018  (metadata, read when they are first asked for)
+            cluster, column = [*args, *kwargs.values()][:2]
+            here.pages = int(cluster), int(column)
+        except Exception as problem:
+            self.tally.miss("bytes of branches", problem, *BY_BRANCH)
+        try:
+            return self.original(*args, **kwargs)
+        finally:
+            here.pages = before
+
+
+class LocatorShadow(Shadow):
+    """`read_locator` of an RNTuple: reads and decompresses one page."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tally = self.tally
+        here = tally.places[get_ident()]
+        read, pages = here.branch, here.pages
+        if pages is None or read is None:
+            return self.original(*args, **kwargs)
+        began, before = thread_time(), here.source_cpu
+        result = self.original(*args, **kwargs)
+        cpu = thread_time() - began - (here.source_cpu - before)
+        here.stepped += cpu
+        with tally.lock:
+            try:
+                locator, uncompressed = [*args, *kwargs.values()][:2]
+                (cluster, column), size = pages, int(locator.num_bytes)
+                read.add_part(cluster, (column, int(locator.offset)), size)
+                read.uncompressed += int(uncompressed)
+                if here.own:
+                    read.decompress += cpu
+                else:
+                    tally.helper_cpu += cpu
+            except Exception as problem:
+                tally.miss("bytes of branches", problem, *BY_BRANCH)
+        return result
+
+
+class ReadShadow(Shadow):
+    """`read` of Arrow's Parquet file."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        wall, cpu = perf_counter(), thread_time()
+        table = self.original(*args, **kwargs)
+        cpu = thread_time() - cpu
+        waited = max(perf_counter() - wall - cpu, 0.0)
+        try:
+            columns = args[0] if args else kwargs.get("columns")
+            names = table.column_names if columns is None else list(columns)
+            for column in names:
+                self._came(column, cpu / len(names), waited / len(names))
+        except Exception as problem:
+            self.tally.miss("bytes of columns", problem, *READ)
+        return table
+
+    def _came(self, column: str, cpu: float, waited: float) -> None:
+        """Take note of a column that Arrow has read."""
+        tally, metadata = self.tally, self.original.__self__.metadata
+        read, here = tally.branch_read(column), tally.places[get_ident()]
+        with tally.lock:
+            for group in range(metadata.num_row_groups):
+                row_group = metadata.row_group(group)
+                leaves = [row_group.column(leaf) for leaf in range(row_group.num_columns)]
+                ours = [leaf for leaf in leaves if f"{leaf.path_in_schema}.".startswith(f"{column}.")]
+                compressed = sum([leaf.total_compressed_size for leaf in ours])
+                tally.without_source = (tally.without_source or 0) + compressed
+                read.add(group, compressed)
+                read.uncompressed += sum([leaf.total_uncompressed_size for leaf in ours])
+            here.waited += waited
+            here.stepped += cpu
+            if here.own:
+                tally.read += waited
+                read.decompress += cpu
+            else:
+                tally.helper_cpu += cpu

@@ -1,0 +1,74 @@
+"""The meter of one attempt: how it is put into what coffea opens, and taken out again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roastcoffea.instrument.meter.formats import EXECUTORS, leaves_once, noting_executor, watch_ntuple, watch_parquet
+from roastcoffea.instrument.meter.sources import OPTION, watched_source
+from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, Tally
+from roastcoffea.instrument.shared import made_once
+
+
+class Meter(Tally):
+    """Meters the reading of one attempt, from `options` to `close`."""
+
+    def options(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Options for `uproot.open` that lead through the meter."""
+        ours = dict(given)
+        self.handler = given.get("handler")
+        try:
+            ours |= {"handler": made_once(watched_source), OPTION: self}
+        except Exception as problem:
+            self.miss("bytes requested from storage", problem, *READ)
+        try:
+            for name, kind in EXECUTORS:
+                ours[name] = noting_executor(self, kind, given.get(name))
+        except Exception as problem:
+            self.miss("what is read ahead of process()", problem)
+        return ours
+
+    def events_are_built(self, events: Any) -> None:
+        """Meter the reading of events that come lazily."""
+        try:
+            factory = events.attrs["@events_factory"]
+            mapping = factory._mapping
+            if type(mapping).__name__ == "ParquetSourceMapping":
+                watch_parquet(self, mapping, factory.file_handle)
+            else:
+                self._watch_trees(mapping)
+        except Exception as problem:
+            self.miss("bytes of branches", problem, *BY_BRANCH)
+
+    def _watch_trees(self, mapping: Any) -> None:
+        for name, kind in EXECUTORS:
+            executor = getattr(mapping, name)
+            self.change(mapping, name, noting_executor(self, kind, executor), executor)
+        self.in_line = not self.pools
+        for tree in (mapping._cache or {}).values():
+            self.file_bytes = int(tree.file.fEND)
+            try:
+                # what stands in its options only for its opening cannot be pickled
+                tree.file.options["handler"] = self.handler
+                tree.file.options.pop(OPTION, None)
+            except Exception as problem:
+                self.miss("a file that can be pickled", problem)
+            ntuple = getattr(tree, "ntuple", None)
+            if ntuple is None:
+                self.tree_branches = leaves_once(tree, self.file_bytes)
+            else:
+                self.in_line = False
+                self.tree_branches = len(tree.fields)
+                watch_ntuple(self, mapping, ntuple)
+
+    def close(self) -> None:
+        """Take all shadows away, and let go of the file."""
+        self.restore()
+        for executor in self.executors.values():
+            executor.tally = None
+        self.requested_at_end = self.requested()
+        with self.lock:
+            self.add_up()
+            self.closed = True
+        self.sources.clear()
+        self.places.clear()

@@ -1,0 +1,181 @@
+"""Sources of uproot's: bytes that are requested and transferred, and waiting for them."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from functools import partial
+from queue import Queue
+from threading import get_ident
+from time import perf_counter, thread_time
+from typing import Any, Final
+
+from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, WAITED, Shadow, StandIn, Tally
+
+OPTION: Final = "roastcoffea"
+"""Option for `uproot.open` that leads to the tally."""
+
+
+def watched_source() -> type:
+    """Class for uproot's option `handler`: it makes the source that uproot would make, and shows it to the tally."""
+    from uproot._util import file_path_to_source_class
+    from uproot.source.chunk import Source
+
+    class Watched(Source):  # type: ignore[misc]
+        def __new__(cls, file_path: Any, **options: Any) -> Any:
+            tally: Tally = options.pop(OPTION)
+            options["handler"] = tally.handler
+            kind, path = file_path_to_source_class(file_path, options)
+            try:
+                source = kind(path, **options)
+            except BaseException:
+                # nothing was requested of it
+                tally.kinds.append(kind.__name__)
+                tally.requested_at_end = tally.requested_at_end or 0
+                raise
+            watch_source(tally, source)
+            return source
+
+    return Watched
+
+
+def watch_source(tally: Tally, source: Any) -> None:
+    """Meter a source that was opened for this attempt."""
+    tally.sources.append(source)
+    try:
+        tally.shadow(source, "chunk", ChunkShadow)
+        tally.shadow(source, "chunks", ChunksShadow)
+    except Exception as problem:
+        tally.miss("waiting for storage", problem, *WAITED)
+    tally.kinds.append(type(source).__name__)
+    try:
+        system = getattr(source, "_fs", None)
+        caching = sys.modules.get("fsspec.implementations.cached")
+        if system is None or (caching is not None and isinstance(system, caching.CachingFileSystem)):
+            tally.transferred = None
+        else:
+            tally.kinds[-1] += f"({type(system).__name__})"
+            tally.change(source, "_fs", CountedFileSystem(system, tally), system)
+    except Exception as problem:
+        tally.miss("bytes transferred", problem, "bytes_transferred")
+
+
+class ChunkShadow(Shadow):
+    """`chunk` of a source of uproot's."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tally = self.tally
+        if not tally.in_process:
+            return self.original(*args, **kwargs)
+        here = tally.places[get_ident()]
+        if here.in_chunks:
+            return self.original(*args, **kwargs)
+        chunk = tally.waiting(self.original, *args, **kwargs)
+        try:
+            if here.pages is None:
+                tally.late_metadata += chunk.stop - chunk.start
+            if type(chunk.future).__name__ != "TrivialFuture":
+                chunk.wait = partial(_wait, tally, weakref.ref(chunk))
+        except Exception as problem:
+            tally.miss("waiting for storage", problem, *WAITED)
+        return chunk
+
+
+def _wait(tally: Tally, chunk: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+    """`wait` of a chunk of uproot's."""
+    found = chunk()
+    try:
+        return tally.waiting(type(found).wait, found, *args, **kwargs)
+    finally:
+        # all of it has come now; each number that is read of it would ask again
+        found.__dict__.pop("wait", None)
+
+
+class ChunksShadow(Shadow):
+    """`chunks` of a source of uproot's, of which it asks for baskets, or for pages of an RNTuple."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tally, thread = self.tally, get_ident()
+        tally.stepping = None
+        if not tally.in_process:
+            tally.steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
+            return self.original(*args, **kwargs)
+        here = tally.places[thread]
+        here.in_chunks = True
+        try:
+            if len(tally.steps) > MOST_VALUES:
+                tally.add_up()
+            if tally.in_line:
+                ranges = args[0] if args else None
+                baskets = len(ranges) if type(ranges) is list else 0
+                wall = perf_counter() if baskets else None
+                tally.steps.extend((ASKED, thread, None, baskets, 0, None, thread_time(), wall))
+                return self.original(*args, **kwargs)
+            tally.steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))
+            queues = [each for each in (*args, *kwargs.values()) if type(each) is Queue]
+            if not queues:
+                tally.miss("waiting for storage", "uproot hands no queue to its source", *WAITED)
+            for notifications in queues:
+                got = partial(_got, tally, notifications.queue, weakref.ref(notifications))
+                notifications.get = got  # type: ignore[method-assign]
+            return tally.waiting(self.original, *args, **kwargs)
+        finally:
+            here.in_chunks = False
+
+
+def _got(tally: Tally, there: Any, notifications: Callable[[], Any], *args: Any, **kwargs: Any) -> Any:
+    """`get` of a queue, metered where nothing waits in it yet: only then time passes."""
+    if there:
+        return Queue.get(notifications(), *args, **kwargs)
+    return tally.waiting(Queue.get, notifications(), *args, **kwargs)
+
+
+class CountedFileSystem(StandIn):
+    """A file system of fsspec, for one source of uproot, that tells how many bytes came."""
+
+    __slots__ = ("_tally",)
+
+    def __init__(self, system: Any, tally: Tally) -> None:
+        self._inner = system
+        self._tally = tally
+
+    def cat_file(self, *args: Any, **kwargs: Any) -> Any:
+        return self._receiving(self._inner.cat_file, *args, **kwargs)
+
+    def cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
+        return self._receiving(self._inner.cat_ranges, *args, **kwargs)
+
+    async def _cat_ranges(self, *args: Any, **kwargs: Any) -> Any:
+        return self._received(await self._inner._cat_ranges(*args, **kwargs))
+
+    def _receiving(self, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What the file system reads, which may be in another thread."""
+        if self._tally.places[get_ident()].own:
+            return self._received(read(*args, **kwargs))
+        began = thread_time()
+        data = read(*args, **kwargs)
+        return self._received(data, thread_time() - began)
+
+    def _received(self, data: Any, helper_cpu: float = 0.0) -> Any:
+        tally = self._tally
+        with tally.lock:
+            tally.helper_cpu += helper_cpu
+            try:
+                if tally.transferred is not None:
+                    tally.transferred += _size(data)
+            except Exception as problem:
+                tally.miss("bytes transferred", problem, "bytes_transferred")
+        return data
+
+
+def _size(data: Any) -> int:
+    pieces = [data] if isinstance(data, (bytes, bytearray, memoryview)) else data
+    try:
+        return sum(map(len, pieces))
+    except TypeError:
+        return sum(len(piece) for piece in pieces if not isinstance(piece, BaseException))

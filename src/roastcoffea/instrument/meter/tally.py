@@ -1,0 +1,373 @@
+"""What an attempt has read so far, added up; and how methods of single objects are shadowed for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from operator import attrgetter, getitem
+from threading import get_ident
+from time import perf_counter, thread_time
+from typing import Any, Final
+
+from roastcoffea.errors import error_text
+from roastcoffea.log.packing import BRANCHES_HAVE
+
+INNER_SIZES: Final = 256
+"""So many baskets are told one by one in a record, beyond two of each branch."""
+
+SIZES: Final = ("bytes_payload", "bytes_metadata", "bytes_uncompressed", "branches")
+BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_seconds")
+AS_COLUMNS: Final = attrgetter("sizes", "again", "uncompressed", "read", "decompress", "interpret")
+WAITED: Final = ("read_seconds", "wait_seconds")
+READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
+"""Columns of a chunk's record that are unknown where one of the meter's views is missing."""
+
+ASKED, INTERRUPTED, DECOMPRESSED, INTERPRETED = range(4)
+"""Steps of reading branches of a TTree.
+
+What is noted of the last two: step, thread, branch, number of the basket (None: it was told before), its bytes in the
+file or uncompressed, CPU time of the thread at the beginning (None: at the end of the step before) and at the end, wall
+time at the end. Of the first: how many baskets in place of a number, CPU and wall time; the wall time is None where
+waiting is not told. Of the second: seconds of CPU and of wall time that it took.
+"""
+
+VALUES_OF_STEP: Final = 8
+MOST_VALUES: Final = 40_000
+"""Values that are noted before they are added up."""
+
+OF_CLASS: Final = object()
+"""Stands for what an attribute was before: the class's own."""
+
+
+class BranchRead:
+    """One branch as this attempt read it."""
+
+    __slots__ = ("again", "decompress", "interpret", "parts", "read", "sizes", "uncompressed")
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, int] = {}
+        self.parts: set[Any] | None = None
+        self.again = self.uncompressed = 0
+        self.read: float | None = None
+        self.decompress = self.interpret = 0.0
+
+    def add(self, basket: int, size: int) -> None:
+        """Count a basket that was requested."""
+        if basket in self.sizes:
+            self.again += size
+        else:
+            self.sizes[basket] = size
+
+    def add_part(self, cluster: int, part: Any, size: int) -> None:
+        """Count a part of a cluster that was requested."""
+        parts = self.parts = self.parts or set()
+        if (cluster, part) in parts:
+            self.again += size
+            return
+        parts.add((cluster, part))
+        self.sizes[cluster] = self.sizes.get(cluster, 0) + size
+
+
+class Place:
+    """What a thread reads at the moment, and what it did so far."""
+
+    branch: BranchRead | None = None
+    """Field of an RNTuple, or column."""
+    pages: tuple[int, int] | None = None
+    """Cluster and column of an RNTuple."""
+    waited = 0.0
+    source_cpu = 0.0
+    stepped = 0.0
+    """CPU time of what was measured by itself, and is not of the field or column that is read."""
+    in_chunks = False
+
+    wall: float | None = None
+    cpu = 0.0
+    """Times since which baskets are waited for, where the thread itself decompresses them."""
+    awaited = 0
+    """So many baskets have not come yet."""
+    mark = 0.0
+    """CPU time at the end of the step before."""
+
+    def __init__(self, *, own: bool) -> None:
+        self.own = own
+        """Whether it is the thread that made the meter."""
+
+    def begins(self, began: float | None, ended: float) -> float:
+        """CPU time from which on a step is counted: not before the end of one that was a part of it."""
+        if began is None:
+            return self.mark
+        # after the end only where this was another thread, which had the same identity
+        return max(began, self.mark) if self.mark <= ended else began
+
+
+class Places(dict[int, Place]):
+    """What each thread reads, by its identity; the thread that makes this is the meter's own. See also `Sections`."""
+
+    __slots__ = ("own",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = get_ident()
+
+    def __missing__(self, thread: int) -> Place:
+        return self.setdefault(thread, Place(own=thread == self.own))
+
+
+class Tally:
+    """What one attempt has read so far.
+
+    A shadow holds the shadowed object weakly where nothing takes the shadow away: else the data in it would wait for
+    the garbage collector.
+
+    Readings are of the thread that made the tally; work that others do for it is in `helper_cpu`.
+    """
+
+    read = 0.0
+    """Time for which the thread has waited for storage so far."""
+    helper_cpu = 0.0
+    """CPU time of other threads so far."""
+    in_process = False
+    """Whether process() goes on: only in it is waiting told, and metadata that is read in it comes late."""
+    in_line = False
+    """Whether a thread that reads a branch of a TTree makes arrays of its baskets itself."""
+    late_metadata = 0
+    transferred: int | None = 0
+    without_source: int | None = None
+    """Bytes that were requested of a file that has no source of uproot's."""
+    requested_at_end: int | None = None
+    tree_branches: int | None = None
+    file_bytes: int | None = None
+    handler: Any = None
+    """The user's own class for sources."""
+    name_of: Callable[[Any], Any] = attrgetter("path")
+    """Gives the name of a field or column, of the handle that coffea has for it."""
+    closed = False
+    pools = False
+    """Whether executors of the user's take part."""
+    stepping: int | None = None
+    """Thread of the last step, if baskets were not asked for since."""
+
+    problems: tuple[str, ...] = ()
+    unknown: frozenset[str] = frozenset()
+    """Columns of a chunk's record that could not be metered."""
+
+    def __init__(self) -> None:
+        # of few objects: they bring the next collection of garbage nearer, and one takes a worker some 0.4 s
+        self.branches: dict[str, BranchRead] = {}
+        self.steps: list[Any] = []
+        """What threads did with branches of a TTree and is not added up yet: `VALUES_OF_STEP` in a row for each step.
+
+        To note a step takes less than to add it up, where the analysis has emptied the processor's caches.
+        """
+        self.lock = threading.RLock()
+        self.sources: list[Any] = []
+        self.kinds: list[str] = []
+        """Names of what read the file."""
+        self.changed: list[tuple[Any, str, Any]] = []
+        """Objects, names of their attributes, and what these were before."""
+        self.executors: dict[type, Any] = {}
+        """Executors that note steps, by their classes."""
+        self.places = Places()
+
+    # what is asked of it
+
+    def seconds(self) -> tuple[float, float, float]:
+        """What the thread did so far: waiting for storage, CPU time in decompression, and in interpretation."""
+        reads = self._reads()
+        return self.read, sum([read.decompress for read in reads], 0.0), sum([read.interpret for read in reads], 0.0)
+
+    @property
+    def payload(self) -> int:
+        """Bytes of baskets that were requested so far."""
+        return sum([sum(read.sizes.values()) + read.again for read in self._reads()])
+
+    def _reads(self) -> list[BranchRead]:
+        """All branches so far; other threads may still add to them."""
+        self.add_up()
+        return [*self.branches.values()]
+
+    @property
+    def source(self) -> str | None:
+        """What read the file; None where nothing was seen to."""
+        return ", ".join(dict.fromkeys(self.kinds)) or None
+
+    def requested(self) -> int | None:
+        """Bytes that were requested of storage so far; None where no source was seen, or one does not count them."""
+        if self.without_source is not None:
+            return self.without_source
+        if not self.sources:
+            return self.requested_at_end
+        try:
+            return sum([int(source.num_requested_bytes) for source in self.sources])
+        except Exception as problem:
+            self.miss("bytes requested from storage", problem, *READ)
+            return None
+
+    def branch_columns(self) -> dict[str, Sequence[Any]]:
+        """Columns of the branches that were read, see `log.packing.packed_records`."""
+        with self.lock:
+            names = [name for name, read in sorted(self.branches.items()) if read.sizes or read.uncompressed]
+            if not names:
+                return dict.fromkeys(BRANCHES_HAVE, ())
+            rows: list[Any] = [AS_COLUMNS(self.branches[name]) for name in names]
+            sizes, again, uncompressed, *seconds = zip(*rows, strict=True)
+            counts = told = [*map(len, sizes)]
+            payload = [*map(sum, map(dict.values, sizes))]
+            if sum(counts) > INNER_SIZES + 2 * len(counts):
+                sizes = tuple(map(_ends, sizes))
+                told = [*map(len, sizes)]
+            baskets = [*chain.from_iterable(sizes)]
+            bytes_of_baskets = [*chain.from_iterable(map(dict.values, sizes))]
+            columns: list[Any] = [names, payload, again, uncompressed, counts, *seconds]
+            columns += told, baskets, bytes_of_baskets
+            return dict(zip(BRANCHES_HAVE, columns, strict=True))
+
+    # what is told it
+
+    def branch_read(self, name: str) -> BranchRead:
+        """The branch of this name, or field, or column."""
+        return self.branches.setdefault(name, BranchRead())
+
+    def miss(self, what: str, problem: Exception | str, *unknown: str) -> None:
+        """Report what could not be metered, as the chunk must be processed all the same."""
+        reason = problem if isinstance(problem, str) else error_text(problem)
+        text = f"{what} could not be metered: {reason}"
+        with self.lock:
+            self.unknown |= set(unknown)
+            if text not in self.problems:
+                self.problems += (text,)
+
+    def shadow(self, thing: Any, method: str, shadow: Callable[[Any, Tally], Any]) -> None:
+        """Have a method of one object go through this, until `restore`."""
+        self.change(thing, method, shadow(getattr(thing, method), self), OF_CLASS)
+
+    def change(self, thing: Any, name: str, value: Any, before: Any) -> None:
+        """Set an attribute of an object, until `restore`."""
+        setattr(thing, name, value)
+        self.changed.append((thing, name, before))
+
+    def restore(self) -> None:
+        """Let objects be as they were."""
+        while self.changed:
+            thing, name, before = self.changed.pop()
+            try:
+                if before is OF_CLASS:
+                    thing.__dict__.pop(name, None)
+                else:
+                    setattr(thing, name, before)
+            except Exception as problem:
+                self.miss("a shadow was left", problem)
+
+    def waiting(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """What a function gives, with the time that it takes as waiting for storage."""
+        here = self.places[get_ident()]
+        cpu, wall = thread_time(), perf_counter()
+        try:
+            return original(*args, **kwargs)
+        finally:
+            cpu, wall = thread_time() - cpu, perf_counter() - wall
+            waited = max(wall - cpu, 0.0)
+            if self.in_line:
+                self.steps.extend((INTERRUPTED, get_ident(), None, 0, 0, None, cpu, wall))
+            here.source_cpu += cpu
+            here.waited += waited
+            if here.own:
+                with self.lock:
+                    self.read += waited
+
+    def add_up(self) -> None:
+        """Add up what threads have noted."""
+        with self.lock:
+            noted = self.steps[:]
+            del self.steps[: len(noted)]
+            if not self.closed:
+                try:
+                    self._add(zip(*[iter(noted)] * VALUES_OF_STEP, strict=True))
+                except Exception as problem:
+                    self.miss("bytes of branches", problem, *BY_BRANCH)
+
+    def _add(self, steps: Iterable[tuple[Any, ...]]) -> None:
+        before, read = None, BranchRead()
+        for step, thread, branch, basket, size, began, ended, wall in steps:
+            here = self.places[thread]
+            if step == ASKED:
+                here.awaited, here.mark, here.cpu, here.wall = basket, ended, ended, wall
+                continue
+            if step == INTERRUPTED:
+                # so many seconds were not for the baskets that are waited for
+                if here.wall is not None:
+                    here.wall += wall
+                    here.cpu += ended
+                continue
+            if branch is not before:
+                before, read = branch, self.branch_read(branch_path(branch))
+            cpu = ended - here.begins(began, ended)
+            if not here.own:
+                self.helper_cpu += cpu
+                cpu = 0.0
+            if step == DECOMPRESSED:
+                read.add(basket, size)
+                read.decompress += cpu
+                if here.wall is not None:
+                    # the basket has come and is decompressed
+                    waited = max(wall - here.wall - ended + here.cpu, 0.0)
+                    here.awaited -= 1
+                    here.wall = wall if here.awaited > 0 else None
+                    read.read = (read.read or 0.0) + waited
+                    if here.own:
+                        self.read += waited
+            else:
+                if basket is not None:
+                    # it came with the tree, and nothing was requested for it
+                    read.add(basket, 0)
+                read.uncompressed += size
+                read.interpret += cpu
+                if here.wall is not None:
+                    here.wall = wall
+            here.mark = here.cpu = ended
+
+
+def _ends(sizes: dict[int, int]) -> dict[int, int]:
+    """Of the sizes of baskets those of the first and the last one."""
+    return {end(sizes): sizes[end(sizes)] for end in (min, max) if sizes}
+
+
+def branch_path(branch: Any) -> str:
+    """Names of a branch and of those that it is in, below the tree."""
+    try:
+        # where its properties find them, after half a dozen calls
+        name, parent = branch._bases[0]._members["fName"], branch._parent
+    except (AttributeError, LookupError, TypeError):
+        name, parent = branch.name, branch.parent
+    return f"{branch_path(parent)}/{name}" if hasattr(type(parent), "basket") else str(name)
+
+
+class Shadow:
+    """A method of one object, that goes through the tally; a copy or a pickle of it is the method itself."""
+
+    __slots__ = ("original", "tally")
+
+    def __init__(self, original: Any, tally: Tally) -> None:
+        self.original = original
+        self.tally = tally
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.original.__self__, self.original.__name__)
+
+
+class StandIn:
+    """Has all other attributes of an object that it stands in for; a copy or a pickle of it is that object."""
+
+    __slots__ = ("_inner",)
+    _inner: Any
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getitem, ((self._inner,), 0)

@@ -1,0 +1,116 @@
+"""Attempts of tasks in the log, as a table; and what their times say of the workers' clocks."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from roastcoffea.log.kinds import NO_SIZE, NO_TIME, TASK, TASK_ERROR
+from roastcoffea.log.layout import Layout, Rows, Texts, text_of
+from roastcoffea.log.received import attempt_numbers
+from roastcoffea.records.arrow import table_of_columns
+from roastcoffea.records.tasks import KINDS, OUTCOMES, TASK_COLUMNS
+from roastcoffea.redaction import redacted
+
+NAMES: Final = [name for name, _ in TASK.fields]
+KIND, OUTCOME = NAMES.index("kind"), NAMES.index("outcome")
+SIZE: Final = struct.calcsize(TASK.packing)
+
+
+class AttemptLog:
+    """Attempts of tasks, in the order of their end."""
+
+    def __init__(self, texts: Texts) -> None:
+        self.readers = {TASK: self._take, TASK_ERROR: self._take_error}
+        self._texts = texts
+        self._layout = Layout(TASK.fields, texts)
+        self._packed = bytearray()
+        self._keys: list[str | None] = []
+        self._errors: dict[int, str] = {}
+        self._is_whole = False
+        self._impossible = 0
+
+    def _take(self, payload: bytes) -> None:
+        self._is_whole = False
+        values = self._layout.values(payload)
+        if values[KIND] >= len(KINDS) or values[OUTCOME] >= len(OUTCOMES):
+            raise LookupError(f"there is no kind {values[KIND]}, or no outcome {values[OUTCOME]}")
+        self._packed += payload[:SIZE]
+        self._keys.append(text_of(payload[SIZE:]) or None)
+        self._is_whole = True
+
+    def _take_error(self, payload: bytes) -> None:
+        """The text of an error stands behind the task that it is of."""
+        if not self._is_whole:
+            raise LookupError("it is of a task that could not be read")
+        self._errors[len(self._keys) - 1] = redacted(text_of(payload))
+
+    @property
+    def problems(self) -> list[str]:
+        """What of the table that was made last could not be."""
+        text = f"{self._impossible} task(s) ended before they began: their times were set aside"
+        return [text] if self._impossible else []
+
+    def table(self, offset: float) -> pa.Table:
+        """Finished attempts, and those that went on at the end; `offset` is the scheduler's clock less the client's."""
+        rows = self._rows()
+        clocks = np.nan_to_num(self._clocks(rows))[np.minimum(rows["worker"], len(self._texts.known))]
+        clock = np.where(np.isnan(rows["shift"]), 0.0, rows["shift"] + clocks) + offset
+        began, unknown = rows["start"] - clock, rows["start"] == NO_TIME
+        keys = pa.array(self._keys, pa.string())
+        errors = np.full(len(keys), None, dtype=object)
+        errors[list(self._errors)] = list(self._errors.values())
+        columns: dict[str, Any] = {
+            "key": keys,
+            "kind": pa.array(KINDS, pa.string()).take(pa.array(rows["kind"])),
+            "outcome": pa.array(OUTCOMES, pa.string()).take(pa.array(rows["outcome"])),
+            "thread": pa.array(rows["thread"].astype(np.int64), mask=rows["thread"] == 0),
+            "attempt": pa.array(attempt_numbers(keys)),
+            "stolen": pa.array(rows["stolen"].astype(np.int64)),
+            "error": pa.array(errors, pa.string()),
+            "start": pa.array(began, mask=unknown),
+            "stop": pa.array(rows["stop"] - clock, mask=rows["stop"] == NO_TIME),
+            "seen": pa.array(rows["seen"] - offset),
+        }
+        for name in ("worker", "prefix", "type", "span"):
+            columns[name] = self._texts.column(rows[name])
+        for name in ("nbytes", "run_id"):
+            columns[name] = pa.array(rows[name], mask=rows[name] == NO_SIZE)
+        for name in ("runnable", "assigned"):
+            columns[name] = pa.array(rows[name] - offset, mask=rows[name] == NO_TIME)
+        for name in ("arrived", "ready", "seceded"):
+            columns[name] = pa.array(began + rows[name], mask=unknown | np.isnan(rows[name]))
+        return table_of_columns(TASK_COLUMNS, columns)
+
+    def clocks(self) -> dict[str, float]:
+        """By which seconds each worker's clock is before the scheduler's, by address; NaN is not known."""
+        return dict(zip(self._texts.known, self._clocks(self._rows()).tolist(), strict=False))
+
+    def _rows(self) -> Rows:
+        """All rows, without the times of those that ended before they began."""
+        rows = self._layout.rows(self._packed)
+        backwards = (rows["stop"] != NO_TIME) & ~(rows["stop"] >= rows["start"])
+        self._impossible = int(np.count_nonzero(backwards))
+        if self._impossible:
+            rows = rows.copy()
+            rows["start"][backwards] = rows["stop"][backwards] = NO_TIME
+        return rows
+
+    def _clocks(self, rows: Rows) -> Rows:
+        """By which seconds each worker's clock is before the scheduler's, by place of its address; NaN is not known.
+
+        No task arrives before it is assigned, and none is seen to end before it ended: that bounds the offset. Within
+        the bounds it is taken as 0 where that is possible, else as their middle.
+        """
+        number = len(self._texts.known)
+        known = rows[~np.isnan(rows["shift"]) & (rows["stop"] != NO_TIME) & (rows["assigned"] != NO_TIME)]
+        began, worker = known["start"] - known["shift"], np.minimum(known["worker"], number)
+        low, high = np.full(number + 1, -np.inf), np.full(number + 1, np.inf)
+        np.maximum.at(low, worker, known["stop"] - known["shift"] - known["seen"])
+        np.minimum.at(high, worker, began + known["arrived"] - known["assigned"])
+        bounded = np.isfinite(low) & np.isfinite(high)
+        middle = (np.where(bounded, low, np.nan) + np.where(bounded, high, np.nan)) / 2
+        return np.where(bounded & (low <= 0) & (high >= 0), 0.0, middle)

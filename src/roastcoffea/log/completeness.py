@@ -1,0 +1,169 @@
+"""What Runner calls asked for, and which chunks and attempts of it have no record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.log.received import row_codes
+from roastcoffea.records.arrow import arrow_schema
+from roastcoffea.records.calls import ASKED_COLUMNS
+from roastcoffea.records.chunks import ERROR
+from roastcoffea.records.run import FINISHED, RunnerCall
+from roastcoffea.records.tasks import PROCESSOR
+from roastcoffea.redaction import redacted_each
+
+ATTEMPT = ["key", "run_id"]
+"""What identifies an attempt of a Dask task."""
+
+NO_RUN = -(2**63)
+"""Stands for a run_id that is not known."""
+
+EQUAL_CHUNKS = "equal to another chunk (a file that is listed twice), one task for Dask, twice in coffea's report"
+
+
+class AskedItems:
+    """Files and chunks that were asked for, without what is secret in their names.
+
+    Attributes
+    ----------
+    files : int
+        Files whose metadata were asked for.
+    chunks : int
+        Chunks that were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.files = self.chunks = 0
+        self._tables: list[pa.Table] = [arrow_schema(ASKED_COLUMNS).empty_table()]
+
+    def add(self, call: str, items: Sequence[Any]) -> int:
+        """Take coffea's items of a Runner call; give how many files became equal to others without their secrets."""
+        chunks = sum(hasattr(item, "entrystart") for item in items)
+        self.chunks += chunks
+        self.files += len(items) - chunks
+        uuids = [getattr(item, "fileuuid", None) for item in items]
+        files = [str(item.filename) for item in items]
+        clean_files = redacted_each(files)
+        columns = {
+            "call": [call] * len(items),
+            "dataset": redacted_each(str(item.dataset) for item in items),
+            "file": clean_files,
+            "tree": redacted_each(None if item.treename is None else str(item.treename) for item in items),
+            "uuid": [None if uuid is None else uuid.hex() for uuid in uuids],
+            "entry_start": [getattr(item, "entrystart", None) for item in items],
+            "entry_stop": [getattr(item, "entrystop", None) for item in items],
+        }
+        self._tables.append(pa.table(columns, schema=arrow_schema(ASKED_COLUMNS)))
+        return len(set(files)) - len(set(clean_files))
+
+    def table(self) -> pa.Table:
+        """One row for each item, in the order of asking."""
+        return pa.concat_tables(self._tables)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Why records of chunks may lack.
+
+    `equal_run_once`: chunks that are equal are one task. `dropped` and `refused`: records of chunks, and messages, that
+    are known to be lost.
+    """
+
+    equal_run_once: bool = False
+    dropped: int = 0
+    refused: int = 0
+
+    def reasons(self, equal: int, others: int) -> Iterator[str]:
+        """Why chunks have no record: those that are equal to another one, and the others."""
+        reasons = {
+            EQUAL_CHUNKS: equal,
+            "records that were dropped on the scheduler": others and self.dropped,
+            "entries of the scheduler's log that were refused": others and self.refused,
+            "for an unknown reason": max(others - self.dropped - self.refused, 0),
+        }
+        return (f"{reason}: {number}" for reason, number in reasons.items() if number)
+
+
+def chunks_without_record(
+    calls: Iterable[RunnerCall], chunks: pa.Table, asked: pa.Table, losses: Losses
+) -> Iterator[str]:
+    """What lacks of the records of chunks, for each Runner call that ended well, and why.
+
+    Parameters
+    ----------
+    chunks
+        Records of attempts that have come.
+    asked
+        What the calls asked for.
+    """
+    recorded = ended_chunks(chunks)
+    for call in calls:
+        lacking = (call.chunks or 0) - recorded.get(call.id, 0)
+        if call.outcome == FINISHED and lacking > 0:
+            equal = min(lacking, equal_chunks(asked, call.id)) if losses.equal_run_once else 0
+            reasons = "; ".join(losses.reasons(equal, lacking - equal))
+            yield f"{lacking} of {call.chunks} chunks have no record of their own: {reasons}"
+
+
+def attempts_without_record(tasks: pa.Table, chunks: pa.Table) -> Iterator[str]:
+    """How many attempts of processor tasks left no record, by the outcome of the task."""
+    attempts = tasks.select([*ATTEMPT, "outcome"]).filter(pc.equal(tasks["kind"], PROCESSOR))
+    lacking = attempts["outcome"].filter(pa.array(~are_recorded(attempts, chunks.select(ATTEMPT))))
+    for count in lacking.value_counts().to_pylist():
+        yield (
+            f"{count['counts']} attempt(s) of chunks left no record (the task's outcome: {count['values']}): "
+            "the sums over chunks lack what they used"
+        )
+
+
+def ended_chunks(chunks: pa.Table) -> dict[str, int]:
+    """Number of chunks that have a record of their end, by Runner call; attempts of one task are one chunk."""
+    ended = pc.fill_null(pc.not_equal(chunks["outcome"], ERROR), True)
+    counts = {row["values"]: row["counts"] for row in chunks["call"].filter(ended).value_counts().to_pylist()}
+    tried_again = chunks["key"].filter(pc.greater(chunks["attempt"], 1)).drop_null()
+    if len(tried_again):
+        of_these = pc.is_in(chunks["key"], tried_again.combine_chunks())
+        again = chunks.select(["call", "key"]).filter(pc.and_(ended, of_these)).group_by("call")
+        for row in again.aggregate([("key", "count"), ("key", "count_distinct")]).to_pylist():
+            counts[row["call"]] -= row["key_count"] - row["key_count_distinct"]
+    return counts
+
+
+def equal_chunks(asked: pa.Table, call: str) -> int:
+    """How many of the chunks that a Runner call asked for equal another one of it."""
+    chunks = asked.filter(pc.and_(pc.equal(asked["call"], call), pc.is_valid(asked["entry_start"])))
+    codes = row_codes(chunks.select(["file", "entry_start"]))
+    in_order = np.sort(codes)
+    # most chunks can be told from all others by file and entry alone
+    alike = chunks.filter(pa.array(np.isin(codes, in_order[1:][in_order[1:] == in_order[:-1]])))
+    return len(alike) - len(alike.group_by(alike.column_names, use_threads=False).aggregate([]))
+
+
+def are_recorded(attempts: pa.Table, records: pa.Table) -> npt.NDArray[np.bool_]:
+    """For each attempt of a task, whether a record has its key and run_id; null equals null."""
+    if not len(records):
+        return np.zeros(len(attempts), np.bool_)
+    wanted, known = (pc.fill_null(table["run_id"], NO_RUN).to_numpy() for table in (attempts, records))
+    order = np.argsort(known)
+    first = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(known) - 1)]
+    same_key = pc.equal(attempts["key"], records["key"].combine_chunks().take(pa.array(first)))
+    recorded: npt.NDArray[np.bool_] = (known[first] == wanted) & pc.fill_null(same_key, False).to_numpy()
+    # nearly always one record has the run_id; the others are compared as a whole
+    others = np.flatnonzero(~recorded)
+    if len(others):
+        near = records.filter(pa.array(np.isin(known, wanted[others])))
+        recorded[others] = are_among(attempts.select(ATTEMPT).take(pa.array(others)), near)
+    return recorded
+
+
+def are_among(rows: pa.Table, others: pa.Table) -> npt.NDArray[np.bool_]:
+    """For each row, whether another table has it; null equals null."""
+    codes = row_codes(pa.concat_tables([rows, others]))
+    return np.isin(codes[: len(rows)], codes[len(rows) :])

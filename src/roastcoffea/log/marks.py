@@ -1,0 +1,39 @@
+"""What a collector leaves on the Dask tasks of its run, and how it is taken off again.
+
+This module may be pickled by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+ANNOTATION: Final = "roastcoffea"
+"""Annotation of the Dask tasks that belong to a Runner call under a collector."""
+
+METADATA_KEY: Final = "roastcoffea"
+"""Where a chunk's record stands in the metadata of its Dask task."""
+
+
+def mark_of(task: Any, collector: str) -> Mapping[str, Any] | None:
+    """Annotation of a task that belongs to this collector; None for any other task."""
+    mark = (task.annotations or {}).get(ANNOTATION)
+    return mark if isinstance(mark, dict) and collector in mark.get("collectors", ()) else None
+
+
+def unmark(task: Any, collector: str) -> None:
+    """Take the mark of a collector off a task; that of another collector stays."""
+    mark = mark_of(task, collector)
+    if mark is None:
+        return
+    others = [other for other in mark["collectors"] if other != collector]
+    if others:
+        task.annotations[ANNOTATION] = {**mark, "collectors": others}
+    else:
+        del task.annotations[ANNOTATION]
+
+
+def clear_metadata(task: Any, collector: str) -> None:
+    """Take what the collector's worker plugin and its probe left in the metadata of a task."""
+    if task.metadata and task.metadata.pop(collector, None) is not None:
+        task.metadata.pop(METADATA_KEY, None)

@@ -1,0 +1,267 @@
+"""Records of attempts as opaque bytes: packed by the probe on a worker, unpacked by the client.
+
+This module must survive pickling by value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+import operator
+import struct
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, Final
+
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+BRANCHES: Final = "branch_reads"
+SECTIONS: Final = "sections"
+PROBLEMS: Final = "problems"
+PREPROCESSING: Final = "preprocessing"
+"""What a record holds beside the columns of its own table; the last marks a record of preprocessing.
+
+A record that holds nothing but problems is of no attempt, and needs no identity.
+"""
+
+BRANCH_INTEGERS: Final = ("bytes_payload", "bytes_again", "bytes_uncompressed", "baskets")
+BRANCH_SECONDS: Final = ("read_seconds", "decompress_seconds", "interpret_seconds")
+"""Numbers of a branch. None is what was not measured."""
+
+BASKETS_LISTED: Final = "baskets_listed"
+"""How many of its baskets a branch lists: all, or only the first and the last one."""
+
+BASKET: Final = "basket"
+BASKET_BYTES: Final = "basket_bytes"
+"""Numbers and sizes of the baskets that are listed, branch by branch."""
+
+BRANCHES_HAVE: Final = ("branch", *BRANCH_INTEGERS, *BRANCH_SECONDS, BASKETS_LISTED, BASKET, BASKET_BYTES)
+"""Columns of the branches of a record."""
+
+INTEGER_COLUMNS: Final = operator.itemgetter(*BRANCH_INTEGERS, BASKETS_LISTED, BASKET, BASKET_BYTES)
+SECONDS_COLUMNS: Final = operator.itemgetter(*BRANCH_SECONDS)
+
+SECONDS_PLANES: Final = (1, 2, 3)
+"""Seconds travel as 4-byte numbers without their lowest byte: they may come smaller by one part in 32,768."""
+
+COLUMNS_READ: Final = "coffea_columns"
+OF_EACH_BRANCH: Final = "-data"
+"""coffea's name of the column of a branch is with this most of the time: what travels is how its columns differ."""
+
+TEXTS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "text")
+NUMBERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "number")
+INTEGERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "integer")
+FIGURES: Final = NUMBERS + INTEGERS
+FIGURES_PACKING: Final = f"<{len(NUMBERS)}d{len(INTEGERS)}q"
+FIGURE_SIZE: Final = 8
+
+OF_TEXTS: Final = (*TEXTS, COLUMNS_READ)
+"""What of a record travels as text."""
+
+PACKED: Final = frozenset((BRANCHES, *OF_TEXTS, *FIGURES))
+"""What of a record need not travel as JSON."""
+
+NO_TEXT: Final = "\0"
+NO_NUMBER: Final = math.nan
+NO_INTEGER: Final = -(1 << 63)
+NO_FIGURES: Final = (NO_NUMBER,) * len(NUMBERS) + (NO_INTEGER,) * len(INTEGERS)
+"""What travels for what is not known."""
+
+BETWEEN_TEXTS: Final = "\n"
+
+LENGTHS: Final = "<5I"
+LENGTHS_SIZE: Final = 20
+"""Before each record: bytes of JSON, bytes of text, figures, bytes of an integer of branches, and number of these."""
+
+SEED: Final = zlib.crc32(repr((TEXTS, FIGURES, BRANCHES_HAVE)).encode())
+CHECK: Final = "<I"
+CHECK_SIZE: Final = 4
+"""Packed records begin with their checksum; it begins with what both sides must have in common."""
+
+
+def packed_records(records: list[dict[str, Any]]) -> bytes:
+    """Records as opaque bytes, which nobody has to unpickle: JSON, texts, figures, and numbers of branches, compressed.
+
+    LZ4 is far faster than zlib, and coffea brings it.
+    """
+    import lz4.block
+
+    packed: bytes = lz4.block.compress(b"".join([part for record in records for part in _packed_record(record)]))
+    return struct.pack(CHECK, zlib.crc32(packed, SEED)) + packed
+
+
+def _packed_record(record: dict[str, Any]) -> list[bytes]:
+    columns = record.get(BRANCHES) or {"branch": ()}
+    branches = columns["branch"]
+    texts, figures = _packed_texts(record, branches), _packed_figures(record)
+    width, integers, numbers = _packed_branches(columns) if branches else (0, 0, [])
+    others = {name: value for name, value in record.items() if name not in PACKED}
+    for packed, names in ((texts, OF_TEXTS), (figures, FIGURES)):
+        if not packed:
+            others |= {name: record[name] for name in names if name in record}
+    if branches and not texts:
+        others[BRANCHES] = branches
+    rest = _encoded(others).encode() if others else b""
+    lengths = struct.pack(LENGTHS, len(rest), len(texts), len(figures), width, integers)
+    return [lengths, rest, texts, *figures, *numbers]
+
+
+def _packed_texts(record: dict[str, Any], branches: Sequence[str]) -> bytes:
+    """Texts of a record and names of its branches; none where they could not be listed from one another."""
+    *texts, columns = map(record.get, OF_TEXTS)
+    try:
+        if isinstance(columns, set):
+            usual = {*map(operator.add, branches, repeat(OF_EACH_BRANCH))}
+            columns = "" if columns == usual else _encoded([columns - usual, usual - columns])
+        texts += [columns, *branches]
+        if NO_TEXT in texts:
+            return b""
+        joined = BETWEEN_TEXTS.join([NO_TEXT if text is None else text for text in texts])
+    except (TypeError, ValueError):
+        return b""
+    return joined.encode("utf-8", "surrogatepass") if joined.count(BETWEEN_TEXTS) < len(texts) else b""
+
+
+def _packed_figures(record: dict[str, Any]) -> list[bytes]:
+    """Figures of a record; none where a value does not fit."""
+    figures = [*map(record.get, FIGURES, NO_FIGURES)]
+    try:
+        if None in figures:
+            figures = [none if figure is None else figure for figure, none in zip(figures, NO_FIGURES, strict=True)]
+        data = struct.pack(FIGURES_PACKING, *figures)
+    except (struct.error, OverflowError, TypeError, ValueError):
+        return []
+    return _planes(data, range(FIGURE_SIZE), FIGURE_SIZE)
+
+
+def _planes(data: bytes, places: Iterable[int], width: int) -> list[bytes]:
+    """Bytes at these places of numbers of so many bytes: those of one place together compress best."""
+    return [data[place::width] for place in places]
+
+
+def _packed_branches(columns: dict[str, Sequence[Any]]) -> tuple[int, int, list[bytes]]:
+    """Bytes an integer, how many integers; and integers, sizes of baskets and seconds of the branches."""
+    integers = [*chain.from_iterable(INTEGER_COLUMNS(columns))]
+    width = 4
+    try:
+        data = struct.pack(f"<{len(integers)}I", *integers)
+    except struct.error:
+        width = 8
+        data = struct.pack(f"<{len(integers)}Q", *integers)
+    seconds = [*chain.from_iterable(SECONDS_COLUMNS(columns))]
+    if None in seconds:
+        seconds = [NO_NUMBER if value is None else value for value in seconds]
+    planes = _planes(data, range(width), width)
+    planes += _planes(struct.pack(f"<{len(seconds)}f", *seconds), SECONDS_PLANES, 4)
+    return width, len(integers), planes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedBranches:
+    """Branches of a record, as columns.
+
+    `integers` are those of `BRANCH_INTEGERS`, `seconds` those of `BRANCH_SECONDS`: not a number is not measured.
+    `baskets` and `sizes` have `listed[0]` baskets of the first branch, then those of the second.
+    """
+
+    names: list[str]
+    integers: list[npt.NDArray[np.uint64]]
+    seconds: list[npt.NDArray[np.float32]]
+    listed: npt.NDArray[np.uint64]
+    baskets: npt.NDArray[np.uint64]
+    sizes: npt.NDArray[np.uint64]
+
+
+def unpacked_records(blob: bytes) -> list[dict[str, Any]]:
+    """Give the records that `packed_records` packed, with their branches as `PackedBranches`; it needs NumPy."""
+    import lz4.block
+
+    packed = blob[CHECK_SIZE:]
+    if blob[:CHECK_SIZE] != struct.pack(CHECK, zlib.crc32(packed, SEED)):
+        raise ValueError("they are damaged, or another version of roastcoffea packed them")
+    data = lz4.block.decompress(packed)
+    at = 0
+    records: list[dict[str, Any]] = []
+    while at < len(data):
+        rest, texts, planes, width, count = struct.unpack_from(LENGTHS, data, at)
+        at += LENGTHS_SIZE
+        record = json.loads(data[at : at + rest]) if rest else {}
+        at += rest
+        names = record.pop(BRANCHES, ())
+        if texts:
+            names = _unpack_texts(data[at : at + texts], record)
+            at += texts
+        if planes:
+            figures = struct.unpack(FIGURES_PACKING, _unpacked_integers(data, at, len(FIGURES), planes).tobytes())
+            at += len(FIGURES) * planes
+            for name, value in zip(FIGURES, figures, strict=True):
+                if value == value and value != NO_INTEGER:  # noqa: PLR0124  (not a number is like nothing)
+                    record[name] = value
+        if count:
+            integers = _unpacked_integers(data, at, count, width)
+            at += count * width
+            seconds = _unpacked_seconds(data, at, len(names) * len(BRANCH_SECONDS))
+            at += len(seconds) * len(SECONDS_PLANES)
+            record[BRANCHES] = _unpacked_branches(names, integers, seconds)
+        records.append(record)
+    return records
+
+
+def _unpack_texts(data: bytes, record: dict[str, Any]) -> list[str]:
+    """Put the texts that are known into a record, and give the names of its branches."""
+    texts = data.decode("utf-8", "surrogatepass").split(BETWEEN_TEXTS)
+    record |= {name: text for name, text in zip(TEXTS, texts, strict=False) if text != NO_TEXT}
+    columns, *names = texts[len(TEXTS) :]
+    if columns != NO_TEXT:
+        more, less = json.loads(columns) if columns else ((), ())
+        usual = {name + OF_EACH_BRANCH for name in names}
+        record[COLUMNS_READ] = sorted((usual - set(less)) | set(more))
+    return names
+
+
+def _unpacked_branches(
+    names: list[str], integers: npt.NDArray[np.uint64], seconds: npt.NDArray[np.float32]
+) -> PackedBranches:
+    of_branches = len(names) * (1 + len(BRANCH_INTEGERS))
+    *fields, listed = integers[:of_branches].reshape(-1, len(names))
+    baskets, sizes = integers[of_branches:].reshape(2, -1)
+    return PackedBranches(names, fields, list(seconds.reshape(-1, len(names))), listed, baskets, sizes)
+
+
+def _unpacked_seconds(data: bytes, at: int, count: int) -> npt.NDArray[np.float32]:
+    """Seconds that travelled without their lowest byte; what a difference of clocks made less than 0 is 0."""
+    import numpy as np
+
+    travelled = np.frombuffer(data, np.uint8, count * len(SECONDS_PLANES), at).reshape(-1, count)
+    seconds = np.zeros((count, 4), dtype=np.uint8)
+    seconds[:, SECONDS_PLANES] = travelled.T
+    restored: npt.NDArray[np.float32] = seconds.view("<f4").reshape(count)
+    return restored.clip(min=0.0)
+
+
+def _unpacked_integers(data: bytes, at: int, count: int, width: int) -> npt.NDArray[np.uint64]:
+    """Whole numbers of so many bytes each, of which all the lowest bytes come first."""
+    import numpy as np
+
+    integers = np.zeros((count, 8), dtype=np.uint8)
+    integers[:, :width] = np.frombuffer(data, np.uint8, count * width, at).reshape(width, count).T
+    return integers.view("<u8").reshape(count)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has of a value that it does not know: numbers of NumPy stay numbers."""
+    if isinstance(value, numbers.Integral):
+        return operator.index(value)
+    if isinstance(value, numbers.Real):
+        return float(value)
+    return sorted(map(str, value)) if isinstance(value, (set, frozenset)) else str(value)
+
+
+_encoded: Final = json.JSONEncoder(default=_plain, separators=(",", ":")).encode

@@ -1,0 +1,63 @@
+"""What a record can hold: figures outside of these bounds are no measurement, whatever produced them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from roastcoffea.records.chunks import PHASE_COLUMNS
+
+MOST_CORES: Final = 4096
+"""Cores that one process can use at a time, at most."""
+
+CLOCK_SLACK: Final = 0.1
+"""Seconds, and share of the wall time, by which clocks of one process may differ."""
+
+LATEST: Final = 253_402_300_800.0
+"""Unix time of the year 10000; a host without a clock of its own may begin at 0."""
+
+WITHIN_WALL: Final = ("cpu_seconds", "core_wait_seconds", *(column.name for column in PHASE_COLUMNS))
+"""Times of one thread within an attempt."""
+
+OF_PROCESS: Final = ("helper_cpu_seconds", "process_cpu_seconds")
+"""CPU times of several threads within an attempt."""
+
+AMOUNTS: Final = ("memory_before", "memory_after", "memory_peak", "bytes_requested", "bytes_payload", "file_bytes")
+"""Sizes, in bytes."""
+
+MOST_BYTES: Final = 1 << 60
+
+
+def impossible_times(record: Mapping[str, Any]) -> str | None:
+    """What of start, stop and duration of an attempt cannot be; None where all can."""
+    start, stop, wall = (_number(record.get(name)) for name in ("start", "stop", "wall_seconds"))
+    for name, moment in (("start", start), ("stop", stop)):
+        if moment is not None and not 0 <= moment < LATEST:
+            return f"{name} at {moment:g} s"
+    if start is not None and stop is not None and stop < start:
+        return f"an end {start - stop:g} s before its beginning"
+    if wall is not None and not 0 <= wall < math.inf:
+        return f"a duration of {wall:g} s"
+    return None
+
+
+def impossible_values(record: Mapping[str, Any]) -> dict[str, str]:
+    """Names of values of an attempt that cannot be, each with what was found.
+
+    Its times are possible. What was not measured, or is no number, is not looked at.
+    """
+    wall = _number(record.get("wall_seconds"))
+    longest = math.inf if wall is None else wall * (1 + CLOCK_SLACK) + CLOCK_SLACK
+    bounds = dict.fromkeys(WITHIN_WALL, longest) | dict.fromkeys(OF_PROCESS, MOST_CORES * longest)
+    found = {name: f"{name} of {record[name]:g} s" for name in bounds if _outside(record.get(name), bounds[name])}
+    return found | {name: f"{name} of {record[name]} B" for name in AMOUNTS if _outside(record.get(name), MOST_BYTES)}
+
+
+def _outside(value: Any, most: float) -> bool:
+    number = _number(value)
+    return number is not None and not -CLOCK_SLACK <= number <= most
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, (int, float)) else None

@@ -1,0 +1,70 @@
+"""The client's side of the log: entries are checked one by one, and become tables at the end."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from roastcoffea.errors import error_text
+from roastcoffea.log.attempts import AttemptLog
+from roastcoffea.log.kinds import CHUNK, HEADER, HEADER_SIZE, PROBLEM, STRING, Kind
+from roastcoffea.log.layout import Texts, text_of
+from roastcoffea.log.received import ReceivedRecords
+from roastcoffea.log.workers import WorkerLog
+
+UNREADABLE: Final = (LookupError, TypeError, ValueError, struct.error, zlib.error)
+"""What reading an entry raises that is damaged, or not of this version."""
+
+Readers = Mapping[Kind, Callable[[bytes], None]]
+
+
+class ClusterLog:
+    """What a plugin on the scheduler has recorded, entry by entry, and as tables at the end.
+
+    An entry that cannot be read is skipped and counted; those after it are read as if it had been no part of the log.
+    Each part reads some kinds of entries: `attempts`, `workers`, `received` (records of chunks); `read_also` adds more.
+    """
+
+    def __init__(self) -> None:
+        self.texts = Texts()
+        self.attempts = AttemptLog(self.texts)
+        self.workers = WorkerLog(self.texts, self.attempts.clocks)
+        self.received = ReceivedRecords()
+        self._problems: list[str] = []
+        self._unreadable: Counter[str] = Counter()
+        self._readers: dict[bytes, Callable[[bytes], None]] = {}
+        of_texts = {STRING: self.texts.take, PROBLEM: lambda text: self._problems.append(text_of(text))}
+        self.read_also({CHUNK: self.received.take, **of_texts, **self.attempts.readers, **self.workers.readers})
+
+    def read_also(self, readers: Readers) -> None:
+        """Have entries of more kinds read by these functions, which raise one of `UNREADABLE` at what is damaged."""
+        self._readers |= {kind.code: read for kind, read in readers.items()}
+
+    def feed(self, data: bytes) -> None:
+        """Take a piece of the log: whole entries, in order."""
+        at = 0
+        while at < len(data):
+            try:
+                code, length = struct.unpack_from(HEADER, data, at)
+            except struct.error as problem:
+                self._skip("the end of a piece", problem)
+                return
+            start = at + HEADER_SIZE
+            at = start + length
+            try:
+                self._readers[code](data[start:at])
+            except UNREADABLE as problem:
+                self._skip(f"kind {code[0]}, {length} B", problem)
+
+    @property
+    def problems(self) -> list[str]:
+        """What the plugin reported, and what of its log could not be read."""
+        what = f"{self._unreadable.total()} entries of the scheduler's log could not be read and were skipped"
+        unreadable = [f"{what}; the first: {first}" for first in self._unreadable][:1]
+        return [*self._problems, *unreadable, *self.attempts.problems, *self.workers.problems]
+
+    def _skip(self, entry: str, problem: Exception) -> None:
+        self._unreadable[f"{entry} ({error_text(problem)})"] += 1

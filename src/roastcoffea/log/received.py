@@ -1,0 +1,308 @@
+"""Records of attempts that came home, as tables, on the client."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.errors import error_text, reported
+from roastcoffea.log import packing
+from roastcoffea.log.packing import PackedBranches
+from roastcoffea.log.plausible import impossible_times, impossible_values
+from roastcoffea.records.arrow import arrow_schema, table_of_columns, table_of_rows
+from roastcoffea.records.calls import PREPROCESSING_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHECKPOINT, CHUNK_COLUMNS, OK, SECTION_COLUMNS
+
+BATCH: Final = 4096
+"""Rows that wait to become columns."""
+
+BATCH_OF_BRANCHES: Final = 128
+"""Records whose branches wait to become columns: each may have hundreds."""
+
+MOST_BETWEEN: Final = 256
+"""So many baskets that were not read between others of a branch are in its list of sizes, as 0."""
+
+LARGEST_CODE: Final = 2**62
+
+DOES_NOT_FIT: Final = (TypeError, ValueError, OverflowError)
+"""What Arrow raises at a value that is not of its column's type."""
+
+DAMAGED: Final = (LookupError, RuntimeError, TypeError, ValueError, struct.error)
+"""What unpacking raises at records that are damaged, LZ4 included."""
+
+Item = TypeVar("Item")
+
+
+class Growing(Generic[Item]):
+    """A table that grows by items, of which those that do not fit into it are left out.
+
+    Parameters
+    ----------
+    name : str
+        What an item is, for the report of those that are left out.
+    table_of : callable
+        Makes a table of items.
+    batch : int
+        Items that wait to become columns.
+    """
+
+    def __init__(self, name: str, table_of: Callable[[list[Item]], pa.Table], batch: int = BATCH) -> None:
+        self._name = name
+        self._table_of = table_of
+        self._batch = batch
+        self._waiting: list[Item] = []
+        self._tables = [table_of([])]
+        self._left_out = 0
+        self._first = ""
+
+    def add(self, item: Item) -> None:
+        """Take an item."""
+        self._waiting.append(item)
+        if len(self._waiting) >= self._batch:
+            self._settle()
+
+    def table(self) -> pa.Table:
+        """All items so far."""
+        self._settle()
+        self._tables = [pa.concat_tables(self._tables).combine_chunks()]
+        return self._tables[0]
+
+    def problems(self) -> list[str]:
+        """What was left out, of the items that became columns."""
+        text = f"{self._left_out} {self._name} could not be read and are left out; the first: {self._first}"
+        return [text] if self._left_out else []
+
+    def _settle(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._tables += self._fitting(waiting)
+
+    def _fitting(self, items: list[Item]) -> list[pa.Table]:
+        """Tables of the items that fit: where one does not, each half on its own."""
+        try:
+            return [self._table_of(items)]
+        except DOES_NOT_FIT as error:
+            if len(items) > 1:
+                half = len(items) // 2
+                return self._fitting(items[:half]) + self._fitting(items[half:])
+            self._first = self._first or error_text(error)
+            self._left_out += 1
+            return []
+
+
+@dataclass(slots=True)
+class Tally:
+    """How much came home so far: attempts that gave a result and their events, others, bytes of all, and files.
+
+    Bytes are None until an attempt tells of any.
+    """
+
+    chunks: int = 0
+    events: int = 0
+    failed: int = 0
+    bytes: int | None = None
+    files: int = 0
+
+    def add(self, record: Mapping[str, Any], *, preprocessing: bool) -> None:
+        """Count a record."""
+        gave = record.get("outcome") in (OK, CHECKPOINT)
+        requested = record.get("bytes_requested")
+        if requested is not None:
+            self.bytes = (self.bytes or 0) + requested
+        self.files += preprocessing and gave
+        self.failed += not gave
+        if gave and not preprocessing:
+            self.chunks += 1
+            self.events += record.get("events") or 0
+
+
+class ReceivedRecords:
+    """Attempts of chunks with their branches and sections, and openings of files in preprocessing.
+
+    A record that comes by two ways counts once; `take` may be called on several threads.
+    """
+
+    def __init__(self) -> None:
+        self._noted: list[str] = []
+        self._chunks = Growing("records of chunks", partial(table_of_rows, CHUNK_COLUMNS))
+        self._branches = Growing("records of branches", table_of_branches, BATCH_OF_BRANCHES)
+        self._sections = Growing("records of sections", partial(table_of_rows, SECTION_COLUMNS))
+        self._preprocessing = Growing("records of preprocessing", partial(table_of_rows, PREPROCESSING_COLUMNS))
+        self._set_aside: Counter[str] = Counter()
+        self._first_set_aside: dict[str, str] = {}
+        self._known: set[int] = set()
+        self._taking = threading.Lock()
+        self.tally = Tally()
+
+    @property
+    def problems(self) -> list[str]:
+        """What workers told, and what of their records could not be read."""
+        tables: tuple[Growing[Any], ...] = (self._chunks, self._branches, self._sections, self._preprocessing)
+        set_aside = [
+            f"{number} {what} and were set aside; the first: {self._first_set_aside[what]}"
+            for what, number in self._set_aside.items()
+        ]
+        return [*self._noted, *set_aside, *(problem for table in tables for problem in table.problems())]
+
+    def take(self, blob: bytes) -> None:
+        """Take packed records."""
+        with self._taking, reported(self._note, "records could not be unpacked", DAMAGED):
+            for record in packing.unpacked_records(blob):
+                for problem in record.pop(packing.PROBLEMS, ()):
+                    self._note(problem)
+                if record and record["id"] not in self._known:
+                    self._known.add(record["id"])
+                    self._take(record)
+
+    def _take(self, record: dict[str, Any]) -> None:
+        if not self._is_possible(record):
+            return
+        branches = record.pop(packing.BRANCHES, None)
+        preprocessing = bool(record.pop(packing.PREPROCESSING, False))
+        self.tally.add(record, preprocessing=preprocessing)
+        if preprocessing:
+            self._preprocessing.add(record)
+            return
+        if branches is not None:
+            self._branches.add((record["id"], branches))
+        for row in record.pop(packing.SECTIONS, ()):
+            self._sections.add(row | {"chunk": record["id"]})
+        self._chunks.add(record)
+
+    def _is_possible(self, record: dict[str, Any]) -> bool:
+        """Whether the times of a record can be; single values that cannot are taken out of it as not measured."""
+        where = f"in {record.get('file')}, entries {record.get('entry_start')} to {record.get('entry_stop')}"
+        wrong = impossible_times(record)
+        values = {} if wrong else impossible_values(record)
+        what = "record(s) hold impossible times" if wrong else "value(s) in records are impossible"
+        for found in [wrong] if wrong else values.values():
+            self._set_aside[what] += 1
+            self._first_set_aside.setdefault(what, f"{found} {where}")
+        record |= dict.fromkeys(values)
+        return not wrong
+
+    def _note(self, problem: str) -> None:
+        if problem not in self._noted:
+            self._noted.append(problem)
+
+    def chunks(self, calls: set[str]) -> pa.Table:
+        """Attempts of chunks of these Runner calls in the order of their beginning; those of one task are numbered."""
+        ours = self._chunks.table()
+        if set(ours["call"].unique().to_pylist()) - calls:
+            ours = ours.filter(pc.is_in(ours["call"], pa.array(sorted(calls), pa.string())))
+        return numbered_attempts(ours.sort_by("start"))
+
+    def branch_reads(self, chunks: pa.Table) -> pa.Table:
+        """Branches that these attempts read."""
+        return _of(self._branches.table(), chunks)
+
+    def sections(self, chunks: pa.Table) -> pa.Table:
+        """Sections that these attempts passed."""
+        return _of(self._sections.table(), chunks)
+
+    def preprocessing(self) -> pa.Table:
+        """Openings of files to learn their number of entries, in the order of their beginning."""
+        return self._preprocessing.table().sort_by("start")
+
+
+def attempt_numbers(keys: pa.Array) -> npt.NDArray[np.int64]:
+    """For each row: which one of its key it is, from 1; a row without a key is one of its own."""
+    found = pc.dictionary_encode(keys)
+    numbers = np.ones(len(keys), np.int64)
+    if len(found.dictionary) + keys.null_count < len(keys):
+        import pandas as pd
+
+        codes = pd.Series(found.indices.fill_null(-1).to_numpy())
+        numbers += np.where(codes < 0, 0, codes.groupby(codes).cumcount())
+    return numbers
+
+
+def numbered_attempts(chunks: pa.Table) -> pa.Table:
+    """Records of chunks with the numbers of their attempts: at a Dask task, elsewhere at a chunk of a Runner call."""
+    key = chunks["key"].combine_chunks()
+    numbers = attempt_numbers(key)
+    alone = np.flatnonzero(key.is_null().to_numpy(zero_copy_only=False))
+    place = chunks.select(["call", "dataset", "file", "tree", "entry_start", "entry_stop"]).take(pa.array(alone))
+    numbers[alone] = attempt_numbers(pa.array(row_codes(place)))
+    at = chunks.column_names.index("attempt")
+    return chunks.set_column(at, chunks.schema.field(at), pa.array(numbers))
+
+
+def row_codes(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """A number for each row of a table; equal rows have equal ones, and null equals null."""
+    codes, different = np.zeros(len(rows), np.int64), 1
+    for column in rows.columns:
+        found = column.combine_chunks().dictionary_encode(null_encoding="encode")
+        if different * len(found.dictionary) > LARGEST_CODE:
+            values, codes = np.unique(codes, return_inverse=True)
+            different = len(values)
+        codes = codes * len(found.dictionary) + found.indices.to_numpy()
+        different *= len(found.dictionary)
+    return codes
+
+
+def _of(table: pa.Table, chunks: pa.Table) -> pa.Table:
+    return table.filter(pc.is_in(table["chunk"], chunks["id"]))
+
+
+def table_of_branches(records: Sequence[tuple[int, PackedBranches]]) -> pa.Table:
+    """Table of the branches of attempts, each given by its identity."""
+    if not records:
+        return arrow_schema(BRANCH_READ_COLUMNS).empty_table()
+    branches = [branches for _, branches in records]
+    counts = [len(one.names) for one in branches]
+    columns = {
+        "chunk": pa.array(np.repeat(np.array([identity for identity, _ in records], dtype=np.int64), counts)),
+        "branch": pa.array([name for one in branches for name in one.names], pa.string()),
+    }
+    for row, name in enumerate(packing.BRANCH_INTEGERS):
+        columns[name] = pa.array(_joined([one.integers[row] for one in branches]))
+    for row, name in enumerate(packing.BRANCH_SECONDS):
+        seconds = np.concatenate([one.seconds[row] for one in branches])
+        columns[name] = pa.array(seconds.astype(np.float64), from_pandas=True)
+    columns |= _columns_of_baskets(branches, columns["baskets"].to_numpy())
+    return table_of_columns(BRANCH_READ_COLUMNS, columns)
+
+
+def _joined(integers: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate(integers).astype(np.int64)
+
+
+def _columns_of_baskets(branches: Sequence[PackedBranches], baskets: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+    """First and last basket of branches that have so many, and sizes from the one to the other; 0 is not read."""
+    listed = _joined([one.listed for one in branches])
+    numbers, sizes = (_joined([getattr(one, name) for one in branches]) for name in ("baskets", "sizes"))
+    order = np.lexsort((numbers, np.repeat(np.arange(len(listed)), listed)))
+    numbers, sizes = numbers[order], sizes[order]
+    ends = np.cumsum(listed)
+    some = listed > 0
+    first, last = np.zeros_like(listed), np.zeros_like(listed)
+    first[some], last[some] = numbers[(ends - listed)[some]], numbers[ends[some] - 1]
+    spans = np.where(some, last - first + 1, 0)
+    gaps = np.flatnonzero((listed == baskets) & (listed < spans))
+    if len(gaps):
+        numbers_of, sizes_of = np.split(numbers, ends[:-1]), np.split(sizes, ends[:-1])
+        for row in gaps:
+            if spans[row] - listed[row] > MOST_BETWEEN:
+                sizes_of[row] = sizes_of[row][[0, -1]]
+            else:
+                filled = np.zeros(spans[row], np.int64)
+                filled[numbers_of[row] - first[row]] = sizes_of[row]
+                sizes_of[row] = filled
+        ends, sizes = np.cumsum(list(map(len, sizes_of))), np.concatenate(sizes_of)
+    offsets = np.append(0, ends).astype(np.int32)
+    return {
+        "basket_first": pa.array(first, mask=~some),
+        "basket_last": pa.array(last, mask=~some),
+        packing.BASKET_BYTES: pa.ListArray.from_arrays(pa.array(offsets), pa.array(sizes)),
+    }

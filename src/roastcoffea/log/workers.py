@@ -1,0 +1,213 @@
+"""Workers in the log, as tables: when they were there and paused, samples of them, and what they have counted."""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from collections.abc import Callable, Hashable, Iterable
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.log.counts import added_up, of_spans
+from roastcoffea.log.kinds import ARRIVAL, COUNTED, DEPARTURE, NO_SIZE, NO_STRING, PAUSE, PROCESS_CPU, SAMPLE
+from roastcoffea.log.layout import Layout, Rows, Texts
+from roastcoffea.log.plausible import MOST_CORES
+from roastcoffea.records.arrow import table_of_columns, table_of_rows
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+
+AROUND_RUN: Final = 10.0
+"""Seconds before and after the run in which its plugins may have counted."""
+
+Counts = dict[tuple[Hashable, ...], float]
+Row = dict[str, Any]
+
+
+class WorkerLog:
+    """Workers that came and left.
+
+    Parameters
+    ----------
+    clocks : callable
+        Gives by which seconds each worker's clock is before the scheduler's, by address; NaN is not known.
+    """
+
+    def __init__(self, texts: Texts, clocks: Callable[[], dict[str, float]]) -> None:
+        self.readers = {
+            ARRIVAL: self._take_arrival,
+            DEPARTURE: self._take_departure,
+            PAUSE: self._take_pause,
+            PROCESS_CPU: self._take_last_cpu,
+            COUNTED: self._take_counted,
+            SAMPLE: self._take_sample,
+        }
+        self._texts = texts
+        self._clocks = clocks
+        self._layouts = {kind: Layout(kind.fields, texts) for kind in self.readers}
+        self._samples = bytearray()
+        self._lifetimes: list[Row] = []
+        self._present: dict[str, Row] = {}
+        self._pauses: list[Row] = []
+        self._pausing: dict[str, Row] = {}
+        self._counted: dict[tuple[str, int], Counts] = {}
+        self._impossible = 0
+
+    # reading
+
+    def _take_arrival(self, payload: bytes) -> None:
+        row = self._layouts[ARRIVAL].row(payload)
+        row |= {name: row[name] or None for name in ("process", "memory_limit")}
+        row |= {"start": row.pop("time"), "stop": None, "cpu_seconds": None}
+        self._present[row["worker"]] = row
+        self._lifetimes.append(row)
+
+    def _take_departure(self, payload: bytes) -> None:
+        row = self._layouts[DEPARTURE].row(payload)
+        self._present.pop(row["worker"])["stop"] = row["time"]
+        self._end_pause(row["worker"], row["time"])
+
+    def _take_pause(self, payload: bytes) -> None:
+        row = self._layouts[PAUSE].row(payload)
+        self._end_pause(row["worker"], row["time"])
+        if row["paused"]:
+            self._pausing[row["worker"]] = {"worker": row["worker"], "start": row["time"], "stop": None}
+            self._pauses.append(self._pausing[row["worker"]])
+
+    def _end_pause(self, worker: str, time: float) -> None:
+        """A pause ends with the worker at the latest."""
+        self._pausing.pop(worker, {})["stop"] = time
+
+    def _take_last_cpu(self, payload: bytes) -> None:
+        """The last message of a worker that leaves comes before or after its departure."""
+        row = self._layouts[PROCESS_CPU].row(payload)
+        for lifetime in self._of_worker(row["worker"])[-1:]:
+            lifetime["cpu_seconds"] = row["cpu_seconds"]
+
+    def _take_counted(self, payload: bytes) -> None:
+        """What Dask counted on a worker that left; one at the same address before it has its own."""
+        layout = self._layouts[COUNTED]
+        worker = layout.row(payload)["worker"]
+        counts = json.loads(zlib.decompress(payload[layout.size :]))
+        place = worker, len(self._of_worker(worker))
+        self._counted[place] = {_hashable(key): float(amount) for key, amount in counts}
+
+    def _take_sample(self, payload: bytes) -> None:
+        layout = self._layouts[SAMPLE]
+        worker, *_ = layout.values(payload)
+        if worker == NO_STRING:
+            raise LookupError("it is of no worker")
+        self._samples += payload[: layout.size]
+
+    def _of_worker(self, worker: str) -> list[Row]:
+        return [lifetime for lifetime in self._lifetimes if lifetime["worker"] == worker]
+
+    # tables
+
+    @property
+    def here(self) -> int:
+        """Workers that are here now, as far as the log goes."""
+        return len(self._present)
+
+    @property
+    def problems(self) -> list[str]:
+        """What of the table of lifetimes that was made last could not be."""
+        text = f"{self._impossible} CPU time(s) of workers were impossible and set aside"
+        return [text] if self._impossible else []
+
+    def counted(
+        self, present: Iterable[tuple[str, Iterable[tuple[Any, float]]]], spans: Iterable[str | None]
+    ) -> dict[str, Counts]:
+        """What Dask counted on each worker in the tasks of these spans, and outside of tasks.
+
+        Parameters
+        ----------
+        present
+            Address and counts of the workers that are here; those that left are in the log.
+        spans
+            Identities of the spans.
+        """
+        spans = set(spans)
+        counted: dict[str, Counts] = {}
+        left = ((worker, counts.items()) for (worker, _), counts in self._counted.items())
+        for worker, counts in (*left, *present):
+            counted[worker] = added_up([counted.get(worker, {}), of_spans(dict(counts), spans)])
+        return counted
+
+    def lifetimes(self, offset: float, start: float, stop: float) -> pa.Table:
+        """When the workers were there between start and stop, on the client's clock."""
+        last_cpu, clocks = self._last_cpu(), self._clocks()
+        self._impossible, rows = 0, []
+        for lifetime in self._lifetimes:
+            begin, end = _within(lifetime, offset, start, stop)
+            cpu = lifetime["cpu_seconds"]
+            if cpu is None:
+                cpu = last_cpu.get((lifetime["worker"], lifetime["start"]))
+            if cpu is not None and not 0 <= cpu <= MOST_CORES * (max(end - begin, 0.0) + AROUND_RUN):
+                cpu, self._impossible = None, self._impossible + 1
+            clock = clocks.get(lifetime["worker"], math.nan)
+            rows.append(
+                lifetime
+                | {"start": min(begin, stop), "stop": max(end, begin), "cpu_seconds": cpu}
+                | {"clock_offset": None if math.isnan(clock) else clock + offset}
+            )
+        return table_of_rows(LIFETIME_COLUMNS, rows)
+
+    def pauses(self, offset: float, start: float, stop: float) -> pa.Table:
+        """When workers were paused between start and stop, on the client's clock."""
+        spans = [_within(pause, offset, start, stop) for pause in self._pauses]
+        rows = [pause | {"start": begin, "stop": end} for pause, (begin, end) in zip(self._pauses, spans, strict=True)]
+        return table_of_rows(PAUSE_COLUMNS, [row for row in rows if row["start"] < row["stop"]])
+
+    def samples(self, offset: float) -> pa.Table:
+        """Samples of the workers, in the order of taking; `offset` is the scheduler's clock less the client's."""
+        rows = self._layouts[SAMPLE].rows(self._samples)
+        limits = {lifetime["worker"]: lifetime["memory_limit"] for lifetime in self._lifetimes}
+        limit_of = pa.array([limits.get(text) for text in self._texts.known], pa.int64())
+        columns: dict[str, pa.Array] = {name: _measured(rows[name]) for name, _ in SAMPLE.fields}
+        columns |= {
+            "worker": self._texts.column(rows["worker"]),
+            "memory_limit": limit_of.take(pa.array(rows["worker"])),
+            "noted": pc.add(columns["last_seen"], pc.subtract(columns["noted"], offset)),
+        }
+        return table_of_columns(SAMPLE_COLUMNS, columns)
+
+    def _last_cpu(self) -> dict[tuple[str, float], float]:
+        """The last CPU time that each worker reported, by its address and arrival."""
+        samples = self._layouts[SAMPLE].rows(self._samples)
+        samples = samples[~np.isnan(samples["cpu_seconds"])]
+        samples = samples[np.lexsort((samples["last_seen"], samples["worker"]))]
+        arrivals: dict[str, list[float]] = {}
+        for lifetime in self._lifetimes:
+            arrivals.setdefault(lifetime["worker"], []).append(lifetime["start"])
+        last: dict[tuple[str, float], float] = {}
+        for number, address in enumerate(self._texts.known):
+            first, after = np.searchsorted(samples["worker"], [number, number + 1])
+            reported = samples["last_seen"][first:after]
+            for start, end in pairwise([*arrivals.get(address, ()), math.inf]):
+                row = np.searchsorted(reported, end) - 1
+                if row >= 0 and reported[row] >= start:
+                    last[address, start] = float(samples["cpu_seconds"][first + row])
+        return last
+
+
+def _within(row: Row, offset: float, start: float, stop: float) -> tuple[float, float]:
+    """Beginning and end of what is in a run from start to stop; what had no end goes on until then."""
+    end = stop if row["stop"] is None else min(row["stop"] - offset, stop)
+    return max(row["start"] - offset, start), end
+
+
+def _measured(values: Rows) -> pa.Array:
+    """Numbers with null where the plugin marked them as not measured."""
+    if values.dtype.kind == "f":
+        return pa.array(values.astype(np.float64), from_pandas=True)
+    integers = values.astype(np.int64)
+    return pa.array(integers, mask=integers == NO_SIZE)
+
+
+def _hashable(key: Any) -> Any:
+    """A key with tuples in place of the lists that JSON made of them."""
+    return tuple(map(_hashable, key)) if isinstance(key, list) else key

@@ -1,0 +1,308 @@
+"""What was read of each branch, over the attempts that counted: first and repeated reads of baskets, told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.metrics.facts import aggregated, among, counted_chunks, rows_where
+from roastcoffea.metrics.statistics import Flags, Integers, integers, places
+from roastcoffea.records.arrow import arrow_schema
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
+from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.run import Run
+
+FILE_IDENTITY: Final = ("file", "uuid", "tree")
+SAME_LOOP: Final = "chunks of a file"
+SAME_DATASET: Final = "Runner calls"
+OTHER_DATASET: Final = "datasets"
+SAME_ATTEMPT: Final = "one chunk"
+CAUSES: Final = (SAME_LOOP, SAME_DATASET, OTHER_DATASET, SAME_ATTEMPT)
+"""Between what a basket was shared that was read again."""
+
+ROWS_AT_ONCE: Final = 200_000
+UNKNOWN_SIZE: Final = -1
+"""Stands for a size that the record of a read does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """Reads of branches by attempts that counted: arrays with one element for each row of `table`."""
+
+    table: pa.Table
+    attempt: Integers
+    """Row of the attempt in the table of chunks."""
+    payload: Integers
+    """Bytes of baskets that nobody had read before."""
+    reread: dict[str, Integers]
+    """Bytes of all others, by cause."""
+    baskets: Integers
+    """Baskets that nobody had read before."""
+    estimated: Flags
+    """Whether payload and re-read were told apart by a mean size of baskets."""
+
+    @property
+    def all_reread(self) -> Integers:
+        """Bytes that had been read before, whatever the cause."""
+        return np.asarray(np.sum(list(self.reread.values()), axis=0), dtype=np.int64)
+
+
+def codes(table: pa.Table, columns: Sequence[str]) -> Integers:
+    """A number for each row, equal where all of these columns are."""
+    found = np.zeros(len(table), dtype=np.int64)
+    for column in columns:
+        indices = table[column].combine_chunks().dictionary_encode().indices
+        inner = integers(indices, -1) + 1
+        _, found = np.unique(found * (inner.max(initial=0) + 1) + inner, return_inverse=True)
+    return found
+
+
+def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Reads:
+    """Reads of the attempts that counted, with first reads told from repeated ones.
+
+    A basket is known by file, uuid, tree, branch and number. Of what attempts read of one, the largest part is
+    taken to hold the others. Attempts come in the order in which they began.
+
+    Parameters
+    ----------
+    counted
+        For each row of `chunks`, whether the attempt counted.
+    """
+    attempt = places(branch_reads["chunk"], chunks["id"].combine_chunks())
+    ours = (attempt >= 0) & counted[attempt] if len(chunks) else attempt >= 0
+    table, attempt = rows_where(branch_reads, ours), attempt[ours]
+    began = pc.fill_null(chunks["start"], np.inf).to_numpy()
+    rank = np.argsort(np.argsort(began, kind="stable"))
+    branch = _pairs(codes(chunks, FILE_IDENTITY)[attempt], codes(table, ["branch"]))
+    dataset, loop = (codes(chunks, keys)[attempt] for keys in (["dataset"], ["dataset", "call"]))
+    order = rank[attempt]
+    payload = integers(table["bytes_payload"])
+    first, last = integers(table["basket_first"], -1), integers(table["basket_last"], -1)
+    line = branch * (int(last.max(initial=0)) + 2)  # baskets of all branches on one line
+    start, stop = line + first, line + last + 1
+    sizes_of = _Sizes(table["basket_bytes"], payload, start, stop)
+    reread = {cause: np.zeros(len(table), dtype=np.int64) for cause in CAUSES}
+    reread[SAME_ATTEMPT] += integers(table["bytes_again"])
+    repeated = np.zeros(len(table), dtype=np.int64)
+    estimated = np.zeros(len(table), dtype=np.bool_)
+    for rows in _overlapping(start, stop, np.flatnonzero(first >= 0)):
+        parts = _Parts(start[rows], stop[rows])
+        sizes, guessed = sizes_of.of(rows, parts)
+        again, known_before = _read_before(parts, sizes, guessed, order[rows])
+        for cause, shared in _causes(parts, order[rows], loop[rows], dataset[rows]):
+            reread[cause][rows] += parts.sums(np.where(shared, again, 0))
+        repeated[rows] = parts.sums(np.where(known_before, parts.width, 0))
+        estimated[rows] = parts.any(guessed & known_before) & parts.any(guessed & ~known_before)
+    before = reread[SAME_LOOP] + reread[SAME_DATASET] + reread[OTHER_DATASET]
+    baskets = np.maximum(integers(table["baskets"]) - repeated, 0)
+    return Reads(
+        table=table, attempt=attempt, payload=payload - before, reread=reread, baskets=baskets, estimated=estimated
+    )
+
+
+def came_with_tree(reads: pa.Table) -> Flags:
+    """Whether baskets of a read came with the tree (embedded): they have size 0.
+
+    A basket in between that was not read has no size either, where those of all from first to last are told.
+    """
+    number = integers(pc.list_value_length(reads["basket_bytes"]))
+    empty = np.concatenate([[0], np.cumsum(integers(pc.list_flatten(reads["basket_bytes"])) == 0)])
+    end = np.cumsum(number)
+    span = integers(reads["basket_last"]) - integers(reads["basket_first"]) + 1
+    not_read = np.where(number == span, span - integers(reads["baskets"]), 0)
+    return np.asarray(empty[end] - empty[end - number] > not_read, dtype=np.bool_)
+
+
+def _pairs(first: Integers, second: Integers) -> Integers:
+    return first * (int(second.max(initial=0)) + 1) + second
+
+
+def _overlapping(start: Integers, stop: Integers, rows: Integers) -> Iterator[Integers]:
+    """Rows that share baskets with others, in portions that share none between them."""
+    rows = rows[np.argsort(start[rows], kind="stable")]
+    covered = np.maximum.accumulate(stop[rows])
+    first = np.ones(len(rows), dtype=np.bool_)
+    first[1:] = start[rows][1:] >= covered[:-1]
+    sizes = np.diff(np.append(np.flatnonzero(first), len(rows)))
+    shared = rows[np.repeat(sizes > 1, sizes)]
+    ends = np.cumsum(sizes[sizes > 1])
+    done = 0
+    while done < len(shared):
+        begin, done = done, int(ends[min(int(np.searchsorted(ends, done + ROWS_AT_ONCE)), len(ends) - 1)])
+        yield shared[begin:done]
+
+
+class _Parts:
+    """Reads cut at every border of another read, and around their first and last baskets.
+
+    Two parts are equal or share nothing; `place` numbers the different ones. Arrays have one element for each
+    part of a read, read by read.
+    """
+
+    def __init__(self, start: Integers, stop: Integers) -> None:
+        borders = np.sort(np.concatenate([start, start + 1, stop - 1, stop]))
+        borders = borders[np.diff(borders, prepend=-1) != 0]
+        lowest = np.searchsorted(borders, start)
+        number = np.searchsorted(borders, stop) - lowest
+        self.first = np.cumsum(number) - number
+        self.read = np.repeat(np.arange(len(start)), number)
+        self.place = np.arange(len(self.read)) + (lowest - self.first)[self.read]
+        self.start = borders[self.place]
+        self.stop = borders[self.place + 1]
+        self.width = self.stop - self.start
+
+    def sums(self, amounts: Integers) -> Integers:
+        """Sum over the parts of each read."""
+        return np.add.reduceat(amounts, self.first)
+
+    def any(self, flags: Flags) -> Flags:
+        """Whether a flag is up in any part of each read."""
+        return np.logical_or.reduceat(flags, self.first)
+
+    def in_order(self, *keys: Integers) -> Integers:
+        """Order of the parts by place, then by these keys."""
+        return np.lexsort((*reversed(keys), self.place))
+
+
+class _Sizes:
+    """Sizes of parts of reads, as far as the records tell them."""
+
+    def __init__(self, basket_bytes: pa.ChunkedArray, payload: Integers, start: Integers, stop: Integers) -> None:
+        self.number = integers(pc.list_value_length(basket_bytes))
+        self.offset = np.cumsum(self.number) - self.number
+        values = integers(pc.list_flatten(basket_bytes))
+        self.values = np.append(values, 0)
+        self.before = np.concatenate([[0], np.cumsum(values)])
+        self.payload, self.start, self.stop = payload, start, stop
+
+    def of(self, rows: Integers, parts: _Parts) -> tuple[Integers, Flags]:
+        """Size of each part, and whether it is a guess from the mean size of baskets."""
+        whole = (self.number == self.stop - self.start)[rows][parts.read]
+        ends = (self.number == 2)[rows][parts.read] & ~whole
+        row = rows[parts.read]
+        offset, start, stop = self.offset[row], self.start[row], self.stop[row]
+        low = np.where(whole, offset + parts.start - start, 0)
+        high = np.where(whole, offset + parts.stop - start, 0)
+        found = np.where(whole, self.before[high] - self.before[low], UNKNOWN_SIZE)
+        found = np.where(ends & (parts.start == start), self.values[np.where(ends, offset, 0)], found)
+        found = np.where(ends & (parts.stop == stop), self.values[np.where(ends, offset + 1, 0)], found)
+        guessed = found == UNKNOWN_SIZE
+        if guessed.any():
+            found = self._known_to_others(parts, found)
+            guessed = found == UNKNOWN_SIZE
+            found = _shared_out(parts, found, self.payload[rows])
+        return found, guessed & (parts.sums(guessed.astype(np.int64))[parts.read] > 1)
+
+    def _known_to_others(self, parts: _Parts, sizes: Integers) -> Integers:
+        """Sizes with those that another read of the same part knows."""
+        places = np.full(int(parts.place.max(initial=-1)) + 1, UNKNOWN_SIZE, dtype=np.int64)
+        np.maximum.at(places, parts.place, sizes)
+        return np.where(sizes == UNKNOWN_SIZE, places[parts.place], sizes)
+
+
+def _shared_out(parts: _Parts, sizes: Integers, payload: Integers) -> Integers:
+    """Sizes with what is left of each read's bytes in the parts that have none, in proportion to their baskets."""
+    unknown = sizes == UNKNOWN_SIZE
+    rest = np.maximum(payload - parts.sums(np.where(unknown, 0, sizes)), 0)[parts.read]
+    width = np.where(unknown, parts.width, 0)
+    through = np.cumsum(width)
+    through -= (through - width)[parts.first][parts.read]
+    whole = np.maximum(parts.sums(width), 1)[parts.read].astype(np.float64)
+    upper, lower = np.rint(rest * (through / whole)), np.rint(rest * ((through - width) / whole))
+    return np.where(unknown, (upper - lower).astype(np.int64), sizes)
+
+
+def _read_before(parts: _Parts, sizes: Integers, guessed: Flags, order: Integers) -> tuple[Integers, Flags]:
+    """Bytes of each part that were read before, and whether any of it was."""
+    sorted_parts = parts.in_order(order[parts.read])
+    place, size = parts.place[sorted_parts], sizes[sorted_parts]
+    new_place = np.diff(place, prepend=-1) != 0
+    step = np.cumsum(new_place) * (size.max(initial=0) + 1)
+    largest_before = np.concatenate([[0], np.maximum.accumulate(size + step)[:-1]]) - step
+    unsure = np.zeros(int(place.max(initial=-1)) + 1, dtype=np.bool_)
+    unsure[parts.place[guessed]] = True
+    again = np.where(new_place, 0, np.where(unsure[place], size, np.minimum(size, largest_before)))
+    result, known_before = np.empty_like(again), np.empty_like(new_place)
+    result[sorted_parts], known_before[sorted_parts] = again, ~new_place
+    return result, known_before
+
+
+def _causes(parts: _Parts, order: Integers, loop: Integers, dataset: Integers) -> Iterator[tuple[str, Flags]]:
+    """For each cause, the parts that had been read before between things of this kind."""
+    in_loop, in_dataset = (_follows(parts, order, group) for group in (loop, dataset))
+    yield SAME_LOOP, in_loop
+    yield SAME_DATASET, in_dataset & ~in_loop
+    yield OTHER_DATASET, ~in_dataset & ~in_loop
+
+
+def _follows(parts: _Parts, order: Integers, group: Integers) -> Flags:
+    """Whether a part was read before by the same group."""
+    groups = group[parts.read]
+    sorted_parts = parts.in_order(groups, order[parts.read])
+    result = np.empty(len(groups), np.bool_)
+    pair = (parts.place[sorted_parts], groups[sorted_parts])
+    result[sorted_parts] = np.logical_and.reduce([np.diff(each, prepend=-1) == 0 for each in pair])
+    return result
+
+
+BRANCH_COLUMNS: Final = (
+    *picked((*CHUNK_COLUMNS, *BRANCH_READ_COLUMNS), "dataset", "file", "branch"),
+    Column("bytes_payload", "integer", "B", "of baskets that nobody had read before in this run"),
+    Column("bytes_reread", "integer", "B", "of baskets that had been read before in this run"),
+    *picked(BRANCH_READ_COLUMNS, "bytes_uncompressed"),
+    Column("baskets", "integer", "baskets", "baskets that nobody had read before in this run"),
+    Column("chunks", "integer", "chunks", "chunks that read the branch"),
+    Column("read_seconds", "number", "s", "waiting for storage"),
+    Column("decompress_seconds", "number", "s", "CPU time of the chunks' threads in decompression"),
+    Column("interpret_seconds", "number", "s", "CPU time of the chunks' threads in interpretation"),
+)
+"""One row for each branch of a file in a dataset, over the attempts that counted."""
+
+KEYS: Final = ("dataset", "file", "branch")
+AMOUNTS: Final = tuple(column.name for column in BRANCH_COLUMNS if column.name not in KEYS)
+
+
+def tree_branches_of(chunks: pa.Table, reads: Reads) -> pa.Table:
+    """Branches of trees of files by dataset: keys, tree, amounts, and whether baskets came with the tree."""
+    seconds = [column.name for column in BRANCH_COLUMNS if column.kind == "number"]
+    table = pa.table(
+        {
+            **{name: chunks[name].take(pa.array(reads.attempt)) for name in ("dataset", "file", "tree")},
+            **{name: reads.table[name] for name in ("branch", "bytes_uncompressed", *seconds)},
+            "bytes_payload": reads.payload,
+            "bytes_reread": reads.all_reread,
+            "baskets": reads.baskets,
+            "chunks": np.ones(len(reads.attempt), dtype=np.int64),
+            "embedded": came_with_tree(reads.table),
+        }
+    )
+    return _summed(table, (*KEYS, "tree"), {"embedded": "any"})
+
+
+def over_trees(tree_branches: pa.Table) -> pa.Table:
+    """Branches of files by dataset, with BRANCH_COLUMNS, of branches that are told apart by tree."""
+    return _summed(tree_branches, KEYS, {})
+
+
+def _summed(table: pa.Table, keys: tuple[str, ...], others: dict[str, str]) -> pa.Table:
+    """Sums of the amounts by these keys, and other columns in other ways."""
+    steps = {name: (name, way) for name, way in (dict.fromkeys(AMOUNTS, "sum") | others).items()}
+    return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
+
+
+NO_TREE_BRANCHES: Final = pa.schema(
+    [*arrow_schema(BRANCH_COLUMNS), pa.field("tree", pa.string()), pa.field("embedded", pa.bool_())]
+).empty_table()
+
+
+def branches_of(run: Run) -> pa.Table | None:
+    """Branches of files by dataset, with BRANCH_COLUMNS; None where they were not measured."""
+    if run.chunks is None or run.branch_reads is None or run.chunks["id"].null_count:
+        return None
+    counted = among(run.chunks, counted_chunks(run.chunks))
+    return over_trees(tree_branches_of(run.chunks, split_reads(run.chunks, counted, run.branch_reads)))

@@ -1,0 +1,315 @@
+"""Attempts that kept the workers' threads busy: of tasks, where a scheduler tells of them, else of chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.metrics import facts, phases, statistics
+from roastcoffea.metrics.bins import Axes, axes
+from roastcoffea.metrics.facts import among, rows_where
+from roastcoffea.metrics.ledger import Attempts
+from roastcoffea.metrics.slots import Moments, Presence
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, moments, places
+from roastcoffea.records import tasks as task_records
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import KINDS, OUTCOMES
+from roastcoffea.records.workers import PAUSE_COLUMNS
+
+
+class Records(NamedTuple):
+    """Records that a time ledger is counted from; a worker is its place in `workers`."""
+
+    run: Run
+    chunks: pa.Table
+    counted: pa.Table
+    workers: list[str]
+    presence: Presence
+    pauses: Presence
+
+    @classmethod
+    def of(cls, run: Run, lifetimes: pa.Table, chunks: pa.Table, counted: pa.Table) -> Records:
+        """Records of a run."""
+        workers = lifetimes["worker"].unique().to_pylist()
+        pauses = table_of_rows(PAUSE_COLUMNS, []) if run.pauses is None else run.pauses
+        pauses = pauses.filter(pc.is_in(pauses["worker"], value_set=pa.array(workers, pa.string())))
+        presence = _presence(run, lifetimes, workers, np.asarray(lifetimes["threads"].to_numpy(), dtype=np.int64))
+        paused = _presence(run, pauses, workers, np.ones(len(pauses), np.int64))
+        return cls(run, chunks, counted, workers, presence, paused)
+
+    def axes(self, bins: int = 1, worker: str | None = None, *, each: bool = True) -> Axes:
+        """Bins over the run, with a row for each worker; else one for this worker, or for all, and one for the rest."""
+        row, rows = np.arange(len(self.workers)), len(self.workers)
+        if not each:
+            row, rows = np.array([worker not in (None, name) for name in self.workers], np.int64), 2
+        return axes(self.run.start, self.run.stop, row, rows, bins)
+
+    def offered(self) -> Numbers:
+        """Thread seconds of each span of a worker's presence."""
+        return np.asarray((self.presence.stop - self.presence.start) * self.presence.threads)
+
+
+def _presence(run: Run, spans: pa.Table, workers: list[str], threads: Integers) -> Presence:
+    begun, ended = (statistics.measured_values(spans[name]) for name in ("start", "stop"))
+    starts, stops = statistics.clipped(begun, ended, run.start, run.stop)
+    return Presence(places(spans["worker"], workers), starts, np.maximum(starts, stops), threads)
+
+
+class Busy(NamedTuple):
+    """Attempts that kept a thread: when, and how many seconds of which class and dataset."""
+
+    moments: Moments
+    seconds: Mapping[str, Numbers]
+    dataset: pa.Array
+    failed: dict[str, float]
+    """Seconds of failed attempts by reason."""
+    reasons: list[str]
+    """What is missing."""
+    attempts: Attempts
+
+
+def busy_chunks(records: Records) -> Busy:
+    """Attempts of chunks and openings of files as what kept the threads."""
+    run, chunks, counted = records.run, records.chunks, records.counted
+    parts, reasons = [_classes_of_chunks(chunks, counted)], incomplete_phases(counted)
+    if run.preprocessing is None:
+        reasons.append("preprocessing was not recorded")
+    else:
+        parts.append(_classes_of_openings(run.preprocessing))
+    table = pa.concat_tables(parts, promote_options="default")
+    worker = places(table["worker"], records.workers)
+    known = worker >= 0
+    if not known.all():
+        reasons.append(f"{np.count_nonzero(~known)} attempts ran on workers that were not seen")
+    table, worker = rows_where(table, known), worker[known]
+    assigned = facts.assigned_chunks(run)
+    if assigned is not None and len(counted) < assigned:
+        reasons.append(f"{assigned - len(counted)} of {assigned} chunks left no record, or gave no result")
+    start, stop, wasted = (amounts(table, name) for name in ("start", "stop", phases.FAILED))
+    return Busy(
+        Moments(worker, start, start, start, start, start, stop, stop, np.asarray(table["kind"].to_numpy())),
+        {name: amounts(table, name) for name in phases.BUSY if name in table.column_names},
+        table["dataset"].combine_chunks(),
+        {task_records.ERROR: float(np.sum(wasted))} if np.any(wasted) else {},
+        reasons,
+        Attempts(len(counted), assigned),
+    )
+
+
+def _classes_of_chunks(chunks: pa.Table, counted: pa.Table) -> pa.Table:
+    """Attempts of chunks with their seconds by class; what is in no phase is overhead."""
+    used, wall = among(chunks, counted), sum_of(chunks, ("wall_seconds",))
+    seconds = {name: np.where(used, sum_of(chunks, columns), 0.0) for name, columns in phases.COLUMNS_OF.items()}
+    seconds[phases.FAILED] = np.where(used, 0.0, wall)
+    seconds[phases.OVERHEAD] = wall - sum(seconds.values())
+    return _attempts(chunks, task_records.PROCESSOR, seconds)
+
+
+def _classes_of_openings(openings: pa.Table) -> pa.Table:
+    good, wall = having(openings["outcome"], task_records.OK), sum_of(openings, ("wall_seconds",))
+    seconds = {phases.PREPROCESSING: np.where(good, wall, 0.0), phases.FAILED: np.where(good, 0.0, wall)}
+    return _attempts(openings, task_records.PREPROCESSING, seconds)
+
+
+def _attempts(table: pa.Table, kind: str, seconds: Mapping[str, Numbers]) -> pa.Table:
+    known = table.select(["worker", "dataset", "start", "stop"])
+    for name, values in {"kind": np.full(len(table), KINDS.index(kind)), **seconds}.items():
+        known = known.append_column(name, pa.array(values))
+    return rows_where(known, pc.and_(known["start"].is_valid(), known["stop"].is_valid()))
+
+
+def incomplete_phases(counted: pa.Table) -> list[str]:
+    """How many chunks lack a phase: its time is in none of the classes of phases."""
+    names = [column for columns in phases.COLUMNS_OF.values() for column in columns]
+    computed = facts.with_outcome(counted.select(["outcome", *names]), (task_records.OK,))
+    lacking = np.logical_or.reduce([computed[name].is_null().to_numpy() for name in names])
+    number = np.count_nonzero(lacking)
+    return [f"{number} chunks do not tell all their phases: that time is called {phases.OVERHEAD}"] if number else []
+
+
+def sum_of(chunks: pa.Table, columns: tuple[str, ...]) -> Numbers:
+    """Sum of these columns, as far as they were measured."""
+    return sum((amounts(chunks, column) for column in columns), np.zeros(len(chunks)))
+
+
+MOMENTS: Final = ("runnable", "assigned", "arrived", "ready", "start", "stop", "seceded", "seen")
+COLUMNS: Final = ("key", "run_id", "kind", "outcome", "worker", *MOMENTS)
+"""Columns of tasks that are looked at: a copy of some rows of them is not one of all."""
+
+REPEATED: Final = "repeated"
+
+
+def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
+    """Attempts of tasks as what kept the threads, split by what the records of their chunks tell of them."""
+    run, tasks = records.run, tasks.select(COLUMNS)
+    worker = places(tasks["worker"], records.workers)
+    start, stop = _intervals(tasks, worker, records)
+    known = (worker >= 0) & ~np.isnan(start) & ~np.isnan(stop)
+    link = _linked(tasks, records.chunks)
+    reasons = [*facts.lost_rows(run, "tasks", "chunks"), *_without_times(tasks, worker, known)]
+    reasons += _uncounted(run.attempts, tasks)
+    if link.without_task:
+        reasons.append(f"of {link.without_task} attempts of chunks the task was not seen: their time is taken for idle")
+    if not known.all():
+        tasks, worker, start, stop = tasks.filter(pa.array(known)), worker[known], start[known], stop[known]
+        link = link._replace(task=link.task[known])
+    seconds, dataset, failed, unrecorded = _split(tasks, stop - start, link, records)
+    reasons += incomplete_phases(records.counted)
+    if unrecorded:
+        reasons.append(f"{unrecorded} attempts of chunks left no record: their time is in no class")
+    attempts = Attempts(len(tasks) - unrecorded, len(known))
+    return Busy(_moments(tasks, worker, start, stop), seconds, dataset, failed, reasons, attempts)
+
+
+def _without_times(tasks: pa.Table, worker: Integers, known: statistics.Flags) -> list[str]:
+    """Attempts that should tell when they ran: one that was cancelled may never have begun."""
+    cancelled = having(tasks["outcome"], task_records.CANCELLED)
+    untimed = np.count_nonzero(~known & ~cancelled & ~having(tasks["outcome"], task_records.LOST))
+    went_on = np.count_nonzero(~known & (worker >= 0) & cancelled)
+    taken = "were cancelled when a worker had them: what went on is taken for idle"
+    counts = {"do not tell when they ran": untimed, taken: went_on}
+    return [f"{number} attempts of tasks {what}" for what, number in counts.items() if number]
+
+
+def _uncounted(attempts: Mapping[str, int] | None, tasks: pa.Table) -> list[str]:
+    """Attempts that the scheduler counted, and of which there is no row."""
+    if attempts is None:
+        return ["the scheduler did not tell how many attempts of tasks there were"]
+    rows = np.bincount(places(tasks["kind"], KINDS), minlength=len(KINDS))
+    lacking = {kind: number - int(rows[KINDS.index(kind)]) for kind, number in attempts.items()}
+    return [f"{number} attempts of {kind} tasks left no row" for kind, number in lacking.items() if number > 0]
+
+
+def _intervals(tasks: pa.Table, worker: Integers, records: Records) -> tuple[Numbers, Numbers]:
+    """When attempts kept their thread; of those that were lost with their worker it is estimated."""
+    run, presence = records.run, records.presence
+    start, stop = (moments(tasks, name) for name in ("start", "stop"))
+    unfinished = having(tasks["outcome"], task_records.UNFINISHED)
+    stop[unfinished] = run.stop
+    left = np.zeros(int(presence.worker.max(initial=-1)) + 2)
+    np.maximum.at(left, presence.worker, presence.stop)
+    lost = np.flatnonzero(having(tasks["outcome"], task_records.LOST) & np.isnan(start) & (worker >= 0))
+    assigned = moments(tasks, "assigned") if len(lost) else start
+    for number in np.unique(worker[lost]):
+        # from when a thread was free for them until the worker left
+        threads = int(presence.threads[presence.worker == number].max())
+        here = lost[worker[lost] == number]
+        first = here[np.argsort(assigned[here], kind="stable")][:threads]
+        start[first] = np.maximum(assigned[first], _when_free(stop[worker == number], threads)[: len(first)])
+        stop[first] = np.maximum(left[number], start[first])
+    stop = np.fmin(stop, moments(tasks, "seceded"))
+    others = having(tasks["kind"], task_records.OTHER)
+    stop = np.where(others | unfinished, np.minimum(stop, left[worker]), stop)
+    # what others began before the run belongs to it from then on
+    earliest = np.where(others, run.start, -np.inf)
+    return np.maximum(start, earliest), np.maximum(stop, earliest)
+
+
+def _when_free(stops: Numbers, threads: int) -> Numbers:
+    """When each thread of a worker ended its last attempt, in order; -inf for one that had none."""
+    last = np.sort(stops[~np.isnan(stops)])[::-1][:threads]
+    return np.sort(np.concatenate([last, np.full(threads - len(last), -np.inf)]))
+
+
+def _moments(tasks: pa.Table, worker: Integers, start: Numbers, stop: Numbers) -> Moments:
+    """Moments of attempts in their order: what is not known came as late as it could."""
+    lasting = having(tasks["outcome"], task_records.UNFINISHED)
+    seen = np.where(lasting, stop, np.fmax(moments(tasks, "seen"), stop))
+    earlier = (moments(tasks, name) for name in ("ready", "arrived", "assigned", "runnable"))
+    _, ready, arrived, assigned, runnable = accumulate(earlier, np.fmin, initial=start)
+    return Moments(worker, runnable, assigned, arrived, ready, start, stop, seen, places(tasks["kind"], KINDS))
+
+
+_Split = tuple[dict[str, Numbers], pa.Array, dict[str, float], int]
+
+
+def _split(tasks: pa.Table, duration: Numbers, link: _Link, records: Records) -> _Split:
+    """Seconds by class of each attempt, its dataset, failed seconds by reason, and how many chunks left no record."""
+    kind, outcome = places(tasks["kind"], KINDS), places(tasks["outcome"], OUTCOMES)
+    processor, other = (kind == KINDS.index(name) for name in (task_records.PROCESSOR, task_records.OTHER))
+    of_chunks, used, recorded, of_dataset = _inside(link, records.chunks, records.counted)
+    processed = processor & (outcome == OUTCOMES.index(task_records.OK))
+    repeated = processed & recorded & ~used & (of_chunks[phases.FAILED] == 0)
+    lost = (outcome != OUTCOMES.index(task_records.OK)) | repeated
+    counts = processed & ~repeated
+    seconds = {name: np.where(counts, amounts, 0.0) for name, amounts in of_chunks.items()}
+    erred = seconds[phases.FAILED]
+    rest = duration - sum(seconds.values())
+    seconds |= {
+        name: np.where((kind == KINDS.index(of)) & ~lost, duration, 0.0) for of, name in phases.OF_TASK_KIND.items()
+    }
+    # another user's task is his own affair, however it ended
+    seconds[phases.OTHER_TASKS] = np.where(other, duration, 0.0)
+    wasted = np.where(lost & ~other, duration, 0.0)
+    reason = np.where(repeated, len(OUTCOMES), outcome)
+    sums = np.bincount(reason, wasted, len(OUTCOMES) + 1)
+    failed = {(*OUTCOMES, REPEATED)[place]: float(sums[place]) for place in np.unique(reason[wasted > 0])}
+    if erred.any():
+        failed[task_records.ERROR] = failed.get(task_records.ERROR, 0.0) + float(erred.sum())
+    seconds[phases.FAILED] = wasted + erred
+    seconds[phases.OVERHEAD] = np.where(counts & recorded, rest, 0.0)
+    dataset = pc.if_else(pa.array(processor), of_dataset, _dataset_of_openings(tasks, records.run))
+    return seconds, dataset, failed, int(np.count_nonzero(counts & ~recorded))
+
+
+class _Link(NamedTuple):
+    """Number of the key and run id of each attempt of a task, and of a chunk; -1 where chunks have none."""
+
+    task: Integers
+    chunk: Integers
+    number: int
+    without_task: int
+    """Attempts of chunks that ran in a task of which nothing is known."""
+
+
+def _linked(tasks: pa.Table, chunks: pa.Table) -> _Link:
+    of_chunks, of_tasks = facts.identities(tasks, chunks)
+    known, number = np.unique(of_chunks, return_inverse=True)
+    known, number = (known[1:], number - 1) if len(known) and known[0] < 0 else (known, number)
+    place = np.searchsorted(known, of_tasks)
+    place = np.where((of_tasks >= 0) & (np.append(known, -1)[place] == of_tasks), place, -1)
+    linked = np.bincount(place[place >= 0], minlength=len(known)) > 0
+    return _Link(place, number, len(known), int(np.count_nonzero(~linked[number[number >= 0]])))
+
+
+_Inside = tuple[dict[str, Numbers], statistics.Flags, statistics.Flags, pa.Array]
+
+
+def _inside(link: _Link, chunks: pa.Table, counted: pa.Table) -> _Inside:
+    """For each attempt of a task what the records of its chunk tell.
+
+    These are seconds of phases of attempts that counted, and of failed ones; whether any counted; whether any was
+    recorded; and the dataset.
+    """
+    some = link.chunk >= 0
+    number = link.chunk[some]
+    used = among(chunks, counted)
+
+    def sums(amounts: Numbers) -> Numbers:
+        found = np.bincount(number, amounts[some], link.number + 1)
+        return np.asarray(found[link.task])
+
+    gave = statistics.one_of(chunks["outcome"], pa.array(facts.GAVE_A_RESULT))
+    columns_of = phases.COLUMNS_OF.items()
+    seconds = {name: sums(np.where(used, sum_of(chunks, columns), 0.0)) for name, columns in columns_of}
+    seconds[phases.FAILED] = sums(np.where(gave, 0.0, sum_of(chunks, ("wall_seconds",))))
+    last = np.full(link.number + 1, -1)
+    last[number] = np.flatnonzero(some)
+    row = last[link.task]
+    dataset = chunks["dataset"].combine_chunks().take(pa.array(row, mask=row < 0))
+    return seconds, sums(used.astype(np.float64)) > 0, link.task >= 0, dataset
+
+
+def _dataset_of_openings(tasks: pa.Table, run: Run) -> pa.Array:
+    """Dataset of the file that a preprocessing task opened."""
+    if run.preprocessing is None or not len(run.preprocessing):
+        return pa.nulls(len(tasks), pa.string())
+    openings = run.preprocessing.group_by("key").aggregate([("dataset", "max")])
+    found = pc.index_in(tasks["key"], value_set=openings["key"].combine_chunks())
+    return openings["dataset_max"].combine_chunks().take(found).combine_chunks()

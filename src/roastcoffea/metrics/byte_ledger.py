@@ -1,0 +1,295 @@
+"""The byte ledger: what was requested from storage, in classes that exclude each other; and metrics of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.metrics import phases
+from roastcoffea.metrics.branches import NO_TREE_BRANCHES, over_trees, tree_branches_of
+from roastcoffea.metrics.catalogue import BYTES, NotMeasuredError, Sourced, metric, refuse_if
+from roastcoffea.metrics.facts import aggregated, complete_sum, known_sum, reason_of_absence
+from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
+from roastcoffea.metrics.requests import (
+    ChunkRequests,
+    Repeated,
+    Transferred,
+    certificate,
+    preprocessing_requests,
+    requests_table,
+    transferred,
+)
+from roastcoffea.records.run import Run
+from roastcoffea.report.phrases import BYTE_LEDGER, TRANSFERRED
+from roastcoffea.report.sheets import Cell, Sheet
+from roastcoffea.units import BYTE, FRACTION, GIGABIT_PER_SECOND, RATIO, STRUCTURE, Unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AMOUNTS: Final = (*phases.BYTE_NAMES, phases.TOTAL)
+MEANINGS: Final[Mapping[str, str]] = {one.name: one.meaning for one in phases.BYTE_CLASSES}
+
+LEDGER_RECORDS: Final = "chunk, branch and preprocessing records"
+LOCAL: Final = "local files"
+UNKNOWN: Final = "unknown"
+
+Breakdown = Literal["dataset", "file", "branch", "endpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Bytes that a change would save: why they were requested, how many, and what to do."""
+
+    cause: str
+    bytes: int
+    text: str
+
+
+Adviser = Callable[[Repeated, int], Sequence[Saving]]
+"""Says what would save bytes, by what was requested repeatedly and in all."""
+
+
+@dataclass(eq=False, repr=False)
+class ByteLedger(Ledger["int | None"]):
+    """Bytes requested from storage by class; `total` was measured on its own.
+
+    A class that was not measured is None. Where there is no ledger at all it is empty, and `absent` has the reason.
+    """
+
+    name: ClassVar[str] = "byte ledger"
+    title: ClassVar[str] = BYTE_LEDGER
+    unit: ClassVar[Unit] = BYTE
+    shows_zeros: ClassVar[bool] = True
+    _advisers: ClassVar[list[Adviser]] = []
+
+    requests: pa.Table
+    """One row for each attempt: dataset, file, bytes of each class, total."""
+    tree_branches: pa.Table
+    """As `branches`, told apart by `tree`; `embedded`: whether baskets came with the tree, without a size."""
+    certificate: Certificate
+    _: KW_ONLY
+    unmeasured: tuple[str, ...] = ()
+    """Classes that were not measured."""
+    came: InitVar[Transferred | None] = None
+    repeated: Repeated | None = None
+    """What was requested more than once."""
+    absent: str | None = None
+
+    def __post_init__(self, came: Transferred | None) -> None:
+        self.branches = over_trees(self.tree_branches)
+        came = came or Transferred(absent=self.absent)
+        self.transferred = came.total
+        """Bytes that came from storage, with the gaps between ranges that were merged."""
+        self.gaps = came.gaps
+        """Bytes that were transferred and not requested."""
+        self.transferred_absent = came.absent
+        self.total = None if self.absent else _sum(self.requests[phases.TOTAL])
+        names = phases.BYTE_NAMES if self.absent is None else ()
+        self._classes = {name: None if name in self.unmeasured else _sum(self.requests[name]) for name in names}
+
+    @classmethod
+    def not_measured(cls, reason: str) -> ByteLedger:
+        """Ledger of a run for which there is none."""
+        certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
+        return cls(requests_table([]), NO_TREE_BRANCHES, certificate, absent=reason)
+
+    def measured(self, name: str) -> int:
+        """Bytes of a class; see `Ledger.measured`."""
+        amount = self[name]
+        if amount is None:
+            raise NotMeasuredError(f"{name} was not measured: {self.certificate.reasons[0]}")
+        return amount
+
+    @classmethod
+    def advised_by(cls, adviser: Adviser) -> Adviser:
+        """Let a function say what would save bytes: such conclusions are drawn above the metrics."""
+        cls._advisers.append(adviser)
+        return adviser
+
+    @property
+    def advice(self) -> list[Saving]:
+        """What would save bytes, the most first."""
+        if self.repeated is None:
+            return []
+        return [saving for adviser in self._advisers for saving in adviser(self.repeated, self.total or 0)]
+
+    def sheets(self) -> list[Sheet]:
+        """Classes with their amounts and shares of the total, what is missing, and what would save bytes."""
+        advice = [saving.text for saving in self.advice]
+        return [*super().sheets(), *([Sheet(title="to read fewer bytes", items=advice)] if advice else [])]
+
+    def _rows(self) -> list[tuple[Cell, ...]]:
+        if self.transferred is None:
+            return super()._rows()
+        return [*super()._rows(), (TRANSFERRED, self.transferred, gaps_text(self.gaps or 0))]
+
+    def _notes(self) -> list[str]:
+        missing = [] if self.transferred is not None else [f"Transferred: {self.transferred_absent}."]
+        return [*super()._notes(), *missing]
+
+    def by(self, what: Breakdown) -> pd.DataFrame:
+        """Classes and total as columns, with a row for each dataset, file, branch or endpoint.
+
+        Columns sum to the ledger. The endpoint is the host of a URL. By branch, what belongs to none
+        has rows of its own, in parentheses, and there is a column `uncompressed`.
+        """
+        if what not in ("dataset", "file", "branch", "endpoint"):
+            raise ValueError(f"there is no breakdown by {what!r}; choose dataset, file, branch or endpoint")
+        table = self._by_branch() if what == "branch" else self._by_request(what)
+        frame: pd.DataFrame = table.to_pandas().set_index(what)
+        frame[[*self.unmeasured]] = None
+        if self.absent:
+            frame.attrs["absent"] = self.absent
+        return frame
+
+    def _by_request(self, what: str) -> pa.Table:
+        table = self.requests
+        if what == "endpoint":
+            files = table["file"].combine_chunks().dictionary_encode()
+            endpoints = pa.array([endpoint(file) for file in files.dictionary.to_pylist()], pa.string())
+            table = table.append_column(what, endpoints.take(files.indices))
+        return aggregated(table, [what], {name: (name, "sum") for name in AMOUNTS}).sort_by(what)
+
+    def _by_branch(self) -> pa.Table:
+        columns = {one.name: (one.metric_name, "sum") for one in phases.BYTE_CLASSES if one.of_branches}
+        sums = aggregated(self.branches, ["branch"], columns | {"uncompressed": ("bytes_uncompressed", "sum")})
+        rows = [row | {phases.TOTAL: sum(row[name] for name in columns)} for row in sums.sort_by("branch").to_pylist()]
+        others = [(name, _sum(self.requests[name])) for name in self if name not in columns]
+        rows += [{"branch": f"({name})", name: amount, phases.TOTAL: amount} for name, amount in others]
+        amounts = pa.schema([("branch", pa.string()), *((name, pa.int64()) for name in AMOUNTS)])
+        filled = [dict.fromkeys(AMOUNTS, 0) | row for row in rows]
+        return pa.Table.from_pylist(filled, schema=amounts.append(pa.field("uncompressed", pa.float64())))
+
+
+def endpoint(file: str | None) -> str | None:
+    """Host of a URL, the last one of a chain, with its port and no credentials; a path is of local files."""
+    if file is None:
+        return None
+    try:
+        place = urlsplit(file.rpartition("::")[2]).netloc
+    except ValueError:
+        return UNKNOWN
+    return place.rpartition("@")[2] or LOCAL
+
+
+def _sum(column: pa.ChunkedArray) -> int:
+    return int(known_sum(column))
+
+
+def gaps_text(gaps: int) -> str:
+    """What came beyond what was requested, or was requested and never came."""
+    return f"{BYTE.text(gaps)} not requested" if gaps >= 0 else f"{BYTE.text(-gaps)} requested never came"
+
+
+CLASSES_OF = "classes of bytes_requested, summed over all attempts and preprocessing"
+
+
+@metric(STRUCTURE, group=BYTES, source=LEDGER_RECORDS, formula=CLASSES_OF)
+def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
+    """Bytes requested from storage by class: {class: bytes}, with `.total`, `.certificate`, `.by(...)`, `.advice`.
+
+    Classes are "payload" (baskets read for the first time), "re-read", "metadata" (all three of attempts that
+    counted), "preprocessing", "failed" (attempts that did not count) and "residual".
+    """
+    for name in ("chunks", "branch_reads"):
+        refuse_if(getattr(run, name) is None or name in run.absent, reason_of_absence(run, name))
+    chunks, preprocessing = ChunkRequests.of(run, counted_chunks), run.preprocessing
+    parts, openings = [chunks.requests()], [chunks.table]
+    if preprocessing is not None:
+        parts.append(preprocessing_requests(preprocessing))
+        openings.append(preprocessing)
+    requests, came = requests_table(parts), transferred(openings)
+    return ByteLedger(
+        requests,
+        tree_branches_of(chunks.table, chunks.reads),
+        certificate(run, chunks, requests, came),
+        unmeasured=() if _tells_bytes(preprocessing) else (phases.PREPROCESSING,),
+        came=came,
+        repeated=chunks.repeated(run.calls),
+    )
+
+
+def _tells_bytes(preprocessing: pa.Table | None) -> bool:
+    """Whether any opening of a file told what it requested, or there was none; coffea of 2025 lets nobody count."""
+    return preprocessing is not None and not 0 < len(preprocessing) == preprocessing["bytes_requested"].null_count
+
+
+# Metrics of the ledger
+
+of_ledger = partial(metric, group=BYTES, source=ByteLedger.name)
+of_clock = partial(metric, GIGABIT_PER_SECOND, group=BYTES, source=f"{ByteLedger.name}, wall clock")
+
+
+@of_ledger(BYTE, label=phases.TOTAL, formula="bytes_requested, summed over attempts and preprocessing")
+def bytes_requested(byte_ledger: ByteLedger) -> Sourced:
+    """Bytes requested from storage, by all attempts of chunks and of preprocessing, as their sources counted them."""
+    return byte_ledger.sourced(byte_ledger.total or 0)
+
+
+def _bytes_of(name: str, byte_ledger: ByteLedger) -> Sourced:
+    return byte_ledger.sourced(byte_ledger.measured(name))
+
+
+for one in phases.BYTE_CLASSES:
+    of_class = partial(of_ledger, name=one.metric_name, label=one.name, meaning=one.meaning)
+    of_class(BYTE, formula=f'byte_ledger["{one.name}"]')(partial(_bytes_of, one.name))
+
+
+@of_ledger(BYTE, label=TRANSFERRED, formula="sum of bytes_transferred")
+def bytes_transferred(byte_ledger: ByteLedger) -> Sourced:
+    """Bytes that came from storage: those requested, and gaps between ranges that were merged.
+
+    What came of a request that failed is not known, and not in it. Only this compares with what a server counted.
+    """
+    refuse_if(byte_ledger.transferred is None, str(byte_ledger.transferred_absent))
+    return byte_ledger.sourced(byte_ledger.transferred)
+
+
+@of_clock(label="data rate (all requested)")
+def data_rate_requested_gbps(bytes_requested: float, elapsed_time_seconds: float) -> float:
+    """Rate of all that was requested from storage, preprocessing and failed attempts included."""
+    return 8e-9 * bytes_requested / elapsed_time_seconds
+
+
+@of_clock(label="data rate (payload)")
+def data_rate_payload_gbps(bytes_payload: float, elapsed_time_seconds: float) -> float:
+    """Rate of payload, each basket counted once."""
+    return 8e-9 * bytes_payload / elapsed_time_seconds
+
+
+@of_ledger(FRACTION, label="useful fraction")
+def useful_fraction(bytes_payload: float, bytes_requested: float) -> float:
+    """Share of payload, each basket counted once, in all that was requested."""
+    return bytes_payload / bytes_requested
+
+
+@of_ledger(RATIO, label="read amplification")
+def read_amplification(bytes_payload: float, bytes_reread: float) -> float:
+    """How often a byte of payload was read on average: 1 where each basket was read once."""
+    return (bytes_payload + bytes_reread) / bytes_payload
+
+
+@of_ledger(BYTE, label="uncompressed", formula="sum of bytes_uncompressed over branches")
+def total_bytes_uncompressed(byte_ledger: ByteLedger) -> int:
+    """Size of what chunks read, after decompression; what was read by two chunks is in it twice."""
+    return int(complete_sum(byte_ledger.branches, "bytes_uncompressed", "branches"))
+
+
+@of_ledger(RATIO, label="compression factor", formula="uncompressed / compressed bytes of branches with payload")
+def compression_ratio(byte_ledger: ByteLedger) -> float:
+    """How many times smaller the payload is in the files than in memory.
+
+    Branches of which baskets came with the tree's metadata are left out: the compressed size of those is not known.
+    """
+    branches = byte_ledger.tree_branches
+    read = branches.filter(pc.invert(branches["embedded"]))
+    stored = _sum(read["bytes_payload"]) + _sum(read["bytes_reread"])
+    refuse_if(stored == 0, "no branch was read of which all baskets are payload")
+    return float(complete_sum(read, "bytes_uncompressed", "branches")) / stored

@@ -1,0 +1,174 @@
+"""One table of what time and bytes go into: phases of a chunk, and the classes of both ledgers.
+
+Ledgers, their metrics, the verdict, comparisons, stragglers, colours, plots and exports read it. A new class is one
+entry here; a new phase is one in `records.phases`, which this module hands on.
+"""
+
+# ruff: noqa: F403, F405
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+from roastcoffea.records import tasks as task_records
+from roastcoffea.records.phases import *
+
+MERGE: Final = "merge"
+PREPROCESSING: Final = "preprocessing"
+OTHER_TASKS: Final = "other tasks"
+FAILED: Final = "failed"
+
+TRANSFER: Final = "transfer"
+WORKER: Final = "worker"
+ON_THE_WAY: Final = "on the way"
+PAUSED: Final = "paused"
+QUEUED: Final = "idle: queued"
+PLACEMENT: Final = "idle: placement"
+TAIL: Final = "idle: tail"
+CLIENT: Final = "idle: client"
+
+RESIDUAL: Final = "residual"
+TOTAL: Final = "total"
+
+PAYLOAD: Final = "payload"
+REREAD: Final = "re-read"
+METADATA: Final = "metadata"
+
+BLUE: Final = "#3F80B6"
+AMBER: Final = "#EABE69"
+BROWN: Final = "#492200"
+DARK_GREEN: Final = "#3C5238"
+ORANGE: Final = "#FB6F3B"
+BLACK: Final = "#080808"
+
+Work = Literal["useful", "waiting", "overhead", "lost", "of others", "idle", "unaccounted"]
+"""What the time or the bytes of a class were spent for."""
+
+Volume = Literal["events", "bytes", "chunks", "threads"]
+
+
+class TimeClass(NamedTuple):
+    """A class of the time ledger."""
+
+    name: str
+    work: Work
+    colour: str
+    """What it has in every plot."""
+    word: str | None
+    """The verdict's word for a run that spends most of its time on it."""
+    grows_with: Volume | None
+    """What a comparison takes it to grow with; none where its seconds are compared as they are.
+
+    A slot that idles while the client works idles on every thread: such time grows with the threads, and takes no more
+    wall time the more there are.
+    """
+    meaning: str
+    task_kind: str | None = None
+    """Kind of the tasks whose whole time it has."""
+    from_scheduler: bool = False
+    """Whether only a scheduler tells of it."""
+
+    @property
+    def metric_name(self) -> str:
+        """Name of its metric."""
+        return f"time_{self.name.replace(': ', '_').replace(' ', '_')}_seconds"
+
+
+class ByteClass(NamedTuple):
+    """A class of the byte ledger."""
+
+    name: str
+    work: Work
+    colour: str
+    """What it has in every plot: that of the time ledger's class where both have it."""
+    metric_name: str
+    meaning: str
+    of_branches: bool = False
+    """Whether its bytes are known by branch."""
+
+
+# fmt: off
+TIME_CLASSES: Final = (
+    TimeClass(COMPUTE, "useful", BLUE, "compute", "events",
+              "CPU time of the threads in process(), less decompression and interpretation."),
+    TimeClass(DECOMPRESS, "useful", "#89C8FC", "decompression", "bytes",
+              "CPU time of the chunks' threads in decompression."),
+    TimeClass(INTERPRET, "useful", "#162E50", "interpretation", "bytes",
+              "CPU time of the chunks' threads in interpretation of baskets, from hand-over to final array."),
+    TimeClass(READ, "waiting", AMBER, "storage", "bytes",
+              "Waiting for storage inside of process()."),
+    TimeClass(WAIT, "waiting", "#F7F05A", "wait", "events",
+              "Other time in process() without CPU: the GIL, locks, sleep, too few cores."),
+    TimeClass(OPEN, "overhead", BROWN, "metadata", "chunks",
+              "Opening files, and building tree, schema and events."),
+    TimeClass(CHECKPOINT, "overhead", "#A35F13", "checkpoint", "chunks",
+              "Loading and saving checkpoints."),
+    TimeClass(OVERHEAD, "overhead", "#7FA490", "scheduler", "chunks",
+              "The rest of the processor's tasks: closing the file, compressing the result, the executor itself."),
+    TimeClass(MERGE, "overhead", "#ACFFBF", "merge", "chunks",
+              "Tasks that merge results.", task_kind=task_records.MERGE, from_scheduler=True),
+    TimeClass(PREPROCESSING, "overhead", DARK_GREEN, "preprocessing", None,
+              "Tasks that fetch the metadata of files.", task_kind=task_records.PREPROCESSING),
+    TimeClass(OTHER_TASKS, "of others", "#6236E3", "other tasks", None,
+              "Tasks on these workers that belong to nobody's Runner call here.", task_kind=task_records.OTHER),
+    TimeClass(FAILED, "lost", ORANGE, "failures", None,
+              "Whole attempts that gave nothing: they erred, lost their worker, were cancelled, repeated or "
+              "unfinished."),
+    TimeClass(TRANSFER, "idle", "#881583", "transfer", "chunks",
+              "Free slots whose task waited for its inputs.", from_scheduler=True),
+    TimeClass(WORKER, "idle", "#C78ED0", "scheduler", "chunks",
+              "Free slots whose task had arrived, was ready, and had not begun.", from_scheduler=True),
+    TimeClass(ON_THE_WAY, "idle", "#D850E2", "scheduler", "chunks",
+              "Free slots while an assignment or a report travelled.", from_scheduler=True),
+    TimeClass(PAUSED, "idle", "#28082E", "memory", "threads",
+              "Free slots of workers that Dask had paused for memory: they begin nothing and fetch nothing.",
+              from_scheduler=True),
+    TimeClass(QUEUED, "idle", "#656565", "scheduler", "threads",
+              "Free slots while tasks that could run waited at the scheduler.", from_scheduler=True),
+    TimeClass(PLACEMENT, "idle", "#7E7E7E", "scheduler", "threads",
+              "Free slots while ready tasks waited on other workers.", from_scheduler=True),
+    TimeClass(TAIL, "idle", "#B7B7B7", "tail", "threads",
+              "Free slots with nothing left to run while others still worked."),
+    TimeClass(CLIENT, "idle", "#D1D1D1", "client", "threads",
+              "Free slots while nothing was anywhere: the client prepared, merged, or had not begun."),
+    TimeClass(RESIDUAL, "unaccounted", BLACK, None, None,
+              "Total less all classes: small where all is understood."),
+)
+"""Classes of the time ledger, in the order in which they are shown.
+
+Colours were chosen by search: any two classes stay 8 apart (OKLab x 100), any two busy ones 10, for eyes without a
+defect and with any of the three kinds of colour-blindness.
+"""
+
+BYTE_CLASSES: Final = (
+    ByteClass(PAYLOAD, "useful", BLUE, "bytes_payload",
+              "Bytes of baskets, pages or column chunks that chunks read for the first time.", of_branches=True),
+    ByteClass(REREAD, "lost", AMBER, "bytes_reread",
+              "Bytes of baskets, pages or column chunks that chunks read again.", of_branches=True),
+    ByteClass(METADATA, "overhead", BROWN, "bytes_metadata",
+              "Bytes of headers, keys, streamers, trees and schemata that chunks requested."),
+    ByteClass(PREPROCESSING, "overhead", DARK_GREEN, "bytes_preprocessing",
+              "Bytes that coffea's metadata tasks requested."),
+    ByteClass(FAILED, "lost", ORANGE, "bytes_failed",
+              "Bytes requested by attempts that erred or whose result was not used."),
+    ByteClass(RESIDUAL, "unaccounted", BLACK, "bytes_residual",
+              "Bytes requested that are in no class of the byte ledger: 0 where all is understood."),
+)
+"""Classes of the byte ledger, in the order in which they are shown."""
+# fmt: on
+
+TIME_NAMES: Final = tuple(one.name for one in TIME_CLASSES)
+BYTE_NAMES: Final = tuple(one.name for one in BYTE_CLASSES)
+BUSY: Final = tuple(one.name for one in TIME_CLASSES if one.work not in {"idle", "unaccounted"})
+IDLE: Final = tuple(one.name for one in TIME_CLASSES if one.work == "idle")
+"""Why the slot of a thread is free."""
+
+OF_TASK_KIND: Final = {one.task_kind: one.name for one in TIME_CLASSES if one.task_kind is not None}
+"""Classes that have the whole time of tasks, by the kind of these."""
+
+COLUMNS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    name: columns
+    for name in BUSY
+    if name != OVERHEAD and (columns := tuple(phase.column for phase in PHASES if phase.time_class == name))
+}
+"""Columns of chunks that make a class. Task overhead is what a task takes beyond these, its result included."""

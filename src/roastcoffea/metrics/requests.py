@@ -1,0 +1,274 @@
+"""What attempts requested from storage, and what came: the rows of the byte ledger; and whether it holds all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.metrics import facts, phases
+from roastcoffea.metrics.branches import Reads, split_reads
+from roastcoffea.metrics.catalogue import refuse_if
+from roastcoffea.metrics.facts import among, known_sum, rows_where, with_outcome
+from roastcoffea.metrics.ledger import Attempts, Certificate
+from roastcoffea.metrics.phases import RESIDUAL
+from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
+from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
+from roastcoffea.records.run import FINISHED, Run, RunnerCall
+from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR
+from roastcoffea.units import BYTE
+
+PLACES: Final = ("dataset", "file")
+"""What a request belongs to."""
+
+MOST_UNKNOWN: Final = 0.1
+"""Share of attempts without a count of bytes up to which a ledger of the others is worth having."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transferred:
+    """What came from storage, in bytes; of a request that failed nothing came, or a part that is not known.
+
+    `gaps` came without having been requested, and `lacking` were requested by attempts that did not fail and never
+    came. Where the total is not known, `absent` has the reason.
+    """
+
+    total: int | None = None
+    gaps: int | None = None
+    lacking: int = 0
+    absent: str | None = None
+
+
+def requests_table(parts: list[pa.Table]) -> pa.Table:
+    """One row for each attempt: dataset, file, bytes of each class, total."""
+    texts = [(name, pa.string()) for name in PLACES]
+    schema = pa.schema([*texts, *((name, pa.int64()) for name in (*phases.BYTE_NAMES, phases.TOTAL))])
+    return pa.concat_tables([schema.empty_table(), *parts])
+
+
+def _requests_of(table: pa.Table, total: Integers, classes: dict[str, Integers]) -> pa.Table:
+    """Rows of requests of these attempts, with the residual."""
+    residual = total - np.sum(list(classes.values()), axis=0, dtype=np.int64)
+    amounts = dict.fromkeys(phases.BYTE_NAMES, np.zeros(len(table), dtype=np.int64)) | classes
+    amounts |= {phases.RESIDUAL: residual, phases.TOTAL: total}
+    return requests_table([pa.table({"dataset": table["dataset"], "file": table["file"], **amounts})])
+
+
+class Repeated(NamedTuple):
+    """What attempts that counted requested more than once, and what could have spared that."""
+
+    baskets: Mapping[str, int]
+    """Bytes of baskets by between what they were shared."""
+    metadata: int
+    """Bytes of metadata of all chunks of a file but one."""
+    chunks: int
+    files: int
+    largest_file: int | None
+    """Events of the largest file, as far as they were seen."""
+    cut_short: bool
+    """Whether a Runner was told to leave chunks out."""
+    aligned: bool
+    """Whether chunks ended where clusters do."""
+    parquet: bool
+
+
+@dataclass(slots=True)
+class ChunkRequests:
+    """Attempts of chunks whose source counted bytes, and what they read."""
+
+    table: pa.Table
+    known: Flags
+    counted: Flags
+    reads: Reads = field(init=False)
+
+    @classmethod
+    def of(cls, run: Run, counted: pa.Table | None) -> ChunkRequests:
+        """Attempts of a run's chunks.
+
+        Raises
+        ------
+        NotMeasuredError
+            If too few of them tell what they requested.
+        """
+        table = _with_checkpoints(run.chunks)
+        known = np.asarray(table["bytes_requested"].is_valid().to_numpy(), dtype=np.bool_)
+        unknown, nameless = int(np.count_nonzero(~known)), table["id"].null_count
+        of_all = f"of {len(table)} attempts of chunks"
+        refuse_if(unknown > MOST_UNKNOWN * len(table), f"bytes requested are not known for {unknown} {of_all}")
+        refuse_if(nameless, f"{nameless} {of_all} have no identity")
+        chunks = cls(table, known, among(table, facts.counted_chunks(table) if counted is None else counted) & known)
+        chunks.reads = split_reads(table, chunks.counted, run.branch_reads)
+        return chunks
+
+    def requests(self) -> pa.Table:
+        """Rows of requests, one for each attempt that told what it requested."""
+        total = integers(self.table["bytes_requested"])
+        classes = {
+            phases.PAYLOAD: self.of_reads(self.reads.payload),
+            phases.REREAD: self.of_reads(self.reads.all_reread),
+            phases.METADATA: np.where(self.counted, integers(self.table["bytes_metadata"]), 0),
+            phases.FAILED: np.where(self.counted, 0, total),
+        }
+        kept = {name: amounts[self.known] for name, amounts in classes.items()}
+        return _requests_of(rows_where(self.table.select(PLACES), self.known), total[self.known], kept)
+
+    def of_reads(self, amounts: Integers) -> Integers:
+        """Sums over the reads of each attempt."""
+        sums = np.bincount(self.reads.attempt, weights=amounts, minlength=len(self.table))
+        return np.rint(sums).astype(np.int64)
+
+    def lacking_branches(self) -> int:
+        """Attempts that counted and whose reads of branches do not sum to their payload."""
+        given = integers(self.reads.table["bytes_payload"]) + integers(self.reads.table["bytes_again"])
+        payload = self.table["bytes_payload"]
+        differs = integers(payload) != self.of_reads(given)
+        return int(np.count_nonzero(differs & self.counted & payload.is_valid().to_numpy()))
+
+    def repeated(self, calls: tuple[RunnerCall, ...]) -> Repeated:
+        """What attempts that counted requested more than once."""
+        counted = rows_where(self.table.select(FILE_COLUMNS), self.counted)
+        chunks = counted.group_by(["call", "dataset", "file", "tree"])
+        files = chunks.aggregate([("bytes_metadata", "sum"), ("bytes_metadata", "max")])
+        return Repeated(
+            baskets={cause: int(amounts.sum()) for cause, amounts in self.reads.reread.items()},
+            metadata=int(known_sum(pc.subtract(files["bytes_metadata_sum"], files["bytes_metadata_max"]))),
+            chunks=len(counted),
+            files=len(files),
+            largest_file=pc.max(counted["entry_stop"]).as_py(),
+            cut_short=any(call.options.get("maxchunks") is not None for call in calls),
+            aligned=any(call.options.get("align_clusters") for call in calls),
+            parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
+        )
+
+
+FILE_COLUMNS: Final = ("call", "dataset", "file", "tree", "entry_stop", "source", "bytes_metadata")
+
+
+def _with_checkpoints(chunks: pa.Table) -> pa.Table:
+    """Attempts of chunks, where one that loaded a checkpoint requested 0 bytes."""
+    loaded = pc.equal(chunks["outcome"], CHECKPOINT)
+    for name in ("bytes_requested", "bytes_transferred", "bytes_metadata"):
+        place = chunks.schema.get_field_index(name)
+        chunks = chunks.set_column(place, name, pc.if_else(loaded, pa.scalar(0, pa.int64()), chunks[name]))
+    return chunks
+
+
+def preprocessing_requests(preprocessing: pa.Table) -> pa.Table:
+    """Rows of requests of the metadata tasks: what erred is wasted, as it is of chunks."""
+    known = rows_where(preprocessing, preprocessing["bytes_requested"].is_valid())
+    total = integers(known["bytes_requested"])
+    good = having(known["outcome"], OK)
+    classes = {phases.PREPROCESSING: np.where(good, total, 0), phases.FAILED: np.where(good, 0, total)}
+    return _requests_of(known, total, classes)
+
+
+def transferred(openings: list[pa.Table]) -> Transferred:
+    """Bytes transferred by all attempts; where a source could not tell, none, with the reason."""
+    columns = ("bytes_requested", "bytes_transferred", "source", "outcome")
+    table = pa.concat_tables([opening.select(columns) for opening in openings])
+    asked = rows_where(table, pc.fill_null(pc.not_equal(table["bytes_requested"], 0), True))
+    unknown = asked.filter(asked["bytes_transferred"].is_null())
+    if len(unknown):
+        names = ", ".join(sorted(filter(None, unknown["source"].unique().to_pylist())))
+        through = f"read through {names or 'a source that was not seen'}, which does not tell"
+        return Transferred(absent=f"{len(unknown)} of {len(asked)} attempts {through}")
+    beyond = integers(table["bytes_transferred"]) - integers(table["bytes_requested"])
+    failed = one_of(table["outcome"], pa.array(facts.FAILED))
+    of_good = int(beyond[~failed].sum())
+    return Transferred(
+        total=int(known_sum(table["bytes_transferred"])),
+        gaps=of_good + int(beyond[failed].clip(min=0).sum()),
+        lacking=max(-of_good, 0),
+    )
+
+
+LOSABLE: Final = ("chunks", "branch_reads", "preprocessing", "tasks")
+
+
+def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred: Transferred) -> Certificate:
+    """What is missing of the byte ledger."""
+    attempts, missing = _missing_attempts(run, chunks.table)
+    reasons = [*missing, *_missing_preprocessing(run), *facts.lost_rows(run, *LOSABLE)]
+    without_metadata = chunks.table["bytes_metadata"].is_null().to_numpy()
+    counts = {
+        "attempts of chunks do not tell what they requested": np.count_nonzero(~chunks.known),
+        "chunks do not tell their metadata": np.count_nonzero(chunks.counted & without_metadata),
+        "chunks lack branches that they read": chunks.lacking_branches(),
+    }
+    reasons += [f"{count} {what}" for what, count in counts.items() if count]
+    reasons += _contradictions(requests, transferred)
+    return Certificate(attempts=attempts, reasons=reasons, estimated=int(np.count_nonzero(chunks.reads.estimated)))
+
+
+def _contradictions(requests: pa.Table, transferred: Transferred) -> list[str]:
+    """What cannot be where all was seen: bytes in no class, and bytes that never came though no request failed."""
+    unexplained = np.count_nonzero(integers(requests[RESIDUAL]))
+    reasons = []
+    if unexplained:
+        reasons.append(f"{unexplained} attempts have a residual, of {BYTE.text(known_sum(requests[RESIDUAL]))} in all")
+    if transferred.lacking:
+        reasons.append(f"{BYTE.text(transferred.lacking)} less were transferred than requested")
+    return reasons
+
+
+def _missing_attempts(run: Run, chunks: pa.Table) -> tuple[Attempts, list[str]]:
+    """Attempts of chunks by Dask's tasks, else by what the Runner handed out; and those without a record."""
+    if run.tasks is not None:
+        return _against_tasks(run.tasks, PROCESSOR, chunks, "attempts of chunks")
+    assigned = facts.assigned_chunks(run)
+    if assigned is None or not run.calls:
+        return Attempts(len(chunks), None), ["nobody counted the attempts of chunks that began"]
+    ended = len(facts.counted_chunks(chunks)) + len(with_outcome(chunks, (SKIPPED,)))
+    return Attempts(ended, assigned), _compared(assigned, ended, ended, "chunks")
+
+
+def _compared(assigned: int, seen: int, ended: int, what: str) -> list[str]:
+    """What is wrong where fewer things left a record than were handed out, or more ended."""
+    if seen < assigned:
+        return [f"{assigned - seen} of {assigned} {what} left no record"]
+    return [f"{ended} {what} ended, of {assigned} that were handed out"] if ended > assigned else []
+
+
+def _missing_preprocessing(run: Run) -> list[str]:
+    records, what = run.preprocessing, "preprocessing tasks"
+    if records is None:
+        absent = run.absent.get("preprocessing")
+        return ["preprocessing was not recorded" if absent is None else f"preprocessing: {absent}"]
+    unknown = records["bytes_requested"].null_count
+    reasons = [f"{unknown} {what} do not tell what they requested"] if unknown else []
+    if run.tasks is None:
+        return [*reasons, *_missing_files(run.calls, records)]
+    openings = run.tasks.filter(pc.equal(run.tasks["kind"], PREPROCESSING))
+    openings = openings.filter(pc.fill_null(pc.not_equal(openings["prefix"], MERGE_PREFIX), True))
+    return [*reasons, *_against_tasks(openings, PREPROCESSING, records, what)[1]]
+
+
+def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> list[str]:
+    """What is wrong with records of the files that finished Runner calls handed out, where they were counted.
+
+    A file that is tried again has a record for each time, and ends once.
+    """
+    handed = {call.id: call.files for call in calls if call.outcome == FINISHED and call.files is not None}
+    ours = preprocessing.filter(pc.is_in(preprocessing["call"], value_set=pa.array(list(handed), pa.string())))
+    seen = ours.group_by(["call", "dataset", "file", "tree"]).aggregate([])
+    return _compared(sum(handed.values()), len(seen), len(with_outcome(ours, (OK,))), "files of preprocessing")
+
+
+ENDS: Final = {LOST: "whose worker was lost", CANCELLED: "that were cancelled"}
+
+
+def _against_tasks(tasks: pa.Table, kind: str, records: pa.Table, what: str) -> tuple[Attempts, list[str]]:
+    """Tasks of a kind; how many left no record, by the way in which they ended, or more than one."""
+    ours = rows_where(tasks.select(["key", "run_id", "outcome"]), having(tasks["kind"], kind))
+    known, attempts = facts.identities(ours, records)
+    missing = ours.filter(pa.array((attempts < 0) | ~np.isin(attempts, known)))
+    ends = [ENDS.get(outcome, "that ended") for outcome in missing["outcome"].to_pylist()]
+    reasons = [f"{ends.count(end)} {what} {end} left no record" for end in dict.fromkeys(ends)]
+    found = known[(known >= 0) & np.isin(known, attempts)]
+    if more := int(np.count_nonzero(np.diff(np.sort(found)) == 0)):
+        reasons.append(f"{more} {what} are recorded once more")
+    return Attempts(len(ours) - len(missing), len(ours)), reasons

@@ -1,0 +1,288 @@
+"""The time ledger: what the workers' threads did, and why they did nothing, in classes that exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.metrics import phases
+from roastcoffea.metrics.bins import MICROSECONDS, Axes, spread
+from roastcoffea.metrics.busy import Busy, Records, busy_chunks, busy_tasks
+from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
+from roastcoffea.metrics.facts import reason_of_absence
+from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
+from roastcoffea.metrics.slots import Slots, idle_slots
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.run import Run
+from roastcoffea.report.phrases import TIME_LEDGER
+from roastcoffea.units import PERCENT, SECOND, STRUCTURE, Unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COUNTED: Final = tuple(name for name in phases.TIME_NAMES if name != phases.RESIDUAL)
+"""Classes that are counted on their own."""
+
+Breakdown = Literal["dataset", "worker"]
+
+
+class Timelines(NamedTuple):
+    """How many threads were in which class, as means over bins of time.
+
+    `edges` are Unix seconds, one more than there are bins. `threads` has for each class, `offered` for the threads that
+    there were, an array of one row a worker and one column a bin.
+    """
+
+    workers: list[str | None]
+    edges: Numbers
+    threads: dict[str, Numbers]
+    offered: Numbers
+
+
+LinesOf = Callable[[int, "str | None", bool], Timelines]
+"""Makes timelines of so many bins: of one worker, of each, or (None) of all together."""
+
+
+@dataclass(eq=False, repr=False)
+class TimeLedger(Ledger[float]):
+    """Seconds of worker threads by class; `total` is threads x the time that their workers were there.
+
+    Where there is no ledger it is empty, and `absent` has the reason.
+    """
+
+    name: ClassVar[str] = "time ledger"
+    title: ClassVar[str] = TIME_LEDGER
+    unit: ClassVar[Unit] = SECOND
+
+    rows: pa.Table
+    """Seconds by `address` of the worker and `dataset` (none where the time belongs to none), a column a class."""
+    capacity: Mapping[str, float]
+    """Thread seconds by worker."""
+    certificate: Certificate
+    _: KW_ONLY
+    failed: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the class "failed" by reason."""
+    beyond: float = 0.0
+    """Busy seconds beyond a worker's threads, or while it was not there: they are in the residual."""
+    tail_of: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the class "idle: tail" by what was still on workers or on its way: "processor" while any such task
+    was, else "merge", else "preprocessing", else "other"."""
+    client_of: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the class "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
+    lines_of: LinesOf | None = None
+    """What makes timelines."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Classes that were not measured, with the reason: they are no part of the ledger."""
+    absent: str | None = None
+
+    def __post_init__(self) -> None:
+        names = [name for name in COUNTED if name not in self.unknown]
+        sums = {name: float(pc.sum(self.rows[name], min_count=0).as_py()) for name in names}
+        self.total = None if self.absent is not None else sum(self.capacity.values())
+        self._classes = {} if self.total is None else sums | {phases.RESIDUAL: self.total - sum(sums.values())}
+
+    @classmethod
+    def not_measured(cls, reason: str) -> TimeLedger:
+        """Ledger of a run for which there is none."""
+        certificate = Certificate(attempts=Attempts(0, None), reasons=[reason])
+        return cls(_rows_of([], [], {}), {}, certificate, absent=reason)
+
+    def measured(self, name: str) -> float:
+        """Seconds of a class; see `Ledger.measured`."""
+        if name in self.unknown:
+            raise NotMeasuredError(self.unknown[name])
+        return self[name]
+
+    def _notes(self) -> list[str]:
+        failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in self.failed.items() if seconds]
+        lines = [f"Failed: {', '.join(failed)}."] if failed else []
+        reasons = dict.fromkeys(self.unknown.values())
+        names = {why: [f'"{name}"' for name, reason in self.unknown.items() if reason == why] for why in reasons}
+        lines += [f"Not measured: {', '.join(words)}: {reason}." for reason, words in names.items()]
+        return [*super()._notes(), *lines]
+
+    def by(self, what: Breakdown) -> pd.DataFrame:
+        """Seconds of each class by "worker" or "dataset", with their total; by worker also the residual.
+
+        Idle time and merging belong to no dataset: they stand in a row without one.
+        """
+        if what not in ("worker", "dataset"):
+            text = f'the time ledger is split by "worker" or "dataset", not by {what!r}'
+            raise ValueError(text)
+        names = [name for name in COUNTED if name not in self.unknown]
+        key = "address" if what == "worker" else what
+        sums = self.rows.group_by(key).aggregate([(name, "sum") for name in names])
+        frame: pd.DataFrame = sums.rename_columns([key, *names]).to_pandas().set_index(key).sort_index()
+        frame.index.name = what
+        if what == "worker":
+            frame = frame.reindex(list(self.capacity), fill_value=0.0)
+            frame[phases.RESIDUAL] = [self.capacity[worker] for worker in frame.index] - frame.sum(axis=1)
+        frame[phases.TOTAL] = frame.sum(axis=1)
+        return frame
+
+    def timeline(self, bins: int = 500, worker: str | None = None) -> pd.DataFrame:
+        """Threads by class over time: of all workers together, or of the one with this address.
+
+        Each row is a bin of `seconds` that begins at `start` (Unix seconds, the index). Its classes are means over the
+        bin, so that their sums x `seconds` are the ledger's; `total` is the threads that there were. A task's classes
+        are spread evenly over its time; idle ones are exact.
+        """
+        import pandas as pd
+
+        lines = self._lines(bins, worker, False)
+        columns = {"seconds": np.diff(lines.edges)} | {name: rows[0] for name, rows in lines.threads.items()}
+        return pd.DataFrame(columns | {phases.TOTAL: lines.offered[0]}, index=pd.Index(lines.edges[:-1], name="start"))
+
+    def timelines(self, bins: int = 500) -> Timelines:
+        """Threads by class over time, of each worker; see `timeline`."""
+        return self._lines(bins, None, True)
+
+    def _lines(self, bins: int, worker: str | None, each: bool) -> Timelines:
+        if self.lines_of is None:
+            text = f"there is no timeline: {self.absent or 'the ledger was made without one'}"
+            raise NotMeasuredError(text)
+        if worker is not None and worker not in self.capacity:
+            text = f"there was no worker {worker!r}; the workers are {', '.join(self.capacity)}"
+            raise KeyError(text)
+        lines = self.lines_of(bins, worker, each)
+        return lines._replace(threads={name: rows for name, rows in lines.threads.items() if name in self})
+
+
+def _rows_of(workers: list[str], datasets: list[str | None], seconds: Mapping[str, Any]) -> pa.Table:
+    empty = np.zeros(len(workers))
+    classes = {name: np.asarray(seconds.get(name, empty), dtype=np.float64) for name in COUNTED}
+    return pa.table({"address": pa.array(workers, pa.string()), "dataset": pa.array(datasets, pa.string()), **classes})
+
+
+SOURCES: Final = "task and chunk records, arrivals and departures of workers"
+SPLIT: Final = "busy seconds of tasks, split by the phases of their chunks; idle ones counted by cause"
+
+
+@metric(STRUCTURE, group=TIME, source=SOURCES, formula=SPLIT)
+def time_ledger(
+    run: Run, lifetimes: pa.Table, chunks: pa.Table | None = None, counted_chunks: pa.Table | None = None
+) -> TimeLedger:
+    """What the threads of the workers did, and why they did nothing: see `TimeLedger`."""
+    if chunks is None or counted_chunks is None:
+        refuse_if(run.tasks is None, reason_of_absence(run, "chunks"))
+        chunks = counted_chunks = table_of_rows(CHUNK_COLUMNS, [])
+    records = Records.of(run, lifetimes, chunks, counted_chunks)
+    busy, presence, workers = _busy(records), records.presence, records.workers
+    if run.tasks is not None and len(run.tasks) and not len(busy.moments.worker):
+        raise NotMeasuredError("no attempt of a task tells when it ran")
+    slots = idle_slots(busy.moments, presence, records.pauses, records.axes())
+    offered = np.bincount(presence.worker, records.offered(), len(workers))
+    ledger = TimeLedger(
+        _rows(busy, slots, workers),
+        dict(zip(workers, offered.tolist(), strict=True)),
+        Certificate(attempts=busy.attempts, reasons=busy.reasons),
+        failed=busy.failed,
+        beyond=slots.beyond,
+        tail_of=slots.tail_of,
+        client_of=slots.client_of,
+        lines_of=partial(_timelines, records),
+        unknown=_unknown(run),
+    )
+    ledger.certificate.reasons.extend(_not_closed(ledger))
+    return ledger
+
+
+def _busy(records: Records) -> Busy:
+    tasks = records.run.tasks
+    return busy_chunks(records) if tasks is None else busy_tasks(records, tasks)
+
+
+LARGEST_RESIDUAL: Final = 0.01
+"""Share of the total from which on a residual, or busy seconds beyond the threads, tell that something is missing."""
+
+
+def _unknown(run: Run) -> dict[str, str]:
+    """Classes that were not measured, with the reason."""
+    if run.tasks is None:
+        of_scheduler = [one.name for one in phases.TIME_CLASSES if one.from_scheduler]
+        return dict.fromkeys(of_scheduler, "without a scheduler nothing tells of it")
+    return {} if run.pauses is not None else {phases.PAUSED: reason_of_absence(run, "pauses")}
+
+
+def _not_closed(ledger: TimeLedger) -> list[str]:
+    """What does not fit into the time that there was."""
+    total, residual = ledger.total or 0.0, ledger.residual or 0.0
+    found = []
+    if ledger.beyond > LARGEST_RESIDUAL * total:
+        found.append(f"{SECOND.text(ledger.beyond)} of tasks do not fit into their workers' threads")
+    if abs(residual) > LARGEST_RESIDUAL * total:
+        found.append(f"the residual is {SECOND.text(residual)}")
+    return found
+
+
+def _timelines(records: Records, bins: int, worker: str | None, each: bool) -> Timelines:
+    """Threads by class in each bin; all is counted anew, so that a ledger does not keep what that takes."""
+    busy, presence, where = _busy(records), records.presence, records.axes(bins, worker, each=each)
+    seconds = {name: _spread(busy, amounts, where) for name, amounts in busy.seconds.items()}
+    seconds |= idle_slots(busy.moments, presence, records.pauses, where).seconds
+    offered = spread(presence.worker, presence.start, presence.stop, records.offered(), where)
+    widths = np.maximum(np.diff(where.edges), 1) / MICROSECONDS
+    found: list[str | None] = [*records.workers] if each else [worker]
+    nothing = np.zeros_like(offered)
+    threads = {name: seconds.get(name, nothing)[: len(found)] / widths for name in COUNTED}
+    return Timelines(found, records.run.start + where.edges / MICROSECONDS, threads, offered[: len(found)] / widths)
+
+
+def _spread(busy: Busy, amounts: Numbers, where: Axes) -> Numbers:
+    some = np.flatnonzero(amounts)
+    moments = busy.moments
+    return spread(moments.worker[some], moments.start[some], moments.stop[some], amounts[some], where)
+
+
+def _rows(busy: Busy, slots: Slots, workers: list[str]) -> pa.Table:
+    """Busy seconds by worker and dataset, and idle ones by worker."""
+    datasets = pc.dictionary_encode(busy.dataset)
+    number = np.asarray(pc.fill_null(datasets.indices, len(datasets.dictionary)).to_numpy(), dtype=np.int64)
+    known = [*datasets.dictionary.to_pylist(), None]
+    places = busy.moments.worker * len(known) + number
+    some = np.unique(places)
+    size = len(workers) * len(known)
+    seconds = {name: np.bincount(places, amounts, size)[some] for name, amounts in busy.seconds.items()}
+    addresses, of = [workers[place] for place in some // len(known)], [known[place] for place in some % len(known)]
+    idle = {cause: amounts[:, 0] for cause, amounts in slots.seconds.items()}
+    return pa.concat_tables([_rows_of(addresses, of, seconds), _rows_of(workers, [None] * len(workers), idle)])
+
+
+# Metrics of the ledger
+
+
+of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
+
+
+@of_ledger(SECOND, label=phases.TOTAL, formula="time_ledger.total")
+def time_total_seconds(time_ledger: TimeLedger) -> Sourced:
+    """Worker threads x the time that their workers were there."""
+    return time_ledger.sourced(time_ledger.total)
+
+
+def _seconds_of(name: str, time_ledger: TimeLedger) -> Sourced:
+    return time_ledger.sourced(time_ledger.measured(name))
+
+
+for one in phases.TIME_CLASSES:
+    of_class = partial(of_ledger, name=one.metric_name, label=one.name, meaning=one.meaning)
+    of_class(SECOND, formula=f'time_ledger["{one.name}"]')(partial(_seconds_of, one.name))
+
+MEANINGS: Final = {phases.TOTAL: str(time_total_seconds.__doc__)}
+MEANINGS.update({one.name: one.meaning for one in phases.TIME_CLASSES})
+
+
+@of_ledger(PERCENT, label="busy", formula="100 x busy classes / total")
+def busy_percent(time_ledger: TimeLedger) -> float:
+    """Share of the threads' time in which a task ran."""
+    total = time_ledger.total or 0.0
+    refuse_if(not total, "no worker was there")
+    return 100 * sum(time_ledger.get(name, 0.0) for name in phases.BUSY) / total

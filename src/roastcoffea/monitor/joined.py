@@ -1,0 +1,104 @@
+"""Tasks joined with the chunks that they processed, and their sums beside coffea's report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from distributed.utils import key_split_group
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.monitor.tables import GROUP, OF_ATTEMPT, distance, known_total, quotient
+from roastcoffea.records.arrow import frame_of, table_of_rows
+from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
+from roastcoffea.records.columns import Column
+from roastcoffea.records.tasks import PROCESSOR
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RESULT: Final = (OK, CHECKPOINT)
+"""Outcomes of chunks that gave a result."""
+
+OF_CHUNK: Final = {column.name: column for column in CHUNK_COLUMNS}
+
+REQUESTED: Final = "requested of the file (coffea's savemetrics, else the chunk's own record)"
+OUTCOME: Final = f"of the chunk: {OF_CHUNK['outcome'].meaning}; without its record that of the task"
+JOINED_COLUMNS: Final[tuple[Column, ...]] = (
+    *(OF_ATTEMPT[name] for name in ("key", "run_id", "prefix")),
+    GROUP,
+    *(OF_CHUNK[name] for name in ("dataset", "file", "tree", "entry_start", "entry_stop", "events")),
+    Column("bytes", "integer", "B", REQUESTED),
+    *(OF_ATTEMPT[name] for name in ("nbytes", "type", "worker", "thread", "start", "stop")),
+    Column("outcome", "text", None, OUTCOME),
+)
+COMPARED_COLUMNS: Final[tuple[Column, ...]] = (
+    *(OF_CHUNK[name] for name in ("dataset", "file", "entry_start", "entry_stop", "events")),
+    Column("input_bytes", "integer", "B", REQUESTED),
+    Column("output_bytes", "integer", "B", "size of the task's result in memory, compressed if the executor does that"),
+    Column("bytes_per_event", "number", "B", "input bytes over events"),
+    Column("seconds", "number", "s", "duration of the task"),
+    Column("throughput", "number", "B/s", "input bytes over the duration of the task"),
+    OF_ATTEMPT["worker"],
+)
+TOTAL_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("quantity", "text", None, "what is compared"),
+    Column("tasks", "number", None, "sum over the tasks that gave a result"),
+    Column("report", "number", None, "coffea's report"),
+    Column("difference", "number", None, "tasks less report"),
+)
+
+
+identity: Final = itemgetter("key", "run_id")
+"""What tells an attempt from all others."""
+
+
+class ReportComparison(NamedTuple):
+    """Chunks as their tasks show them, and their sums beside coffea's report."""
+
+    chunks: pd.DataFrame
+    totals: pd.DataFrame
+
+
+def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement) -> list[dict[str, Any]]:
+    """Attempts of processor tasks with what the records of their chunks tell."""
+    rows = [[] if table is None else table.to_pylist() for table in (measurement.run.chunks, measurement.run.tasks)]
+    of_processors: dict[Any, Mapping[str, Any]] = {identity(row): {} for row in rows[1] if row["kind"] == PROCESSOR}
+    chunks = of_processors | {identity(row): row for row in rows[0]}
+    return [joined_row(attempt, chunks[identity(attempt)]) for attempt in attempts if identity(attempt) in chunks]
+
+
+def compared(rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any]) -> ReportComparison:
+    """Chunks of joined rows that gave a result, and their sums beside coffea's report."""
+    worked = list({row["key"]: row for row in rows if row["outcome"] in RESULT}.values())
+    parts = ((map(compared_chunk, worked), COMPARED_COLUMNS), (compared_totals(worked, report), TOTAL_COLUMNS))
+    return ReportComparison(*(frame_of(table_of_rows(columns, rows), columns) for rows, columns in parts))
+
+
+def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str, Any]:
+    """An attempt of a task with what its chunk's record tells."""
+    of_coffea = chunk.get("coffea_bytes_read")
+    size = chunk.get("bytes_requested") if of_coffea is None else of_coffea
+    facts = {"bytes": size, "process_seconds": chunk.get("coffea_process_seconds")}
+    outcome = chunk.get("outcome", attempt["outcome"])
+    return {**chunk, **attempt, "group": key_split_group(attempt["key"]), **facts, "outcome": outcome}
+
+
+def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Rates of a chunk by its task."""
+    seconds, size = distance(row["start"], row["stop"]), row["bytes"]
+    rates = {"bytes_per_event": quotient(size, row.get("events")), "throughput": quotient(size, seconds)}
+    return {**row, "input_bytes": size, "output_bytes": row["nbytes"], "seconds": seconds, **rates}
+
+
+def compared_totals(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Sums over tasks beside the report's."""
+    if not isinstance(report, Mapping):
+        expected = "what a Runner with savemetrics=True gives beside its output"
+        raise TypeError(f"the report is {report!r}, and not {expected}")
+    of_report = {"entries": "events", "bytesread": "bytes", "processtime": "process_seconds"}
+    sums = {name: known_total(row.get(column) for row in rows) for name, column in of_report.items()}
+    for name, total in {"chunks": len(rows), **sums}.items():
+        difference = distance(report.get(name), total)
+        yield {"quantity": name, "tasks": total, "report": report.get(name), "difference": difference}

@@ -1,0 +1,74 @@
+"""Plain values of bounded size, of whatever users put into a task's annotations and metadata.
+
+This module may be pickled by value.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+
+LONGEST_LIST = 1000
+"""Items of a collection that are listed; how many more there are is told as well."""
+
+LONGEST_TEXT = 10_000
+"""Characters of a value in all, with one for each item."""
+
+LONGEST_INTEGER = 64
+"""Bits of an integer that is written as a number."""
+
+DEEPEST = 20
+"""Levels of collections in each other: one may even hold itself."""
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold of a value, cut where it is large; None where it is of another type.
+
+    What was cut ends with "..." and how much more there was.
+    """
+    return Plain().of(value)
+
+
+class Plain:
+    """Makes plain values that have so many characters of texts and items of collections in all, and no more."""
+
+    room = LONGEST_TEXT
+
+    def of(self, value: Any, depth: int = 0) -> Any:
+        """What JSON can hold of this value, in the room that is left."""
+        self.room -= 1
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, (bool, float)):
+            return value
+        if isinstance(value, int):
+            return value if value.bit_length() < LONGEST_INTEGER else self._text(hex(value))
+        if not isinstance(value, (Mapping, list, tuple, set, frozenset)):
+            return None
+        if depth == DEEPEST:
+            return "... (deeper than is shown)"
+        return self._mapping(value, depth) if isinstance(value, Mapping) else self._items(value, depth)
+
+    def _text(self, text: str) -> str:
+        room = max(self.room, 0)
+        self.room -= len(text)
+        return text if len(text) <= room else f"{text[:room]}... ({len(text) - room} characters more)"
+
+    def _in_room(self, values: Collection[Item]) -> Iterator[Item]:
+        """Items until there are too many, or no room is left."""
+        return itertools.takewhile(lambda _: self.room > 0, itertools.islice(values, LONGEST_LIST))
+
+    def _mapping(self, values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+        # a value has the room before its name
+        named = [(self.of(value, depth + 1), self._text(str(key))) for key, value in self._in_room(values.items())]
+        found = {name: value for value, name in named}
+        more = len(values) - len(found)
+        return found | {"...": f"... ({more} more)"} if more > 0 else found
+
+    def _items(self, values: Collection[Any], depth: int) -> list[Any]:
+        found = [self.of(value, depth + 1) for value in self._in_room(values)]
+        more = len(values) - len(found)
+        return [*found, f"... ({more} more)"] if more > 0 else found

@@ -1,0 +1,119 @@
+"""The monitor's part on the scheduler: each state that a task comes to.
+
+This module may be pickled by value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import struct
+import time
+from typing import Any
+
+from roastcoffea.backends.scheduler import Addition, ClusterPlugin
+from roastcoffea.log.kinds import NO_SIZE, NO_STRING, STATE, STATE_FIELDS, STATES, packing
+
+CENSUS_SLICE = 1000
+"""Tasks that are written in one go when a monitor begins: they hold the scheduler for a few milliseconds."""
+
+ENTRY = 100_000
+"""Bytes of states in one entry of the log; what is written one by one costs the scheduler more."""
+
+PLACED = ("processing", "memory", "erred")
+"""States in which a task is with a worker."""
+
+NOWHERE = (0, NO_STRING, NO_STRING, NO_SIZE)
+"""What is known of a task that is with no worker."""
+
+
+class TaskStates(Addition):
+    """Writes each state that a task comes to, also of the tasks that were there before."""
+
+    def start(self, plugin: ClusterPlugin) -> None:
+        """Take the plugin's transitions first."""
+        self._scheduler = plugin.scheduler
+        self._log = plugin.log
+        self._failed = plugin.problems.failed
+        self._transition = plugin.transition
+        self._began = time.time()
+        self._pack = struct.Struct(packing(STATE_FIELDS)).pack
+        self._states = {state: code for code, state in enumerate(STATES)}
+        self._numbers: dict[Any, int] = {}
+        self._known = self._written = 0
+        self._names: list[str] = []
+        self._rows = bytearray()
+        self._present = dict.fromkeys(plugin.scheduler.tasks)
+        self._census = asyncio.ensure_future(self._count_present())
+        plugin.transition = self._follow
+
+    def before_drain(self) -> None:
+        """Put states and names into the log; what they mean by numbers is there already."""
+        names, rows = json.dumps(self._names).encode(), bytes(self._rows)
+        header = struct.pack(STATE.packing, self._written, len(rows))
+        self._written = self._known
+        self._names.clear()
+        self._rows.clear()
+        if rows:
+            self._log.append(STATE, header + rows + names)
+
+    def end(self) -> None:
+        """Count no more."""
+        self._census.cancel()
+
+    def _follow(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        try:
+            self._came_to(key, start, finish)
+        except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
+            self._failed(problem)
+        self._transition(key, start, finish, *args, **kwargs)
+
+    async def _count_present(self) -> None:
+        """Write the states of the tasks that were there before, some at a time."""
+        while self._present:
+            for key in list(itertools.islice(self._present, CENSUS_SLICE)):
+                del self._present[key]
+                task = self._scheduler.tasks.get(key)
+                if task is not None:
+                    self._write(task, task.state, self._began)
+            await asyncio.sleep(0)
+
+    def _came_to(self, key: Any, start: str, finish: str) -> None:
+        task = self._scheduler.tasks[key]
+        if key in self._present:
+            del self._present[key]
+            self._write(task, start, self._began)
+        self._write(task, finish, time.time())
+        if finish == "forgotten":
+            self._numbers.pop(key, None)
+
+    def _write(self, task: Any, state: str, moment: float) -> None:
+        if not self._log.has_room(STATE):
+            return
+        number = self._numbers.get(task.key)
+        if number is None:
+            number = self._numbered(task.key)
+        place: tuple[int, ...] = NOWHERE
+        if state in PLACED:
+            text = self._log.number
+            place = (task.suspicious, text(holder_of(task)), text(task.type), task.nbytes)
+        self._rows += self._pack(number, self._states[state], *place, moment)
+        if len(self._rows) >= ENTRY:
+            self.before_drain()
+
+    def _numbered(self, key: Any) -> int:
+        """Number of a task that is new here."""
+        number = self._numbers[key] = self._known
+        self._known += 1
+        self._names.append(str(key))
+        return number
+
+
+def holder_of(task: Any) -> str | None:
+    """Address of the worker that has a task, or had its error."""
+    if task.processing_on is not None:
+        return str(task.processing_on.address)
+    for holder in task.who_has or ():
+        return str(holder.address)
+    return next(iter(task.erred_on or ()), None)

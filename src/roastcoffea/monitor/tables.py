@@ -1,0 +1,130 @@
+"""What is known of each task, of its states, attempts and views: columns and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from dask.utils import key_split
+from distributed.utils import key_split_group
+
+from roastcoffea.monitor.history import NO_TIMES
+from roastcoffea.monitor.views import READERS
+from roastcoffea.records.chunks import OK
+from roastcoffea.records.columns import Column
+from roastcoffea.records.tasks import ERROR, TASK_COLUMNS
+
+WAY: Final = ("worker", "thread", "runnable", "assigned", "arrived", "ready", "start", "stop")
+END: Final = ("seen", "nbytes", "type", "outcome", "run_id", "span", "error")
+OF_ATTEMPTS: Final = ("prefix", *WAY, *END)
+"""What an attempt says of its task: on its way to a thread and there, and at its end."""
+
+ENDS: Final = {OK: "memory", ERROR: "erred"}
+"""The state that tells most of a task, by the outcome of its attempt."""
+
+GONE: Final = ("released", "forgotten")
+"""States of a task whose result is no longer there."""
+
+OF_ATTEMPT: Final = {column.name: column for column in TASK_COLUMNS}
+
+LAST_STATE: Final = 'the last state at the scheduler before it was forgotten: "memory", "erred", "processing", ...'
+GROUP: Final = Column("group", "text", None, "task group: tasks of one collection, or of one call")
+
+MONITOR_COLUMNS: Final[tuple[Column, ...]] = (
+    *(OF_ATTEMPT["key"], OF_ATTEMPT["prefix"], GROUP),
+    Column("state", "text", None, LAST_STATE),
+    *(OF_ATTEMPT[name] for name in WAY),
+    Column("duration", "number", "s", "from the beginning to the end of computing"),
+    Column("created", "number", "s", "when it was first seen at the scheduler (Unix time, the client's clock)"),
+    *(OF_ATTEMPT[name] for name in END),
+    Column("attempts", "integer", "attempts", "attempts that ended, of any outcome"),
+    Column("suspicious", "integer", None, "times that a worker died while it had the task"),
+)
+"""What is known of a task; the times and the result are those of its last attempt that worked, if one did."""
+
+WORKER_COLUMNS: Final[tuple[Column, ...]] = (
+    OF_ATTEMPT["worker"],
+    Column("tasks", "integer", "tasks", "tasks whose result it computed"),
+    Column("nbytes", "integer", "B", "size of these results in memory"),
+    Column("mean_nbytes", "number", "B", "mean size of a result"),
+    Column("seconds", "number", "s", "time in which it computed them, summed over its threads"),
+)
+
+OF_VIEWS: Final = ("thread", "suspicious", "transitions", "startstops", "metadata")
+VIEW_NAMES: Final = ("key", "worker", "state", *NO_TIMES, "duration", *OF_VIEWS, *READERS)
+"""What is known of a task on a worker."""
+
+EMPTY: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("num_dependencies", "num_dependents"), int),
+    **dict.fromkeys(("dependencies", "dependents", "waiting_for_data", "who_has"), list),
+    **dict.fromkeys(("resource_restrictions", "annotations", "metadata"), dict),
+}
+"""What a worker knew to be empty: it does not send that."""
+
+
+def take_state(states: dict[str, dict[str, Any]], task: dict[str, Any]) -> None:
+    """Take a state that a task came to, if it tells more than those before."""
+    known = states.setdefault(task["key"], task | {"created": task["time"]})
+    task["suspicious"] = max(known["suspicious"], task["suspicious"])
+    if task["state"] not in GONE:
+        known |= {name: value for name, value in task.items() if value is not None}
+
+
+def complete_task(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> dict[str, Any]:
+    """All that states and attempts tell of a task, in the order of `MONITOR_COLUMNS`."""
+    of_attempt = {name: attempt[name] for name in OF_ATTEMPTS if attempt.get(name) is not None}
+    names = {"prefix": key_split(task["key"]), "group": key_split_group(task["key"])}
+    known = {**task, **names, "attempts": attempt.get("attempts", 0), **of_attempt}
+    known["state"] = ENDS.get(known.get("outcome", ""), task["state"])
+    known["duration"] = distance(known.get("start"), known.get("stop"))
+    return {column.name: known.get(column.name) for column in MONITOR_COLUMNS}
+
+
+def complete_view(view: Mapping[str, Any], suspicious: int | None) -> dict[str, Any]:
+    """A worker's view of a task with all names, and what the scheduler counts."""
+    held = [state for state, _ in view["transitions"] if state not in GONE]
+    empty = {name: kind() for name, kind in EMPTY.items()} if "described" in view else {}
+    duration = distance(view["start"], view["stop"])
+    known = {**empty, **view, "state": held[-1] if held else None, "suspicious": suspicious, "duration": duration}
+    return {name: known.get(name) for name in VIEW_NAMES}
+
+
+def distance(start: float | None, stop: float | None) -> float | None:
+    """From the first to the second; None where one is not known."""
+    return None if start is None or stop is None else stop - start
+
+
+def best_attempts(attempts: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The last attempt of each task that worked, or the last one where none did, with how many there were."""
+    best: dict[str, dict[str, Any]] = {}
+    for attempt in attempts:
+        before = best.get(attempt["key"])
+        if before is None or attempt["outcome"] == OK or before["outcome"] != OK:
+            best[attempt["key"]] = attempt
+        best[attempt["key"]]["attempts"] = 1 if before is None else before["attempts"] + 1
+    return best
+
+
+def worker_rows(tasks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sums over the tasks that each worker computed."""
+    finished: dict[str, list[dict[str, Any]]] = {}
+    for task in tasks:
+        if task["outcome"] == OK:
+            finished.setdefault(task["worker"], []).append(task)
+    rows = []
+    for worker, theirs in sorted(finished.items()):
+        nbytes, seconds = (known_total(task[name] for task in theirs) for name in ("nbytes", "duration"))
+        sums = (worker, len(theirs), nbytes, quotient(nbytes, len(theirs)), seconds)
+        rows.append(dict(zip((column.name for column in WORKER_COLUMNS), sums, strict=True)))
+    return rows
+
+
+def known_total(values: Iterable[float | None]) -> float | None:
+    """Sum of numbers; None where one is not known."""
+    numbers = list(values)
+    return None if None in numbers else sum(filter(None, numbers))
+
+
+def quotient(amount: float | None, over: float | None) -> float | None:
+    """One number over another; None where one is not known, or nothing is divided by."""
+    return None if amount is None or not over else amount / over

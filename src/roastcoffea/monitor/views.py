@@ -1,0 +1,229 @@
+"""Tasks as the workers hold them: what workers send, and what the scheduler writes of it.
+
+This module may be pickled by value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from roastcoffea.backends.scheduler import Addition, ClusterPlugin
+from roastcoffea.backends.stay import topics_of
+from roastcoffea.backends.survey import ask_workers
+from roastcoffea.backends.worker import WorkerHalf
+from roastcoffea.log.kinds import VIEWS
+from roastcoffea.log.marks import METADATA_KEY
+from roastcoffea.monitor.plain import LONGEST_LIST, LONGEST_TEXT, plain
+from roastcoffea.redaction import redacted_beginning, redacted_values
+
+SEND_SECONDS = 1.0
+"""Between two messages of a worker's views: so much is missing at most of a worker that is killed."""
+
+BATCH = 500
+"""Views that a worker sends at once, if they come faster than that."""
+
+TOLD_IN = ("waiting", "flight", "memory", "error", "rescheduled")
+"""States in which a worker knows something new of a task; in some others it has just cleared what it knew."""
+
+ENDED = ("memory", "error", "rescheduled", "missing", "forgotten")
+"""States after which nothing happens to a task for a while: what is known is sent."""
+
+UNKNOWN: tuple[Any, ...] = (None, "", [], {})
+
+
+class TaskViews(Addition):
+    """The part on the scheduler: writes what workers send.
+
+    Parameters
+    ----------
+    send : bytes
+        Pickled `send_views`, which has a worker send all that it has.
+    """
+
+    def __init__(self, send: bytes) -> None:
+        self._send = send
+
+    def start(self, plugin: ClusterPlugin) -> None:
+        """Take the workers' messages from now on."""
+        self._plugin = plugin
+        self._batches: dict[str, int] = {}
+
+    def reported(self, message: Mapping[str, Any]) -> None:
+        """Write a batch of views."""
+        if "views" not in message:
+            return
+        self._plugin.log.write(VIEWS, message["views"])
+        if message["worker"] in self._plugin.workers.here:
+            self._batches[message["worker"]] = message["batch"]
+        topic = topics_of(self._plugin.scheduler).get(self._plugin.name)
+        if topic is not None:
+            topic.events.clear()  # else Dask keeps the last thousand batches
+
+    def departed(self, address: str) -> None:
+        """Forget a worker that left."""
+        self._batches.pop(address, None)
+
+    async def before_end(self, timeout: float) -> None:
+        """Have the workers send what they have, and wait until it came; it comes by another way than their answer."""
+        deadline = time.monotonic() + timeout
+        sent, silent = await ask_workers(self._plugin.scheduler, self._send, {"plugin": self._plugin.name}, timeout)
+        while late := [address for address, batch in sent.items() if self._batches.get(address, 0) < batch]:
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.01)
+        for address in sorted({*silent, *late}):
+            late_views = f"{address} did not tell its view of tasks in time"
+            self._plugin.problems.note(f"{late_views}: what it did last is missing there")
+
+
+class WorkerViews:
+    """The part on a worker: sends what it knows of each task, in batches."""
+
+    def setup(self, half: WorkerHalf) -> None:
+        """Take the plugin's transitions, and send from now on."""
+        from tornado.ioloop import PeriodicCallback
+
+        self._half = half
+        self._transition = half.transition
+        self._numbers = itertools.count(time.time_ns())
+        self._views: dict[Any, dict[str, Any]] = {}
+        self._unsent: dict[Any, None] = {}
+        self._rows: list[dict[str, Any]] = []
+        self._batch = 0
+        self._has_failed = False
+        self._sender = PeriodicCallback(self.send, 1000 * SEND_SECONDS)
+        self._sender.start()
+        half.transition = self._follow  # type: ignore[method-assign]
+
+    def teardown(self, leaving: bool) -> None:
+        """Send no more; of a worker that leaves, all that it has now."""
+        self._sender.stop()
+        if leaving:
+            self.send_all()
+        self._views.clear()
+        self._unsent.clear()
+
+    def send(self) -> None:
+        """Send the views that have grown."""
+        rows, self._rows = self._rows, []
+        if rows:
+            self._batch += 1
+            address = self._half.worker.address
+            packed = zlib.compress(json.dumps([address, rows], default=str).encode(), 1)
+            self._half.report({"worker": address, "batch": self._batch, "views": packed})
+
+    def send_all(self) -> int:
+        """Send also the views of tasks that go on; give how many batches were sent so far."""
+        for key in list(self._unsent):
+            self._settle(key)
+        self.send()
+        return self._batch
+
+    def _follow(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        self._transition(key, start, finish, **kwargs)
+        try:
+            self._note(key, finish)
+        except Exception as problem:  # noqa: BLE001  (distributed would swallow it: report it once)
+            self._report_failure(problem)
+
+    def _note(self, key: Any, state: str) -> None:
+        view = self._views.get(key)
+        if view is None:
+            view = self._views[key] = {"number": next(self._numbers), "key": str(key), "transitions": []}
+        view["transitions"].append([state, time.time()])
+        self._unsent[key] = None
+        if state in TOLD_IN:
+            worker = self._half.worker
+            view |= view_of(worker, worker.state.tasks[key], self._half.name)
+        if state in ENDED:
+            self._settle(key)
+        if state == "forgotten":
+            del self._views[key]
+
+    def _settle(self, key: Any) -> None:
+        """Have a view sent with the next batch; what comes later is sent by itself."""
+        view = self._views[key]
+        del self._unsent[key]
+        self._views[key] = {"number": view["number"], "transitions": []}
+        self._rows.append(view)
+        if len(self._rows) >= BATCH:
+            self.send()
+
+    def _report_failure(self, problem: Exception) -> None:
+        if not self._has_failed:
+            self._has_failed = True
+            address = self._half.worker.address
+            text = f"{address} failed to tell its view of a task: {type(problem).__name__}: {problem}"
+            self._half.report({"problem": text})
+
+
+def send_views(plugin: str, dask_worker: Any) -> int:
+    """Have a worker send all its views; give how many batches it has sent so far."""
+    half = dask_worker.plugins.get(plugin)
+    return 0 if half is None else int(half.companion.send_all())
+
+
+def view_of(worker: Any, task: Any, name: str) -> dict[str, Any]:
+    """What a worker knows of a task, in plain values; what is not known or empty is left out."""
+    values = {of: value for of, read in READERS.items() if (value := read(task)) not in UNKNOWN}
+    values["thread"] = worker.state.threads.get(task.key)
+    times = task.metadata.get(name)
+    values["startstops"] = freed_of_shift(task.startstops, times[3] if times else None, worker.scheduler_delay)
+    metadata = {of: value for of, value in task.metadata.items() if of not in (name, METADATA_KEY)}
+    values["metadata"] = redacted_values(plain(metadata))
+    return {"described": True, **{of: value for of, value in values.items() if value not in UNKNOWN}}
+
+
+def keys_of(tasks: Iterable[Any]) -> list[str]:
+    """Keys of so many tasks as are listed."""
+    return [str(task.key) for task in itertools.islice(tasks, LONGEST_LIST)]
+
+
+def type_name(kind: type | None) -> str | None:
+    """Name of a type in Dask's manner."""
+    from dask.utils import typename
+
+    return None if kind is None else str(typename(kind))
+
+
+READERS: dict[str, Callable[[Any], Any]] = {
+    "run_id": lambda task: task.run_id if task.run_id >= 0 else None,
+    "priority": lambda task: None if task.priority is None else list(task.priority),
+    "dependencies": lambda task: keys_of(task.dependencies),
+    "num_dependencies": lambda task: len(task.dependencies) or None,
+    "dependents": lambda task: keys_of(task.dependents),
+    "num_dependents": lambda task: len(task.dependents) or None,
+    "waiting_for_data": lambda task: keys_of(task.waiting_for_data),
+    "who_has": lambda task: list(itertools.islice(task.who_has, LONGEST_LIST)),
+    "coming_from": lambda task: task.coming_from,
+    "resource_restrictions": lambda task: dict(task.resource_restrictions or {}),
+    "exception": lambda task: redacted_beginning(task.exception_text, LONGEST_TEXT),
+    "traceback": lambda task: redacted_beginning(task.traceback_text, LONGEST_TEXT),
+    "type": lambda task: type_name(task.type),
+    "nbytes": lambda task: task.nbytes,
+    "annotations": lambda task: redacted_values(plain(task.annotations or {})),
+    "span": lambda task: task.span_id,
+}
+"""What is read of a worker's state of a task."""
+
+
+def freed_of_shift(
+    startstops: Iterable[Mapping[str, Any]], shift: float | None, now: float
+) -> list[list[str | float | None]]:
+    """Action, start, stop and source of what was timed, on the worker's clock.
+
+    Dask moves computing and transfers by its estimate of the scheduler's clock, at the moment of each; that of
+    transfers was not kept, and the present one stands in for it.
+    """
+    shifts = {"compute": now if shift is None else shift, "transfer": now}
+    return [
+        [one["action"], one["start"] - by, one["stop"] - by, one.get("source")]
+        for one in startstops
+        for by in [shifts.get(one["action"], 0.0)]
+    ]

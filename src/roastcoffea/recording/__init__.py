@@ -1,0 +1,1 @@
+"""Measuring without a change to the analysis."""

@@ -1,0 +1,264 @@
+"""Recording without a change to the analysis: each Runner call is measured by a collector of its own, and saved.
+
+With `ROASTCOFFEA=FOLDER` in the environment, `import roastcoffea.auto` records until the process ends, and tells of
+each measurement on stderr. Without it the import does nothing; nor does it in processes that multiprocessing started.
+"""
+
+from __future__ import annotations
+
+import _thread
+import functools
+import importlib.util
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, Final
+
+from roastcoffea.errors import RoastcoffeaError, reported
+from roastcoffea.instrument.calls import is_watched
+from roastcoffea.interrupts import Enterable, whole
+
+if TYPE_CHECKING:
+    from roastcoffea.collector import MetricsCollector
+
+FOLDER_VARIABLE: Final = "ROASTCOFFEA"
+RUNNER_MODULE: Final = "coffea.processor.executor"
+LAST_SECONDS: Final = 15.0
+"""What saving may take when the process was told to end; batch systems kill after half a minute or so."""
+
+log = logging.getLogger(__name__)
+_recorders: list[Recorder] = []
+
+
+class TerminatedError(RoastcoffeaError):
+    """The process was told to end while it was measured."""
+
+
+def record(folder: str | os.PathLike[str]) -> whole[Recorder]:
+    """Measure each Runner call in the block, whatever thread makes it, and save the measurements in a folder.
+
+    A call inside of an open `MetricsCollector` is left to that. What cannot be measured runs all the same, and a line
+    on stderr says why.
+
+    Examples
+    --------
+    >>> with record("runs") as recorder:  # doctest: +SKIP
+    ...     runner(fileset, processor_instance=processor)
+    >>> recorder.saved  # doctest: +SKIP
+    [PosixPath('/home/me/runs/2026-11-21T120000Z-001')]
+    """
+    return whole(_recorded(Recorder(folder)))
+
+
+@contextmanager
+def _recorded(recorder: Recorder) -> Iterator[Recorder]:
+    recorder.start()
+    try:
+        yield recorder
+    finally:
+        recorder.stop()
+
+
+class Recorder:
+    """What `record` gives: where measurements are saved, and which there are.
+
+    `at_end` is called before the process ends by a SIGTERM.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder).absolute()
+        self.saved: list[Path] = []
+        self.at_end: Callable[[], None] = lambda: None
+        self._open: dict[int, MetricsCollector] = {}
+        self.recording = False
+        self._undo: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Record from now on; coffea is not loaded for it."""
+        self.recording = True
+        if not _recorders:
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("roastcoffea: %(message)s"))
+            log.addHandler(handler)
+            log.setLevel(logging.INFO)
+            log.propagate = False
+            _exchange_handler(signal.SIG_DFL, _terminated)
+        _recorders.append(self)
+        # An analysis may set the environment of numerical libraries before it imports them: they must not come earlier.
+        if RUNNER_MODULE in sys.modules:
+            self._patch(sys.modules[RUNNER_MODULE])
+        else:
+            finder = _Finder(self._patch)
+            sys.meta_path.insert(0, finder)
+            self._undo.append(finder.leave)
+
+    def stop(self) -> None:
+        """Record no more; a call that goes on is recorded to its end."""
+        self.recording = False
+        while self._undo:
+            self._undo.pop()()
+        _recorders.remove(self)
+        if not _recorders:
+            log.handlers.clear()
+            log.propagate = True
+            _exchange_handler(_terminated, signal.SIG_DFL)
+
+    def save_open(self, error: BaseException) -> None:
+        """Save what has been seen of calls that go on."""
+        for collector in list(self._open.values()):
+            self._close(collector, error)
+
+    def _patch(self, module: ModuleType) -> None:
+        runner = module.Runner
+        original = runner.run
+
+        @functools.wraps(original)
+        def run(runner_itself: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self.recording or _in_dask_task() or is_watched():
+                return original(runner_itself, *args, **kwargs)
+            with _Recording(self, runner_itself.executor) as is_measured:
+                # where it is measured, the collector's hook stands around this function now
+                return (runner.run if is_measured else original)(runner_itself, *args, **kwargs)
+
+        def undo() -> None:
+            if runner.run is run:
+                runner.run = original
+
+        runner.run = run
+        self._undo.append(undo)
+
+    def _collector_for(self, executor: Any) -> MetricsCollector:
+        """A collector for one Runner call of this context alone."""
+        from coffea.processor import DaskExecutor
+
+        from roastcoffea.collector import MetricsCollector
+
+        collector = MetricsCollector(executor.client if isinstance(executor, DaskExecutor) else None)
+        collector.of_all_contexts = False
+        self._open[id(collector)] = collector
+        return collector
+
+    def _close(self, collector: MetricsCollector, error: BaseException | None) -> None:
+        """Save what was measured of a Runner call, unless that is done already."""
+        if self._open.pop(id(collector), None) is None:
+            return
+        with reported(_warn, "the measurement of a Runner call was lost", Exception):
+            collector.__exit__(*((type(error), error, error.__traceback__) if error is not None else (None,) * 3))
+            self.saved.append(collector.save_measurement(self.folder))
+            log.info("measured a Runner call: %s", self.saved[-1])
+
+
+class _Recording(Enterable):
+    """Context in which one Runner call is measured, and at whose end the measurement is saved; or why not is told."""
+
+    def __init__(self, recorder: Recorder, executor: Any) -> None:
+        self._recorder, self._executor = recorder, executor
+        self._collector: MetricsCollector | None = None
+
+    def __enter__(self) -> bool:
+        self._is_open = True
+        with reported(_warn, "a Runner call is not measured", Exception):
+            collector = self._collector = self._recorder._collector_for(self._executor)
+            try:
+                collector.__enter__()
+            except BaseException:
+                self._recorder._open.pop(id(collector), None)
+                raise
+            return True
+        return False
+
+    def _leave(self, error: BaseException | None) -> None:
+        if self._collector is not None:
+            self._recorder._close(self._collector, error)
+
+
+def _warn(text: str) -> None:
+    log.warning("%s", " ".join(text.split()))
+
+
+def _in_dask_task() -> bool:
+    """Whether this thread runs a task of a Dask worker; `get_worker` would also give one that shares the process."""
+    worker = sys.modules.get("distributed.worker")
+    return worker is not None and hasattr(worker.thread_state, "execution_state")
+
+
+# patching a module when it is there
+
+
+class _Finder:
+    """Finds the Runner's module as the others do, and patches it right after it was executed."""
+
+    def __init__(self, patch: Callable[[ModuleType], None]) -> None:
+        self._patch = patch
+
+    def leave(self) -> None:
+        with suppress(ValueError):
+            sys.meta_path.remove(self)
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        if fullname != RUNNER_MODULE:
+            return None
+        self.leave()
+        spec = importlib.util.find_spec(fullname)
+        loader: Any = spec.loader if spec is not None else None
+        if loader is None:
+            return spec
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self._patch(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+# being told to end
+
+
+def _exchange_handler(found: Any, new: Any) -> None:
+    """Have SIGTERM handled by another than what was found; nothing changes where that is not its handler."""
+    with suppress(ValueError):  # not the main thread
+        if signal.getsignal(signal.SIGTERM) is found:
+            signal.signal(signal.SIGTERM, new)
+
+
+def _terminated(number: int, _frame: FrameType | None) -> None:
+    """Save what was seen and die of the signal; nothing of the analysis runs any more, as it would not without us."""
+    signal.signal(number, signal.SIG_DFL)
+    # Saving may need a lock that the interrupted thread holds, so it gets a thread of its own and limited time.
+    # threading.Thread takes such a lock itself.
+    done = _thread.allocate_lock()
+    done.acquire()
+    _thread.start_new_thread(_save_all_open, (done,))
+    done.acquire(timeout=LAST_SECONDS)
+    os.kill(os.getpid(), number)
+
+
+def _save_all_open(done: _thread.LockType) -> None:
+    try:
+        for recorder in list(_recorders):
+            recorder.save_open(TerminatedError("the process was told to end (SIGTERM)"))
+            recorder.at_end()
+    finally:
+        done.release()
+
+
+def _stop_in_child() -> None:
+    """A process that was forked from ours records nothing."""
+    for recorder in list(_recorders):
+        recorder.stop()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_stop_in_child)
+
+if os.environ.get(FOLDER_VARIABLE) and multiprocessing.current_process().name == "MainProcess":
+    Recorder(os.environ[FOLDER_VARIABLE]).start()

@@ -1,0 +1,122 @@
+"""Measurements of what others recorded."""
+
+from __future__ import annotations
+
+import ast
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
+from roastcoffea.records.run import unwatched_run
+from roastcoffea.redaction import redacted_values
+
+NANOSECONDS: Final = 1e-9
+FIELDS: Final = ("args", "duration", "performance_counters", "exception", "message", "call_time")
+"""What uproot writes of each partition."""
+
+NOT_IN_REPORT: Final = "the report of a Dask collection does not have it"
+ABSENT: Final = (
+    *("branch_reads", "calls", "client_host", "coffea_report", "hosts", "lifetimes", "pauses", "preprocessing"),
+    *("samples", "sampling_interval", "scheduler_clock_offset", "sections", "span_metrics", "tasks"),
+)
+OPENED_BEFORE: Final = (
+    "{} of {} partitions read trees that were open already: the report tells neither their files nor what was "
+    "requested for each (open_files=False, or a file with steps, makes it tell)"
+)
+STEPS: Final = (
+    "{} of {} partitions were given as a part of a file: the report does not tell their entries "
+    "(a file with steps, as coffea's preprocess gives them, makes it tell)"
+)
+
+Row = dict[str, Any]
+
+
+def measurement_from_report(report: Any, *, start: float, stop: float, name: str | None = None) -> Measurement:
+    """Measurement of a computed Dask collection, from the report that uproot and coffea make of its partitions.
+
+    Each partition is a chunk, with what the report tells: file, tree, entries, duration and bytes requested, or the
+    error. The rest is missing. `duration` is that of opening and reading; computing came afterwards.
+
+    Parameters
+    ----------
+    report : awkward.Array, or mapping of datasets to such
+        What `dask.compute(output, report)` gave for the report of `allow_read_errors_with_report`.
+    start, stop
+        Unix time in seconds before and after that `dask.compute`; the report tells no times.
+    name
+        Name of the measurement.
+
+    Raises
+    ------
+    TypeError
+        The report was not computed, or is none of uproot's.
+
+    Examples
+    --------
+    >>> options = {"allow_read_errors_with_report": True}  # doctest: +SKIP
+    >>> outputs, reports = apply_to_fileset(analysis, fileset, uproot_options=options)  # doctest: +SKIP
+    >>> start = time.time()  # doctest: +SKIP
+    >>> outputs, reports = dask.compute(outputs, reports)  # doctest: +SKIP
+    >>> measurement_from_report(reports, start=start, stop=time.time()).save("runs")  # doctest: +SKIP
+    """
+    reports = report if isinstance(report, Mapping) else {None: report}
+    rows = [_row(dataset, partition) for dataset, each in reports.items() for partition in _partitions(each)]
+    chunks, absent = table_of_rows(CHUNK_COLUMNS, redacted_values(rows)), dict.fromkeys(ABSENT, NOT_IN_REPORT)
+    facts = {"backend": "dask-awkward", "chunks": chunks, "absent": absent, "problems": tuple(_problems(rows))}
+    return Measurement(unwatched_run(name=name, start=start, stop=stop, **facts))
+
+
+def _partitions(report: Any) -> list[Row]:
+    import awkward as ak
+
+    if not isinstance(report, ak.Array):
+        text = (
+            f"a report is the awkward.Array that dask.compute(output, report) gives, not {type(report).__name__}; "
+            "compute it together with the output"
+        )
+        raise TypeError(text)
+    lacking = [field for field in FIELDS if field not in report.fields]
+    if lacking:
+        text = f"the report has no {', '.join(lacking)}: it is none of uproot's allow_read_errors_with_report"
+        raise TypeError(text)
+    partitions: list[Row] = report.to_list()
+    return partitions
+
+
+def _row(dataset: str | None, partition: Row) -> Row:
+    place = _place(partition["args"])
+    row: Row = {"id": secrets.randbits(63), "dataset": dataset, **place}
+    if partition["exception"] is not None:
+        error = f"{partition['exception']}: {partition['message']} (on {partition['hostname']})"
+        return row | {"outcome": ERROR, "error": error, "start": NANOSECONDS * partition["call_time"]}
+    # A tree that was open already counts what all of its readers requested.
+    requested = partition["performance_counters"]["num_requested_bytes"] if "file" in place else None
+    return row | {
+        "outcome": OK,
+        "wall_seconds": partition["duration"],
+        "bytes_requested": requested,
+        "events": place["entry_stop"] - place["entry_start"] if "entry_stop" in place else None,
+    }
+
+
+def _place(arguments: Sequence[str]) -> Row:
+    """Columns that tell what was read, from the arguments of uproot's reader as Python would print them.
+
+    A tree that was opened before comes as (tree, start, stop), where the tree's text names no file. Else it is (file,
+    tree, start, stop, "True"), or (file, tree, step, steps, "False"), whose entries depend on the length of the file.
+    """
+    if len(arguments) == 3:
+        _, start, stop = arguments
+        return {"entry_start": int(start), "entry_stop": int(stop)}
+    file, tree, start, stop, is_range = map(ast.literal_eval, arguments)
+    entries = {"entry_start": start, "entry_stop": stop} if is_range else {}
+    return {"file": file, "tree": tree, **entries}
+
+
+def _problems(rows: Sequence[Row]) -> list[str]:
+    opened = sum("file" not in row for row in rows)
+    steps = sum("entry_stop" not in row for row in rows)
+    return [text.format(number, len(rows)) for text, number in ((OPENED_BEFORE, opened), (STEPS, steps)) if number]

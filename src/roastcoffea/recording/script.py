@@ -1,0 +1,146 @@
+"""Running a script as python does, with each of its Runner calls measured."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import io
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.machinery import SourceFileLoader
+from itertools import pairwise
+from pathlib import Path
+from pkgutil import get_importer
+from types import ModuleType, TracebackType
+
+from roastcoffea.errors import reported
+from roastcoffea.recording.auto import Recorder
+
+BETWEEN = ("roastcoffea.recording.auto", "roastcoffea.instrument.", "roastcoffea.interrupts")
+"""Beginnings of the names of modules whose frames stand between those of the script and coffea as it is measured."""
+
+
+def runnable(script: str, arguments: Sequence[str], *, as_module: bool, out: Path) -> Callable[[], None]:
+    """What runs the script as `__main__`, and measures it.
+
+    A script that is a directory or a zip file runs its `__main__.py`. At the end of the process the tables of each
+    measurement are printed on stderr.
+
+    Raises
+    ------
+    OSError
+        The script cannot be read.
+    """
+    if as_module:
+        return partial(_measured, partial(_run_module, script, True), ["-m", *arguments], Path.cwd(), out)
+    if get_importer(script) is not None:
+        place = Path(script).absolute()
+        return partial(_measured, partial(_run_module, "__main__", False), [script, *arguments], place, out)
+    file = os.path.join(Path.cwd(), script)  # noqa: PTH118  (python keeps the dots that a Path would drop)
+    with io.open_code(file) as opened:
+        execute = partial(_run_source, opened.read(), file)
+    return partial(_measured, execute, [script, *arguments], Path(file).resolve().parent, out)
+
+
+def _measured(execute: Callable[[], None], argv: list[str], place: Path, out: Path) -> None:
+    recorder = Recorder(out)
+    recorder.at_end = partial(print_summaries, recorder)
+    recorder.start()
+    # What is registered first is called last: handlers of the script may call a Runner, too.
+    errors: list[BaseException] = []
+    atexit.register(_interrupt_again, errors)
+    atexit.register(recorder.at_end)
+    sys.argv[:] = argv
+    if not sys.flags.safe_path:
+        sys.path[0] = str(place)
+    # It stays there: threads and exit handlers of the script outlive this function.
+    sys.modules["__main__"] = main = ModuleType("__main__")
+    main.__dict__.update(__annotations__={}, __builtins__=builtins)
+    try:
+        execute()
+    except SystemExit:
+        raise
+    except BaseException as error:
+        errors.append(error)
+        sys.excepthook = partial(_shown_without_us, sys.excepthook)
+        raise
+
+
+def _interrupt_again(errors: Sequence[BaseException]) -> None:
+    """Let python end as it does after an interrupt, which it forgets where `exec` is called with a text meanwhile.
+
+    Modules that define dataclasses or named tuples do that as they are loaded.
+    """
+    if any(type(error) is KeyboardInterrupt for error in errors):
+        with suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
+
+
+def _run_source(source: bytes, file: str) -> None:
+    main = sys.modules["__main__"].__dict__
+    main |= {"__file__": file, "__cached__": None, "__loader__": SourceFileLoader("__main__", file)}
+    exec(compile(source, file, "exec", dont_inherit=True), main)
+
+
+def _run_module(name: str, alter_argv: bool) -> None:
+    # What `python -m` itself calls; runpy.run_module takes __main__ away before exit handlers run.
+    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
+
+
+def print_summaries(recorder: Recorder) -> None:
+    """Print on stderr what was measured, or that nothing was; in a process that was forked, nothing."""
+    if recorder.recording and not recorder.saved:
+        _tell("nothing was saved: no Runner call was measured")
+    for path in recorder.saved if recorder.recording else ():
+        _tell(str(path))
+        with reported(_tell, "it cannot be shown", Exception):
+            # While python exits only few modules can be loaded, but whoever saved has this one.
+            from roastcoffea.measurement import load
+
+            load(path).print_summary(sys.stderr)
+
+
+def _tell(text: str) -> None:
+    sys.stderr.write(f"roastcoffea: {' '.join(text.split())}\n")
+
+
+def _shown_without_us(
+    show: Callable[..., object], kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Show an error as it would be without us: from the script's first frame on, and without the probes' frames."""
+    started = [entry for entry in _entries(trace) if entry.tb_frame.f_globals is globals()]
+    trace = started[-1].tb_next if started else trace
+    for chained in _chain(error):
+        chained.__traceback__ = _without_probes(chained.__traceback__ if chained is not error else trace)
+    show(kind, error, error.__traceback__)
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error, and all that it came from or during."""
+    found = [error]
+    for each in found:
+        found += [other for other in (each.__cause__, each.__context__) if other is not None and other not in found]
+    return found
+
+
+def _without_probes(trace: TracebackType | None) -> TracebackType | None:
+    """Traceback without frames of ours that only led on to others."""
+    entries = list(_entries(trace))
+    kept = [
+        entry
+        for entry in entries
+        if entry is entries[-1] or not str(entry.tb_frame.f_globals.get("__name__")).startswith(BETWEEN)
+    ]
+    for entry, following in pairwise(kept):
+        entry.tb_next = following
+    return kept[0] if kept else None
+
+
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next

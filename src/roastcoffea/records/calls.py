@@ -1,0 +1,31 @@
+"""Runner calls: what they asked for, and coffea's preprocessing, which opens files to learn how long they are."""
+
+from typing import Final
+
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.columns import Column, picked
+
+ASKED_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("call", "text", None, "identity of the Runner call"),
+    *picked(CHUNK_COLUMNS, "dataset", "file", "tree"),
+    Column("uuid", "text", None, "the file's own identity (hexadecimal); none where the file itself was asked for"),
+    Column("entry_start", "integer", "events", "first entry of the chunk; none where the file itself was asked for"),
+    Column("entry_stop", "integer", "events", "entry after its last one; none where the file itself was asked for"),
+)
+"""One row for each chunk, and for each file whose metadata were asked for, in the order of asking."""
+
+PREPROCESSING_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("id", "integer", None, "identity of the record"),
+    *picked(CHUNK_COLUMNS, "dataset", "file", "tree"),
+    Column("start", "number", "s", "when it began (Unix time, the worker's clock)"),
+    Column("stop", "number", "s", "when it ended (Unix time, the worker's clock)"),
+    Column("wall_seconds", "number", "s", "duration"),
+    Column("cpu_seconds", "number", "s", "CPU time of the thread"),
+    Column("bytes_requested", "integer", "B", "requested from storage"),
+    Column("bytes_transferred", "integer", "B", "received from storage"),
+    Column("source", "text", None, "what read the file"),
+    *picked(CHUNK_COLUMNS, "worker", "thread", "key", "run_id"),
+    Column("outcome", "text", None, '"ok" or "error"'),
+    Column("error", "text", None, "text of the error, where there was one"),
+    Column("call", "text", None, "identity of the Runner call, where it was in one"),
+)

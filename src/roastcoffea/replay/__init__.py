@@ -1,0 +1,1 @@
+"""Recorded chunks on simulated workers."""

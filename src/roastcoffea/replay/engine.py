@@ -1,0 +1,350 @@
+"""A cluster that works through chunks and merges, simulated event by event.
+
+Hosts share their cores equally among all that compute on them (processor sharing): threads of tasks, the workers' event
+loops, and the scheduler where it lives there. Waiting takes no core. The scheduler hands out chunks as Dask does: a
+worker holds few more than it has threads, gets another for each that the scheduler knows to have ended, and one that
+has nothing takes from those that hold too many.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+
+from roastcoffea.replay.inputs import NOTHING, Costs, Hosts, Outcome, Setting, Tasks
+
+BEFORE, WAITING, AFTER, STARTING = range(4)
+"""Stages of a task on its thread: computing, waiting, computing, and the way to its start."""
+
+INFINITY: Final = np.inf
+
+MOST_OWN: Final = 2.0
+"""What an event loop computes meanwhile, where tasks wait for cores, beside what it does where they do not.
+
+It looks after itself each 10 ms, but gets the interpreter only when the task's thread is at work.
+"""
+
+
+class Simulation:
+    """A cluster with its tasks; `until_done` lets it work. It runs as it is, and compiled: see `simulated`.
+
+    Jobs are those that compute or wait: of each worker its threads and then its event loop, at the end the scheduler.
+    `clock` has the next moment of each job that waits, of each host the next end of a job, and at the end that of the
+    first merge which fetches its inputs; `heap` orders it, `place` is where each is.
+    """
+
+    def __init__(self, setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> None:
+        self.setting, self.costs = setting, costs
+        self.chunks, self.workers, self.threads = setting.chunks, setting.workers, setting.threads
+        self.before, self.wait, self.after = tasks.before, tasks.wait, tasks.after
+        self.parent, self.missing = tasks.parent, tasks.missing
+        self.cores, self.first_job = hosts.cores, hosts.first_job
+        count, jobs, places, workers = len(tasks.before), int(hosts.first_job[-1]), len(hosts.cores), setting.workers
+        # of each job
+        self.target = np.full(jobs, INFINITY)
+        self.began, self.pending, self.started = np.zeros(jobs), np.zeros(jobs), np.zeros(jobs)
+        self.task, self.stage, self.host = np.full(jobs, NOTHING), np.zeros(jobs, np.int64), np.zeros(jobs, np.int64)
+        for host in range(places):
+            self.host[hosts.first_job[host] : hosts.first_job[host + 1]] = host
+        # of each worker
+        self.idle, self.turn = np.full(workers, setting.threads), np.full(workers, NOTHING)
+        self.held, self.ready = np.zeros(workers, np.int64), np.zeros(workers, np.int64)
+        self.cold = np.ones(workers, np.int64)
+        # the chunks that each worker holds, then the merges
+        self.head, self.tail = np.full(2 * workers, NOTHING), np.full(2 * workers, NOTHING)
+        self.following = np.full(count, NOTHING)
+        # of each host
+        self.virtual, self.last, self.active = np.zeros(places), np.zeros(places), np.zeros(places, np.int64)
+        # ends that the scheduler has not yet taken note of, and merges that fetch their inputs
+        self.ended, self.ended_on = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.merging, self.merging_on = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self.merging_at = np.zeros(count)
+        # moments
+        self.merge_clock = jobs + places
+        self.clock = np.full(self.merge_clock + 1, INFINITY)
+        self.heap, self.place = np.arange(self.merge_clock + 1), np.arange(self.merge_clock + 1)
+        self.next_chunk = self.ready_chunks = self.done = 0
+        self.ended_first = self.ended_last = self.merging_first = self.merging_last = 0
+        self.computing = self.computed = self.scheduling = 0.0
+
+    # clocks
+
+    def _set_clock(self, which: int, time: float) -> None:
+        """Give a clock its next moment: it goes up to where none above is later, then down to where none is earlier."""
+        clock, heap, place = self.clock, self.heap, self.place
+        clock[which] = time
+        at = place[which]
+        while at > 0 and clock[heap[(at - 1) >> 1]] > time:
+            heap[at] = heap[(at - 1) >> 1]
+            place[heap[at]] = at
+            at = (at - 1) >> 1
+        while 2 * at + 1 < len(heap):
+            below = 2 * at + 1
+            if below + 1 < len(heap) and clock[heap[below + 1]] < clock[heap[below]]:
+                below += 1
+            if clock[heap[below]] >= time:
+                break
+            heap[at] = heap[below]
+            place[heap[at]] = at
+            at = below
+        heap[at] = which
+        place[which] = at
+
+    # cores of a host
+
+    def _advance(self, host: int, time: float) -> None:
+        """Let a host compute until now: each job gets the same."""
+        if self.active[host] > 0:
+            self.virtual[host] += (time - self.last[host]) * self._share(host)
+        self.last[host] = time
+
+    def _share(self, host: int) -> float:
+        """Seconds that each job of a host computes in a second."""
+        load = self.active[host] / self.cores[host]
+        return 1.0 if load <= 1.0 else 1.0 / (load * (1.0 + self.costs.crowded * math.log2(load)))
+
+    def _first_job(self, host: int) -> int:
+        """Job of a host that ends first."""
+        target = self.target
+        first: int = self.first_job[host]
+        for job in range(first + 1, self.first_job[host + 1]):
+            if target[job] < target[first]:
+                first = job
+        return first
+
+    def _look_ahead(self, host: int) -> None:
+        """Set when the next job of a host ends."""
+        clock, time = len(self.task) + host, INFINITY
+        if self.active[host] > 0:
+            left = self.target[self._first_job(host)] - self.virtual[host]
+            time = self.last[host] + max(left, 0.0) / self._share(host)
+        self._set_clock(clock, time)
+
+    def _compute(self, job: int, seconds: float, time: float) -> None:
+        """Begin to compute."""
+        host = self.host[job]
+        self._advance(host, time)
+        self.target[job] = self.virtual[host] + seconds
+        self.active[host] += 1
+        self.began[job] = time
+        self._look_ahead(host)
+
+    def _take_core(self, job: int, seconds: float, time: float) -> None:
+        """Compute, or queue where the process has one interpreter for all its threads and it is in use."""
+        self.computed += seconds
+        if self.setting.serial:
+            worker = job // (self.threads + 1)
+            self.pending[job] = seconds
+            if self.turn[worker] != NOTHING:
+                return
+            self.turn[worker] = job
+        self._compute(job, seconds, time)
+
+    def _pass_turn(self, job: int, time: float) -> None:
+        """Give the interpreter to a thread of the process that waits for it."""
+        worker = job // (self.threads + 1)
+        self.pending[job] = 0.0
+        self.turn[worker] = NOTHING
+        first = worker * (self.threads + 1)
+        for other in range(first, first + self.threads):
+            if self.pending[other] > 0.0:
+                self.turn[worker] = other
+                self._compute(other, self.pending[other], time)
+                return
+
+    # tasks on threads
+
+    def _step(self, job: int, time: float) -> None:
+        """Take a task to its next stage; those that take no time are passed."""
+        worker, task = job // (self.threads + 1), self.task[job]
+        if self.stage[job] == STARTING:
+            seconds = self.before[task]
+            if self.cold[worker] == 1:
+                seconds += self.costs.cold_cpu
+                self.cold[worker] = 2
+            self.stage[job] = BEFORE
+            self.started[job] = time
+            if seconds > 0.0:
+                self._take_core(job, seconds, time)
+                return
+        if self.stage[job] == BEFORE:
+            seconds = self.wait[task]
+            if self.cold[worker] == 2:
+                seconds += self.costs.cold_wait
+                self.cold[worker] = 0
+            self.stage[job] = WAITING
+            if seconds > 0.0:
+                self._set_clock(job, time + seconds)
+                return
+        if self.stage[job] == WAITING:
+            self.stage[job] = AFTER
+            if self.after[task] > 0.0:
+                self._take_core(job, self.after[task], time)
+                return
+        self._end(job, time)
+
+    def _end(self, job: int, time: float) -> None:
+        """End a task: tell the scheduler, and go on with what the worker holds."""
+        worker, task = job // (self.threads + 1), self.task[job]
+        self.task[job] = NOTHING
+        self.ended[self.ended_last], self.ended_on[self.ended_last] = task, worker
+        self.ended_last += 1
+        self._take_note(time)
+        loop = worker * (self.threads + 1) + self.threads
+        needed = self.before[task] + self.wait[task] + self.after[task]
+        # how many times as long as it needs it took, as far as the event loop computes more meanwhile
+        longer = min(max((time - self.started[job]) / needed, 1.0), MOST_OWN) if needed > 0.0 else 1.0
+        self.pending[loop] += self.costs.own * longer
+        self._loop(loop, time)
+        self.idle[worker] += 1
+        self._go_on(worker, time, self.costs.gap)
+
+    def _loop(self, loop: int, time: float) -> None:
+        """Have an event loop do what it has to, if it is not at it."""
+        if self.target[loop] == INFINITY and self.pending[loop] > 0.0:
+            seconds = self.pending[loop]
+            self.pending[loop] = 0.0
+            self._compute(loop, seconds, time)
+
+    def _go_on(self, worker: int, time: float, delay: float) -> None:
+        """Have free threads of a worker begin what it holds: chunks, then merges."""
+        while self.idle[worker] > 0:
+            queue = worker if self.head[worker] != NOTHING else self.workers + worker
+            task = self.head[queue]
+            if task == NOTHING:
+                return
+            self.head[queue] = self.following[task]
+            if queue == worker:
+                self.ready[worker] -= 1
+                self.ready_chunks -= 1
+            self._occupy(worker, task, time + delay)
+
+    def _occupy(self, worker: int, task: int, time: float) -> None:
+        """Have a free thread of a worker begin a task at a later time."""
+        first = worker * (self.threads + 1)
+        for job in range(first, first + self.threads):
+            if self.task[job] == NOTHING:
+                self.idle[worker] -= 1
+                self.task[job], self.stage[job] = task, STARTING
+                self._set_clock(job, time)
+                return
+
+    def _hold(self, queue: int, task: int) -> None:
+        """Put a task at the end of a queue."""
+        self.following[task] = NOTHING
+        if self.head[queue] == NOTHING:
+            self.head[queue] = task
+        else:
+            self.following[self.tail[queue]] = task
+        self.tail[queue] = task
+
+    # the scheduler
+
+    def _take_note(self, time: float) -> None:
+        """Have the scheduler take the next end of a task, if it is not at one."""
+        scheduler = len(self.task) - 1
+        if self.target[scheduler] == INFINITY and self.ended_first < self.ended_last:
+            self.scheduling += self.costs.scheduler
+            self._compute(scheduler, self.costs.scheduler, time)
+
+    def _react(self, time: float) -> None:
+        """Have the scheduler react to the end of a task."""
+        task, worker = self.ended[self.ended_first], self.ended_on[self.ended_first]
+        self.ended_first += 1
+        self.held[worker] -= 1
+        self.done += 1
+        merge = self.parent[task]
+        if merge != NOTHING:
+            self.missing[merge] -= 1
+            if self.missing[merge] == 0:
+                self._send_merge(merge, worker, time)
+        # it assigns chunks to a worker until that holds what it may
+        while self.held[worker] < self.setting.limit and self.next_chunk < self.chunks:
+            self._assign(worker, time)
+        if self.idle[worker] > 0:
+            self._steal(worker, time)
+        self._take_note(time)
+
+    def _send_merge(self, merge: int, worker: int, time: float) -> None:
+        """Assign a merge; it has its inputs after a while, as do those that were assigned before."""
+        self.held[worker] += 1
+        at = self.merging_last
+        self.merging[at], self.merging_on[at] = merge, worker
+        self.merging_at[at] = time + self.costs.latency + self.setting.fetch
+        self.merging_last += 1
+        if at == self.merging_first:
+            self._set_clock(self.merge_clock, self.merging_at[at])
+
+    def _merge_is_ready(self, time: float) -> None:
+        at = self.merging_first
+        self.merging_first += 1
+        later = self.merging_at[at + 1] if at + 1 < self.merging_last else INFINITY
+        self._set_clock(self.merge_clock, later)
+        worker = self.merging_on[at]
+        self._hold(self.workers + worker, self.merging[at])
+        self._go_on(worker, time, 0.0)
+
+    def _assign(self, worker: int, time: float) -> None:
+        """Assign the next chunk to a worker."""
+        task = self.next_chunk
+        self.next_chunk += 1
+        self.held[worker] += 1
+        self._hold(worker, task)
+        self.ready[worker] += 1
+        self.ready_chunks += 1
+        self._go_on(worker, time, self.costs.latency)
+
+    def _steal(self, thief: int, time: float) -> None:
+        """Take chunks from the worker that holds the most which it has not begun."""
+        while self.idle[thief] > 0 and self.ready_chunks > 0:
+            victim = int(np.argmax(self.ready))
+            task = self.head[victim]
+            self.head[victim] = self.following[task]
+            self.ready[victim] -= 1
+            self.ready_chunks -= 1
+            self.held[victim] -= 1
+            self.held[thief] += 1
+            self._occupy(thief, task, time + self.costs.steal)
+
+    # the whole
+
+    def until_done(self) -> Outcome:
+        """Work until the scheduler knows of the last task."""
+        # each worker gets its first tasks, one after the other
+        for _ in range(self.setting.limit):
+            for worker in range(self.workers):
+                if self.next_chunk < self.chunks:
+                    self._assign(worker, 0.0)
+            if self.next_chunk == self.chunks:
+                break
+        jobs, time = len(self.task), 0.0
+        while self.done < len(self.before):
+            which = self.heap[0]
+            time = self.clock[which]
+            if which < jobs:
+                self._set_clock(which, INFINITY)
+                self._step(which, time)
+            elif which == self.merge_clock:
+                self._merge_is_ready(time)
+            else:
+                self._job_ends(which - jobs, time)
+        return Outcome(time, self.computing, self.computed, self.scheduling)
+
+    def _job_ends(self, host: int, time: float) -> None:
+        """Go on after a job of a host has computed what it had to."""
+        self._advance(host, time)
+        job = self._first_job(host)
+        self.target[job] = INFINITY
+        self.active[host] -= 1
+        self._look_ahead(host)
+        if job == len(self.task) - 1:
+            self._react(time)
+        elif job % (self.threads + 1) == self.threads:
+            self._loop(job, time)
+        else:
+            self.computing += time - self.began[job]
+            if self.setting.serial:
+                self._pass_turn(job, time)
+            self._step(job, time)

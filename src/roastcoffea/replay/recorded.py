@@ -1,0 +1,176 @@
+"""A recorded run as a replay needs it: its chunks, its cluster, and what lay around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.metrics import Metrics
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.facts import counted_chunks, recorded, with_outcome
+from roastcoffea.metrics.phases import OTHER_TASKS
+from roastcoffea.metrics.statistics import amounts, clipped, integral, moments
+from roastcoffea.records.run import FAILED, Run
+from roastcoffea.records.tasks import OK
+from roastcoffea.replay.cluster import Cluster
+from roastcoffea.replay.dask_costs import costs_of
+from roastcoffea.replay.stages import Records, Stage, stages_of
+from roastcoffea.units import FRACTION, number
+
+Value = TypeVar("Value")
+
+ABSENT_THREADS: Final = 0.02
+"""Share of the thread time that may be missing because workers came late or left."""
+
+FOREIGN: Final = 0.05
+"""Share of the thread time from which on tasks of others are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A run as a replay needs it.
+
+    `calls` are its Runner calls, one after the other: the processor of each, and the fingerprint of its files (None
+    where it is not known). `client` is the part of `seconds` that lies outside of all stages. `cores` is that of one
+    host; None where it is not known. `core_wait` is how much longer chunks computed, for want of cores, than their CPU
+    time; None where nothing tells. `branches` are those that it read. `doubts` tells what makes predictions from it
+    doubtful.
+    """
+
+    name: str
+    calls: tuple[tuple[str, str | None], ...]
+    seconds: float
+    client: float
+    stages: tuple[Stage, ...]
+    workers: int
+    threads: int
+    hosts: int
+    cores: int | None
+    scheduler_here: bool
+    chunksize: int | None
+    events: int
+    core_wait: float | None
+    branches: frozenset[str]
+    failed: bool
+    doubts: tuple[str, ...]
+
+    @property
+    def configuration(self) -> tuple[int, int, int | None]:
+        """What repeats have in common: workers, threads of each, chunk size."""
+        return self.workers, self.threads, self.chunksize
+
+    @property
+    def workers_of_host(self) -> int:
+        """Workers that shared a host."""
+        return max(round(self.workers / self.hosts), 1)
+
+    @property
+    def own_cluster(self) -> Cluster:
+        """The cluster on which it was made."""
+        return self.cluster(self.workers, self.threads, same_host=self.hosts == 1)
+
+    def cluster(self, workers: int, threads: int, *, same_host: bool) -> Cluster:
+        """Cluster of so many workers: each brings cores as the recorded ones had, or all share those of one host."""
+        cores = float("inf") if self.cores is None else float(self.cores)
+        if same_host:
+            return Cluster(threads=threads, hosts=[(workers, cores)], scheduler_here=self.scheduler_here)
+        each = self.workers_of_host
+        full, rest = divmod(workers, each)
+        hosts = [(each, cores)] * full + ([(rest, cores * rest / each)] if rest else [])
+        return Cluster(threads=threads, hosts=hosts, scheduler_here=self.scheduler_here)
+
+
+def recorded_run(run: Run, metrics: Metrics, name: str) -> Recorded:
+    """What a run tells a replay.
+
+    Raises
+    ------
+    NotMeasuredError
+        If it lacks what a replay needs; the text says what.
+    """
+    try:
+        return _recorded(run, metrics, name)
+    except NotMeasuredError as reason:
+        raise NotMeasuredError(f"{name} cannot be replayed: {reason}") from None
+
+
+def _recorded(run: Run, metrics: Metrics, name: str) -> Recorded:
+    tasks, lifetimes = recorded(run, "tasks"), recorded(run, "lifetimes")
+    chunks = counted_chunks(recorded(run, "chunks"))
+    if not len(chunks) or not len(lifetimes):
+        raise NotMeasuredError("no chunk of it gave a result, or no worker was seen")
+    calls = sorted(run.calls, key=lambda call: call.start)
+    if any(later.start < earlier.stop for earlier, later in pairwise(calls)):
+        raise NotMeasuredError("its Runner calls overlapped: their tasks cannot be told apart")
+    ended = with_outcome(tasks, (OK,))
+    stragglers = metrics.tables["stragglers"]
+    records = Records(run=run, chunks=chunks, tasks=ended, costs=costs_of(run, ended), stragglers=stragglers)
+    stages = tuple(stage for call in calls for stage in stages_of(call, records))
+    if not any(stage.chunks for stage in stages):
+        raise NotMeasuredError("no task of its chunks was seen")
+    size = only(call.options.get("chunksize") for call in calls)
+    return Recorded(
+        name=name,
+        calls=tuple((call.processor, call.fileset) for call in calls),
+        seconds=run.stop - run.start,
+        client=run.stop - run.start - sum(stage.seconds for stage in stages),
+        stages=stages,
+        workers=max(round(metrics["avg_workers"]), 1),
+        threads=int(median(lifetimes["threads"].to_pylist())),
+        hosts=max(len(lifetimes["host"].unique()), 1),
+        cores=only(host.cores for host in run.environment.hosts),
+        scheduler_here=run.environment.client_host in {host.name for host in run.environment.hosts},
+        chunksize=size if isinstance(size, int) else None,
+        events=int(pc.sum(chunks["events"], min_count=0).as_py()),
+        core_wait=_core_wait(chunks),
+        branches=frozenset(() if run.branch_reads is None else run.branch_reads["branch"].unique().to_pylist()),
+        failed=run.outcome == FAILED,
+        doubts=tuple(_doubts(run, metrics, lifetimes, tasks, chunks)),
+    )
+
+
+def only(values: Iterable[Value]) -> Value | None:
+    """The value that all have; None where they differ, or there is none."""
+    different = set(values)
+    return different.pop() if len(different) == 1 else None
+
+
+def _core_wait(chunks: pa.Table) -> float | None:
+    if chunks["core_wait_seconds"].null_count:
+        return None
+    waited, cpu = (float(amounts(chunks, name).sum()) for name in ("core_wait_seconds", "cpu_seconds"))
+    return 1 + waited / cpu if cpu else 1.0
+
+
+# Doubts
+
+
+def _doubts(run: Run, metrics: Metrics, lifetimes: pa.Table, tasks: pa.Table, chunks: pa.Table) -> list[str]:
+    """What makes predictions doubtful."""
+    found = ["the recorded run failed: what it had not begun is no part of it"] if run.outcome == FAILED else []
+    if chunks["core_wait_seconds"].null_count:
+        found.append("it is not known how long chunks waited for a core while recording: other load is in their times")
+    if only(host.cores for host in run.environment.hosts) is None:
+        found.append("the cores of its hosts are not known, or differ: nothing is said of sharing them")
+    if len(lifetimes["threads"].unique()) > 1:
+        found.append("its workers have different numbers of threads: the median stands for all")
+    starts, stops = clipped(moments(lifetimes, "start"), moments(lifetimes, "stop"), run.start, run.stop)
+    threads = amounts(lifetimes, "threads")
+    missing = float(1 - integral(starts, stops, threads) / (threads.sum() * (run.stop - run.start)))
+    if missing > ABSENT_THREADS:
+        share = FRACTION.text(missing)
+        found.append(f"workers came late or left while recording: {share} of the threads' time was missing")
+    lost = len(tasks) - len(with_outcome(tasks, (OK,)))
+    if lost:
+        found.append(f"{number(lost)} attempts of tasks failed while recording; they are left out")
+    ledger = metrics.get("time_ledger")
+    foreign = ledger.get(OTHER_TASKS, 0.0) / ledger.total if ledger and ledger.total else 0.0
+    if foreign > FOREIGN:
+        found.append(f"tasks of others took {FRACTION.text(foreign)} of the threads' time while recording")
+    return found

@@ -1,0 +1,129 @@
+"""Tables of a run as DataFrames: what was recorded, what is derived from it, and breakdowns of the ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from roastcoffea.diagnosis.balance import BALANCE_COLUMNS
+from roastcoffea.diagnosis.stragglers import STRAGGLER_COLUMNS
+from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger
+from roastcoffea.metrics import byte_ledger as byte_metrics
+from roastcoffea.metrics import time_ledger as time_metrics
+from roastcoffea.metrics.branches import BRANCH_COLUMNS
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.facts import reason_of_absence
+from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
+from roastcoffea.metrics.sections import SECTION_TOTALS
+from roastcoffea.records.arrow import absent_frame, frame_of
+from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.columns import Column
+from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Table(NamedTuple):
+    """A table: its columns, what makes it (None where nothing was recorded), and the field of the run behind it."""
+
+    columns: Sequence[Column]
+    make: Callable[[Run, Metrics], pa.Table | None]
+    field: str = ""
+
+
+def _recorded(field: str, columns: Sequence[Column]) -> Table:
+    return Table(columns, lambda run, _: getattr(run, field), field)
+
+
+def _derived(name: str, columns: Sequence[Column]) -> Table:
+    """A table that is in the catalogue of metrics, by its name there."""
+    return Table(columns, lambda _, metrics: metrics.evaluator.value(name))
+
+
+TABLES: Final[Mapping[str, Table]] = {
+    "chunks": _recorded("chunks", CHUNK_COLUMNS),
+    "tasks": _recorded("tasks", TASK_COLUMNS),
+    "workers": _recorded("samples", SAMPLE_COLUMNS),
+    "lifetimes": _recorded("lifetimes", LIFETIME_COLUMNS),
+    "pauses": _recorded("pauses", PAUSE_COLUMNS),
+    "branches": _derived("branches", BRANCH_COLUMNS),
+    "sections": _derived("section_totals", SECTION_TOTALS),
+    "preprocessing": _recorded("preprocessing", PREPROCESSING_COLUMNS),
+    "failed": _derived("failed_work", FAILED_COLUMNS),
+    "failed_files": _derived("failed_files", FAILED_FILE_COLUMNS),
+    "missing": _derived("missing_work", ASKED_COLUMNS),
+    "stragglers": _derived("stragglers", STRAGGLER_COLUMNS),
+    "worker_balance": _derived("worker_balance", BALANCE_COLUMNS),
+}
+"""Tables that are attributes of a measurement."""
+
+
+class Breakdown(NamedTuple):
+    """A ledger, by what it can be split, and what the columns of that mean."""
+
+    ledger: type[ByteLedger | TimeLedger]
+    by: Sequence[str]
+    meanings: Mapping[str, str]
+
+
+BREAKDOWNS: Final[Mapping[str, Breakdown]] = {
+    "byte_ledger": Breakdown(ByteLedger, ("dataset", "file", "branch", "endpoint"), byte_metrics.MEANINGS),
+    "time_ledger": Breakdown(TimeLedger, ("worker", "dataset"), time_metrics.MEANINGS),
+}
+NAMES: Final = (*TABLES, *(f"{ledger}_by_{what}" for ledger, each in BREAKDOWNS.items() for what in each.by))
+"""All tables, the ledgers' breakdowns among them."""
+
+
+def frame_named(name: str, run: Run, metrics: Metrics) -> pd.DataFrame:
+    """One of the tables; empty, with the reason in `attrs["absent"]`, where it cannot be made.
+
+    Raises
+    ------
+    ValueError
+        If there is no such table.
+    """
+    if name not in NAMES:
+        raise ValueError(f"there is no table {name!r}; see `tables`")
+    ledger, _, what = name.partition("_by_")
+    return _frame(name, run, metrics) if name in TABLES else _breakdown(ledger, what, metrics)
+
+
+def _frame(name: str, run: Run, metrics: Metrics) -> pd.DataFrame:
+    columns, make, field = TABLES[name]
+    try:
+        with metrics.computing(name):
+            table = make(run, metrics)
+            return absent_frame(columns, reason_of_absence(run, field)) if table is None else frame_of(table, columns)
+    except NotMeasuredError as reason:
+        return absent_frame(columns, str(reason))
+
+
+def _breakdown(name: str, what: Any, metrics: Metrics) -> pd.DataFrame:
+    """Breakdown of a ledger; empty, with the reason, where it cannot be made."""
+    ledger, _, meanings = BREAKDOWNS[name]
+    try:
+        with metrics.computing(f"{name}.by({what!r})"):
+            found = metrics[name] if name in metrics else ledger.not_measured(metrics.missing[name])
+            return _documented(found, what, meanings)
+    except NotMeasuredError as reason:
+        return _documented(ledger.not_measured(str(reason)), what, meanings)
+
+
+def _documented(ledger: ByteLedger | TimeLedger, what: Any, meanings: Mapping[str, str]) -> pd.DataFrame:
+    """Breakdown of a ledger as a table with documented columns."""
+    key = "address" if what == "worker" else what  # "worker" is a class of the time ledger
+    frame = ledger.by(what).rename_axis(index=key).reset_index()
+    amounts = [name for name in frame.columns if name != key]
+    of_amounts = {name: f"{meanings.get(name, name)} [{ledger.unit}]" for name in amounts}
+    frame.attrs = {
+        "columns": {key: f"{key} of the {what}" if key != what else what} | of_amounts,
+        "units": dict.fromkeys(amounts, str(ledger.unit)),
+        **({} if ledger.absent is None else {"absent": ledger.absent}),
+    }
+    return frame

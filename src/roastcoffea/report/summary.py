@@ -1,0 +1,300 @@
+"""The summary of a run as sheets, for terminal, notebook and page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from numbers import Real
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.errors import root_cause
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
+from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
+from roastcoffea.metrics.phases import TOTAL
+from roastcoffea.records.run import FAILED, Run
+from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, counted
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
+from roastcoffea.report.tables import FIRST_ROWS
+from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, moment, number
+
+MAIN: Final = {
+    "total_events": "events",
+    "num_chunks": "chunks",
+    "num_failed_chunks": "failed attempts",
+    "elapsed_time_seconds": "elapsed",
+    "event_rate_elapsed_khz": "event rate",
+    "data_rate_gbps": "data rate",
+    "avg_workers": "workers (mean)",
+    "core_efficiency": "core efficiency",
+    "useful_fraction": "useful bytes",
+    "peak_memory_bytes": "memory of a worker (peak)",
+}
+"""The main numbers, and their labels."""
+
+MOST_BRANCHES: Final = 10
+MOST_FILES: Final = 10
+MOST_WORKERS: Final = 10
+LONGEST_LINE: Final = 200
+SMALL_OFFSET: Final = 0.01
+"""Seconds below which clocks agree for all that people look at; times are set right all the same."""
+
+
+class InLedger(NamedTuple):
+    """Metrics of a group that the table of a ledger shows: name and title of that, and their labels."""
+
+    name: str
+    title: str
+    labels: Sequence[str]
+
+
+LEDGERS: Final[Mapping[str, InLedger]] = {
+    BYTES: InLedger("byte_ledger", BYTES, (*phases.BYTE_NAMES, TOTAL, TRANSFERRED)),
+    TIME: InLedger("time_ledger", THREAD_TIME, (*phases.TIME_NAMES, TOTAL)),
+}
+"""Ledgers, by the group of metrics that they are shown with."""
+
+Row = Mapping[str, Any]
+Keyed = tuple[str, Column]
+"""A column with the key of its amounts in rows."""
+
+
+def _keyed(unit: Unit, **names: str) -> tuple[Keyed, ...]:
+    """Columns of one unit, by the keys of their amounts."""
+    return tuple((key, Column(name, unit)) for key, name in names.items())
+
+
+DATASET_COLUMNS: Final = (
+    *_keyed(COUNT, num_chunks="chunks", num_failed="failed", total_events="events"),
+    *_keyed(SECOND, mean_duration="wall/chunk", total_duration="wall (ok)", cpu_seconds="CPU (all)"),
+)
+SECTION_COLUMNS: Final[Sequence[Keyed]] = (
+    ("count", Column("count", COUNT, dispensable=7)),
+    ("wall_seconds", Column("wall", SECOND, dispensable=8)),
+    ("self_seconds", Column("self", SECOND, dispensable=2)),
+    ("cpu_seconds", Column("CPU", SECOND, dispensable=3)),
+    ("max_seconds", Column("max", SECOND, dispensable=1)),
+    ("bytes", Column("bytes", BYTE, dispensable=5)),
+    ("memory_peak", Column("memory", BYTE, dispensable=4)),
+    ("errors", Column("errors", COUNT, dispensable=6)),
+)
+WORKER_COLUMNS: Final = (
+    *_keyed(COUNT, chunks="chunks"),
+    *_keyed(FRACTION, busy_share="in chunks", cpu_share="CPU"),
+    *_keyed(WORD, bound="bound"),
+    *_keyed(RATIO, slowness="slow"),
+    *_keyed(SECOND, spill_seconds="spill"),
+    *_keyed(BYTE, transfer_bytes="fetched"),
+    *_keyed(SECOND, clock_offset="clock"),
+)
+OF_BRANCH: Final = {"bytes_payload": "payload", "bytes_reread": "re-read", "bytes_uncompressed": "uncompressed"}
+BRANCH_COLUMNS: Final = _keyed(BYTE, **{f"{key}_sum": name for key, name in OF_BRANCH.items()})
+
+
+def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
+    """Metrics by group, with the reason where one is missing, and what else people look at first."""
+    yield heading(run)
+    yield from (replace(sheet, title=f"verdict: {sheet.title}") for sheet in own_sheets(metrics, "verdict"))
+    yield from failing_files(metrics)
+    shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
+    for group, members in groupby(shown, key=lambda metric: metric.group):
+        yield from _group(group, list(members), metrics)
+    yield from _workers(metrics.tables["worker_balance"])
+    yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
+    yield from _sections(metrics.get("sections") or {})
+    yield problems([*run.problems, *metrics.problems])
+
+
+def overview(run: Run, metrics: Metrics) -> Iterator[Sheet]:
+    """Verdict, main numbers, both ledgers, datasets and problems; all metrics are folded."""
+    yield heading(run)
+    yield from own_sheets(metrics, "verdict")
+    ledgers = [*own_sheets(metrics, "time_ledger"), *own_sheets(metrics, "byte_ledger")[:1]]
+    yield Sheet(beside=True, parts=[main_numbers(metrics), *ledgers])
+    yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
+    yield from ([problems(found)] if (found := [*run.problems, *metrics.problems]) else [])
+    title = f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)"
+    yield Sheet(title=title, folded=True, parts=metrics.sheets())
+
+
+def state_of_collector(state: str, found: Sequence[str]) -> Iterator[Sheet]:
+    """What there is to tell of a collector without a measurement."""
+    yield Heading(title="MetricsCollector", lead=[state])
+    yield from ([problems(found)] if found else [])
+
+
+def own_sheets(metrics: Metrics, name: str) -> Sequence[Sheet]:
+    """Sheets of a ledger or of the verdict; none where there is none."""
+    result: Presented | None = metrics.get(name)
+    return [] if result is None else result.sheets()
+
+
+# Heading
+
+
+def title_of(run: Run) -> str:
+    """Name of the run, else the processors that ran."""
+    return run.name or ", ".join(dict.fromkeys(call.processor for call in run.calls)) or run.id
+
+
+def heading(run: Run) -> Heading:
+    """Name of the run, when and where it was, and whether it failed."""
+    reporter = f"Numbers as reported by {run.reported_by}; they were not computed anew."
+    return Heading(
+        title=title_of(run),
+        label="roastcoffea",
+        lead=[f"{moment(run.start)}, {run.backend}, {run.outcome}, {run.id[:8]}"],
+        alarm=f"This run failed: {run.error or 'no error text was kept'}" if run.outcome == FAILED else "",
+        notes=[] if run.reported is None else [reporter],
+    )
+
+
+def failing_files(metrics: Metrics) -> Iterator[Sheet]:
+    """Files in which attempts failed, and what is missing of them."""
+    try:
+        files = metrics.evaluator.value("failed_files")
+    except NotMeasuredError:
+        return
+    if not len(files):
+        return
+    lines = [_failed_file(row) for row in files.slice(0, MOST_FILES).to_pylist()]
+    if len(files) > MOST_FILES:
+        lines.append(f"and {number(len(files) - MOST_FILES)} more")
+    elsewhere = (metrics.get("num_missing_chunks") or 0) - (pc.sum(files["missing"]).as_py() or 0)
+    if elsewhere:
+        verb = "is" if elsewhere == 1 else "are"
+        lines.append(f"Of other files {counted(elsewhere, 'chunk')} {verb} missing as well")
+    yield Sheet(title=f"files with failed attempts ({number(len(files))})", items=lines)
+
+
+def _failed_file(row: Row) -> str:
+    lacking = "nothing came of it" if row["missing"] is None else f"{counted(row['missing'], 'chunk')} missing"
+    outcome, error = lacking if row["missing"] != 0 else "nothing missing", root_cause(row["error"])[:LONGEST_LINE]
+    return f"{row['file']}, {row['dataset']}: {row['attempts']} failed, {outcome}; {error}"
+
+
+# Metrics by group
+
+
+def main_numbers(metrics: Metrics) -> Sheet:
+    """The few numbers that stand on top."""
+    rows = [(label, amount_of(metrics, name)) for name, label in MAIN.items() if name in metrics]
+    columns = (Column(""), Column("value", COUNT))
+    return Sheet(title="numbers", columns=columns, rows=rows, form="figures")
+
+
+def amount_of(metrics: Metrics, name: str) -> Cell:
+    """A metric as a cell: a number, or a word."""
+    value, unit = metrics[name], metrics.unit[name]
+    return Amount(float(value), unit) if isinstance(value, Real) else unit.text(value)
+
+
+def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
+    """Metrics of a group; the table of a ledger in place of those that are in it."""
+    if group not in LEDGERS or LEDGERS[group].name not in metrics:
+        values, *spread = _values(members, metrics)
+        yield from (replace(values, title=group), *spread)
+        return
+    name, title, in_ledger = LEDGERS[group]
+    ledger, *advice = metrics[name].sheets()
+    yield replace(ledger, title=title)
+    yield from _values([metric for metric in members if metric.label not in in_ledger], metrics)
+    yield from advice
+    if group == BYTES:
+        yield from _branches(metrics[name])
+
+
+def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
+    """Values, with reasons of those that are missing; then what chunks have, with a column for each statistic."""
+    known = [metric for metric in members if metric.name in metrics]
+    rows = [(metric.label, amount_of(metrics, metric.name)) for metric in known if metric.statistic is None]
+    missing = _missing(members, metrics).items()
+    reasons = [("\n".join(labels), Reason(reason)) for reason, labels in missing]
+    yield Sheet(columns=(LABELS, Column("")), rows=[*rows, *reasons])
+    spread = [metric for metric in known if metric.statistic is not None]
+    if spread:
+        yield _distributions(spread, metrics)
+
+
+def _missing(members: Sequence[Metric], metrics: Metrics) -> dict[str, Iterable[str]]:
+    """Labels of missing metrics by their reason.
+
+    A row of statistics that is missing whole has one label, and so has a whole group that is missing for one
+    reason.
+    """
+    reasons = {metrics.missing.get(metric.name) for metric in members}
+    if len(reasons) == 1 and None not in reasons:
+        return {str(reasons.pop()): [NOT_MEASURED]}
+    partly = {metric.label for metric in members if metric.statistic and metric.name in metrics}
+    labels: dict[str, dict[str, None]] = {}
+    for metric in members:
+        if metric.name in metrics.missing:
+            label = f"{metric.label} ({metric.statistic})" if metric.label in partly else metric.label
+            labels.setdefault(metrics.missing[metric.name], {})[label] = None
+    return dict(labels)
+
+
+def _distributions(members: Sequence[Metric], metrics: Metrics) -> Sheet:
+    """One line per quantity of a chunk, its statistics side by side."""
+    statistics = list(dict.fromkeys(str(metric.statistic) for metric in members))
+    rows = []
+    for label, same_label in groupby(members, key=lambda metric: metric.label):
+        amounts = {str(metric.statistic): amount_of(metrics, metric.name) for metric in same_label}
+        rows.append((f"{label} per chunk", *(amounts.get(statistic, "") for statistic in statistics)))
+    return Sheet(columns=(LABELS, *(Column(statistic, COUNT) for statistic in statistics)), rows=rows)
+
+
+# Tables
+
+
+def keyed_sheet(names: str, rows: Iterable[Row], columns: Sequence[Keyed], **values: Any) -> Sheet:
+    """Sheet of names with amounts, which are found in rows by the columns' keys."""
+    heads = [(names, Column(names)), *columns]
+    found = [[row.get(key) for key, _ in heads] for row in rows]
+    return Sheet(columns=[column for _, column in heads], rows=found, **values)
+
+
+def datasets(metrics: Metrics) -> Sheet:
+    """What came of each dataset."""
+    found = [{"dataset": name, **row} for name, row in (metrics.get("per_dataset") or {}).items()]
+    return keyed_sheet("dataset", found, DATASET_COLUMNS, title="datasets", things="datasets", first=FIRST_ROWS)
+
+
+def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
+    named = ((f"{name}, {dataset}", row) for name, of_it in sections.items() for dataset, row in of_it.items())
+    rows = [{"section, dataset": name, **row} for name, row in named]
+    columns = [(key, column) for key, column in SECTION_COLUMNS if any(row.get(key) for row in rows)]
+    if rows:
+        yield keyed_sheet("section, dataset", rows, columns, title="sections")
+
+
+def _workers(workers: pa.Table | str) -> Iterator[Sheet]:
+    """Workers side by side, those with the least to do first."""
+    if isinstance(workers, str) or not len(workers) or workers["chunks"].null_count:
+        return
+    rows = workers.sort_by("busy_share").to_pylist()
+    shown = {key for key, _ in WORKER_COLUMNS if any(row[key] for row in rows)}
+    if all(abs(row["clock_offset"] or 0.0) < SMALL_OFFSET for row in rows):
+        shown.discard("clock_offset")
+    columns = [each for each in WORKER_COLUMNS if each[0] in shown]
+    more = [f"and {number(len(rows) - MOST_WORKERS)} that do more"] * (len(rows) > MOST_WORKERS)
+    yield keyed_sheet("worker", rows[:MOST_WORKERS], columns, title=f"workers ({number(len(rows))})", notes=more)
+
+
+def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
+    """Branches of which the most was read."""
+    options = pc.ScalarAggregateOptions(skip_nulls=False)
+    amounts = [(key, "sum", options) for key in OF_BRANCH]
+    rows = ledger.branches.group_by("branch").aggregate(amounts).to_pylist()
+    rows.sort(key=lambda row: (-(row["bytes_payload_sum"] or 0) - (row["bytes_reread_sum"] or 0), row["branch"]))
+    if rows:
+        yield keyed_sheet("branch", rows[:MOST_BRANCHES], BRANCH_COLUMNS, title="branches", total=len(rows))
+
+
+def problems(found: Sequence[str]) -> Sheet:
+    """What could not be measured as it should."""
+    return Sheet(title=f"problems ({len(found)})" if found else NO_PROBLEMS, items=found)

@@ -1,0 +1,85 @@
+"""Sheets of DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, Final
+
+from roastcoffea.report.sheets import Cell, Column, Sheet
+from roastcoffea.units import BY_SYMBOL, COUNT, FRACTION, RATIO, SECOND, Unit, moment
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIRST_ROWS: Final = 30
+"""Rows of a table that stand in a page itself; scripts show more."""
+
+MOST_ROWS: Final = 2000
+"""Rows of a table that are in a page at all."""
+
+MOMENT: Final = Unit("Unix time", partial(moment, milliseconds=True))
+"""Seconds that are a moment and no duration: the meaning of their column says so."""
+
+SHARES: Final = {"busy_share": FRACTION, "cpu_share": FRACTION, "slowness": RATIO}
+"""Units of columns that have none of their own, being quotients."""
+
+IDENTITIES: Final = frozenset({"id", "run_id", "thread"})
+"""Columns of numbers that nobody adds: they are shown with all of their digits."""
+
+
+def sheet_of_table(frame: pd.DataFrame, things: str, *, title: str = "", most: int = MOST_ROWS) -> Sheet:
+    """Sheet of a DataFrame, with the meaning of its columns; the reason where it is absent.
+
+    Units and meanings are those of `frame.attrs`, as measurements have them.
+
+    Parameters
+    ----------
+    things
+        What its rows are, in the plural.
+    most
+        Rows that are taken, from the first on.
+    """
+    if "absent" in frame.attrs:
+        return not_measured(frame.attrs["absent"], title)
+    attributes, frame = frame.attrs, frame.copy(deep=False)
+    frame.attrs = {}  # pandas copies them with each column
+    columns = [_column(frame[label], attributes) for label in frame.columns]
+    taken = frame.head(most)
+    rows = list(zip(*(map(_cell, taken[label]) for label in taken), strict=True))
+    return Sheet(title=title, columns=columns, rows=rows, things=things, total=len(frame), first=FIRST_ROWS)
+
+
+def not_measured(reason: str, title: str = "") -> Sheet:
+    """What stands in place of a table that is absent."""
+    return Sheet(title=title, lead=[f"Not measured: {reason}."])
+
+
+def _column(values: pd.Series, attributes: Mapping[Any, Any]) -> Column:
+    label: Any = values.name
+    meaning, symbol = (str(attributes.get(name, {}).get(label, "")) for name in ("columns", "units"))
+    known = values.dropna().iloc[:100]
+    unit: Unit | None = SHARES.get(label) or BY_SYMBOL.get(symbol, COUNT)
+    if label in IDENTITIES or not len(known) or not all(map(_is_number, known)):
+        unit = None
+    elif symbol == SECOND.symbol and MOMENT.symbol in meaning:
+        unit = MOMENT
+    return Column(str(label).replace("_", " "), unit, meaning)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _cell(value: Any) -> Cell:
+    """Value of a frame in the types of Python."""
+    import pandas as pd
+
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    if pd.isna(value):
+        return None
+    if not _is_number(value):
+        return str(value)
+    return int(value) if isinstance(value, Integral) else float(value)

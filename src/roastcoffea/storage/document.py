@@ -1,0 +1,141 @@
+"""`run.json`: everything of a run but its tables, and how many rows each of these has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypedDict
+
+from roastcoffea.compat.legacy import with_python_types
+from roastcoffea.compat.tagged_json import untagged
+from roastcoffea.errors import MeasurementError
+from roastcoffea.records.run import Environment, Host, Run, RunnerCall
+from roastcoffea.storage.folders import synced_file
+from roastcoffea.storage.plain import DEEPEST, plain, restored
+from roastcoffea.storage.reading import check_fields, content_of, deeper_than, fits, reading
+from roastcoffea.storage.tables import TABLES, Tables, fields_of
+from roastcoffea.storage.upgrades import LAST_TAGGED, SCHEMA, Body
+
+FORMAT: Final = "roastcoffea_run"
+RUN_FILE: Final = "run.json"
+
+FREE: Final = ("coffea_report", "custom_metrics", "reported")
+FREE_IN_CALLS: Final = ("options", "report")
+"""Fields that hold what others made, in any shape."""
+
+DEEPEST_JSON: Final = 4 * DEEPEST
+"""Levels of nesting in `run.json`: a dictionary of schema 7 whose keys are no text takes three."""
+LATEST_TIME: Final = 253_370_764_800
+"""The year 9999, near the end of what `datetime` can show."""
+
+
+class Described(TypedDict):
+    """What `run.json` tells of a table."""
+
+    rows: int
+    columns: dict[str, str]
+
+
+class Document(NamedTuple):
+    """Content of a `run.json`."""
+
+    body: Body
+    tables: dict[str, Described]
+    schema: int
+
+
+def write_document(folder: Path, run: Run, tables: Tables) -> None:
+    """Write `run.json` into a folder."""
+    described: dict[str, Described] = {
+        name: {"rows": table.num_rows, "columns": {field.name: str(field.type) for field in table.schema}}
+        for name, table in tables.items()
+    }
+    document = {"format": FORMAT, "schema": SCHEMA, "tables": described, "run": _body(run)}
+    with synced_file(folder / RUN_FILE) as file:
+        file.write(json.dumps(document, allow_nan=False, indent=1).encode())
+
+
+def _body(run: Run) -> Body:
+    """JSON form of everything but the tables; its problems tell what could not be kept."""
+    parts = {name: value for name, value in fields_by_name(run).items() if name not in TABLES}
+    parts["environment"] = fields_by_name(run.environment) | {"hosts": [*map(fields_by_name, run.environment.hosts)]}
+    parts["calls"] = [*map(fields_by_name, run.calls)]
+    problems: list[str] = []
+    body = {name: plain(value, name, problems) for name, value in parts.items()}
+    return body | {"problems": plain([*run.problems, *problems], "problems", [])}
+
+
+def fields_by_name(record: Any) -> dict[str, Any]:
+    """Fields of a record, not of those in it."""
+    return {each.name: getattr(record, each.name) for each in fields(record)}
+
+
+def read_document(path: Path) -> Document:
+    """What a `run.json` holds."""
+    with reading(path):
+        found = json.loads(content_of(path))
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise MeasurementError(f"{path} is not of roastcoffea; give the folder of a measurement")
+        schema = found["schema"]
+        if schema > SCHEMA:
+            reads = f"this version reads up to {SCHEMA}: update roastcoffea"
+            raise MeasurementError(f"{path} has schema {schema}; {reads}")
+        if schema not in range(1, SCHEMA + 1):
+            raise ValueError(f"there is no schema {schema}")
+        if deeper_than(found, DEEPEST_JSON):
+            raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels")
+        body = untagged(found["run"]) if schema <= LAST_TAGGED else found["run"]
+        document = Document(body, found["tables"], schema)
+        _check_times(document.body)
+        if schema == SCHEMA:
+            check_body(document.body)
+        if not document.tables.keys() <= TABLES.keys():
+            raise ValueError(f"tables are {', '.join(document.tables)}")
+        for name, table in document.tables.items():
+            if not fits(table["rows"], int):
+                raise TypeError(f"rows of {name} are {type(table['rows']).__name__}")
+        return document
+
+
+def _check_times(body: Body) -> None:
+    """Raise where a run has no outcome, or its times are none."""
+    check_fields({name: body[name] for name in ("start", "stop", "outcome")}, Run, "the run")
+    if not all(0 <= body[name] < LATEST_TIME for name in ("start", "stop")):
+        raise ValueError("start and stop are no times")
+
+
+def check_body(body: Body) -> None:
+    """Raise where the fields of a run are not of the types that the records give."""
+    if not body.keys().isdisjoint(TABLES):
+        raise TypeError("tables are not kept there")
+    environment, calls = body["environment"], body.get("calls", [])
+    if not all(isinstance(records, list) for records in (calls, environment["hosts"])):
+        raise TypeError("calls or hosts are no list")
+    parts = {"environment": Environment(versions={}, client_host=None), "calls": ()}
+    check_fields(body | parts, Run, "the run")
+    check_fields({**environment, "hosts": ()}, Environment, "the environment")
+    for host in environment["hosts"]:
+        check_fields(host, Host, "a host")
+    for call in calls:
+        check_fields(call, RunnerCall, "a Runner call")
+        _check_times(call)
+
+
+def run_of(body: Body, tables: Tables) -> Run:
+    """Run of the present schema."""
+    environment = body["environment"]
+    hosts = tuple(Host(**host) for host in environment["hosts"])
+    parts: dict[str, Any] = {
+        "environment": Environment(**{**environment, "hosts": hosts}),
+        "calls": tuple(RunnerCall(**_restored(call, FREE_IN_CALLS)) for call in body["calls"]),
+        "problems": tuple(body["problems"]),
+    }
+    if body.get("reported") is not None:
+        parts["reported"] = with_python_types(restored(body["reported"]))
+    return Run(**{**_restored(body, FREE), **parts, **fields_of(tables)})
+
+
+def _restored(record: Mapping[str, Any], free: tuple[str, ...]) -> dict[str, Any]:
+    return {name: restored(value) if name in free else value for name, value in record.items()}

@@ -1,0 +1,139 @@
+"""Values in the types of standard JSON: None, truth, numbers, text, lists, and dictionaries with text as keys.
+
+Numbers and arrays of numpy become Python's, tuples and sets become lists, times become ISO text, and durations seconds.
+A key that is no text becomes the text that Python prints of it, as 0.1.2 had it: a tuple can be read again from that. A
+number that is not finite is the text "NaN", "Infinity" or "-Infinity", as in `metrics.json`, and is read as a number.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, timedelta
+from itertools import count
+from typing import Any, Final
+
+import numpy as np
+
+from roastcoffea.redaction import redacted
+
+NOT_FINITE: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+DEEPEST: Final = 64
+"""Levels of nesting that are kept; the parser's own limit lies at a few hundred."""
+MOST_BITS: Final = 1000
+"""Of a whole number that is kept as one: a larger one is no float."""
+LONGEST_TEXT: Final = 10_000
+"""Characters kept of a value that only its text can stand for."""
+LONGEST_PLACE: Final = 60
+"""Characters of a key that names the place of a value."""
+
+LEAVES: Final[Mapping[type, Callable[[Any], Any]]] = {
+    type(None): lambda _: None,
+    bool: bool,
+    np.bool_: bool,
+    int: int.__int__,
+    np.integer: int,
+    float: lambda value: number(float.__float__(value)),
+    np.floating: lambda value: number(float(value)),
+    str: lambda text: str.encode(text, errors="backslashreplace").decode(),
+    date: lambda moment: moment.isoformat(),
+    timedelta: timedelta.total_seconds,
+    np.datetime64: str,
+    np.timedelta64: str,
+}
+"""Values without parts: their standard forms, past what a subclass has overridden."""
+
+ITEMS: Final[Mapping[type, Callable[[Any], Iterable[Any]]]] = {
+    **{kind: kind.__iter__ for kind in (list, tuple, set, frozenset)},
+    dict: dict.items,
+    np.void: np.void.item,
+}
+"""Items of collections, in the same way."""
+
+
+def plain(value: Any, name: str, problems: list[str]) -> Any:
+    """Standard form of a value; `problems` gets a line for each type of which only a text could be kept."""
+    walk = _Walk()
+    form = walk.form(value, (name,))
+    for what, places in walk.as_text.items():
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        problems.append(f"{places[0]}{more} held {what}; it was kept as text")
+    return form
+
+
+def restored(form: Any) -> Any:
+    """What was written of a value, with numbers in the place of texts that stand for them.
+
+    Raises
+    ------
+    OverflowError
+        A number is larger than any that is written.
+    """
+    if isinstance(form, dict):
+        return {key: restored(item) for key, item in form.items()}
+    if isinstance(form, list):
+        return [restored(item) for item in form]
+    if isinstance(form, int) and form.bit_length() > MOST_BITS:
+        raise OverflowError(f"a number has {form.bit_length()} bits")
+    return NOT_FINITE.get(form, form) if isinstance(form, str) else form
+
+
+def number(value: float) -> float | str:
+    """A number, or the text that stands for one that is not finite."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+class _Walk:
+    """One walk through a value."""
+
+    def __init__(self) -> None:
+        self._above: set[int] = set()
+        """Identities of the collections that the walk is inside of."""
+        self.as_text: dict[str, list[str]] = {}
+        """What was kept as text, and where."""
+
+    def form(self, value: Any, path: tuple[Any, ...]) -> Any:
+        """Standard form of the value at a place."""
+        if type(value) is np.ndarray:
+            return self.form((value.astype(str) if value.dtype.kind in "mM" else value).tolist(), path)
+        base = next((base for base in type(value).__mro__ if base in LEAVES or base in ITEMS), None)
+        if base is None or (base is int and int.bit_length(value) > MOST_BITS):
+            return self._text(value, path)
+        if base in LEAVES:
+            return LEAVES[base](value)
+        if id(value) in self._above:
+            return self._text(value, path, " that contains itself")
+        if len(path) > DEEPEST:
+            return self._text(value, path, f", nested deeper than {DEEPEST} levels")
+        self._above.add(id(value))
+        items = enumerate(ITEMS[base](value))
+        form = self._dict(value, path) if base is dict else [self.form(item, (*path, place)) for place, item in items]
+        self._above.discard(id(value))
+        return sorted(form, key=repr) if base in (set, frozenset) else form
+
+    def _dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> dict[str, Any]:
+        forms: dict[str, Any] = {}
+        for key, item in ITEMS[dict](value):
+            form = self.form(key, (*path, key))
+            name = form if isinstance(form, str) else str(tuple(form) if isinstance(form, list) else form)
+            # 1 and "1" are two keys
+            name = next(each for n in count(1) if (each := name if n == 1 else f"{name} ({n})") not in forms)
+            forms[name] = self.form(item, (*path, key))
+        return forms
+
+    def _text(self, value: Any, path: tuple[Any, ...], why: str = "") -> str:
+        kind = type(value)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        place = str(path[0]) + "".join(f"[{_printable(part, LONGEST_PLACE)}]" for part in path[1:])
+        self.as_text.setdefault(f"{name}{why}", []).append(place)
+        return f"<kept as text: {name}> {redacted(_printable(value, LONGEST_TEXT))}"
+
+
+def _printable(value: Any, longest: int) -> str:
+    # reprlib survives a __repr__ that raises.
+    shortened = reprlib.Repr()
+    shortened.maxother = longest
+    return shortened.repr_instance(value, 1).encode("utf-8", "backslashreplace").decode()

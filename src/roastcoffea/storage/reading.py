@@ -1,0 +1,132 @@
+"""Reading of files that may be damaged, or be no files at all; whether values in them are of the types of records."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from itertools import chain
+from numbers import Integral, Real
+from pathlib import Path
+from types import UnionType
+from typing import Any, BinaryIO, Final, Union, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+
+from roastcoffea.errors import MeasurementError
+
+_OF_FILES: Final = (MemoryError, OSError, RecursionError, SyntaxError, pa.ArrowException)
+_OF_CONTENT: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Signs of damage: what reading of a file raises, and the making of records of what it holds."""
+
+LARGEST_FILE: Final = 2**30
+"""Bytes of a file that is read as a whole; the largest `run.json` seen had some tens of MB."""
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever a missing or damaged file causes into an error that names it."""
+    way_out = "restore it from a copy, or measure again"
+    try:
+        yield
+    except FileNotFoundError:
+        raise MeasurementError(f"{path} is missing; {way_out}") from None
+    except (*_OF_FILES, *_OF_CONTENT) as error:
+        raise MeasurementError(f"{path} cannot be read ({type(error).__name__}: {error}); {way_out}") from error
+
+
+def opened(path: Path) -> BinaryIO:
+    """File for reading; OSError for anything but a regular file, as to open a pipe would wait for its writer."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def content_of(path: Path) -> bytes:
+    """Content of a regular file; ValueError where it is too large to be one of ours."""
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_FILE:
+            raise ValueError(f"it has {size} bytes; at most {LARGEST_FILE} are read")
+        return file.read()
+
+
+def has_format(file: Path, mark: str) -> bool:
+    """Whether a file is JSON of a format; of a damaged one the beginning tells, where our writers put it."""
+    content = b""
+    try:
+        content = content_of(file)
+        found = json.loads(content)
+    except (OSError, ValueError, RecursionError):
+        return re.match(rb'\s*\{\s*"format":\s*"%s"' % re.escape(mark.encode()), content) is not None
+    return isinstance(found, dict) and found.get("format") == mark
+
+
+MOST_BITS: Final = 63
+"""Of a whole number in a record: tables and other programs have no larger ones."""
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type; a list will do for a tuple, and a whole number for a float."""
+    kind, arguments = get_origin(hint) or hint, get_args(hint)
+    if kind is Any:
+        return True
+    check = CHECKS.get(kind)
+    return isinstance(value, kind) if check is None else check(value, *arguments)
+
+
+def _is_mapping_of(value: Any, of_key: Any, of_value: Any) -> bool:
+    return isinstance(value, Mapping) and all(fits(key, of_key) and fits(item, of_value) for key, item in value.items())
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is a whole number that tables can hold."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value).bit_length() <= MOST_BITS
+
+
+CHECKS: Final[Mapping[Any, Callable[..., bool]]] = {
+    int: _is_whole,
+    float: lambda value: _is_whole(value) or (isinstance(value, Real) and not isinstance(value, Integral | bool)),
+    tuple: lambda value, hint, *_: isinstance(value, list | tuple) and all(fits(item, hint) for item in value),
+    Mapping: _is_mapping_of,
+    **dict.fromkeys((Union, UnionType), lambda value, *hints: any(fits(value, hint) for hint in hints)),
+}
+"""Types for which more is asked than to be an instance, with the check of a value and the type's arguments."""
+
+
+@cache
+def _hints(record: type) -> Mapping[str, Any]:
+    """Types of a record's fields."""
+    return get_type_hints(record, localns={"pa": pa})
+
+
+def check_fields(values: Mapping[str, Any], record: type, what: str) -> None:
+    """Raise TypeError or ValueError where a value does not fit its field in a record, or is a number that is none."""
+    hints = _hints(record)
+    for name, value in values.items():
+        if name in hints and not fits(value, hints[name]):
+            raise TypeError(f"{name} of {what} is {type(value).__name__}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name} of {what} is {value}")
+
+
+def deeper_than(value: Any, levels: int) -> bool:
+    """Whether lists and dictionaries of parsed JSON are nested deeper than so many levels."""
+    level = [value]
+    for _ in range(levels + 1):
+        items = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
+        level = [item for item in items if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True

@@ -1,0 +1,168 @@
+"""Runs on disk: a folder with `run.json`, a Parquet file per table, and nothing that is ever unpickled."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import chain, count
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Final
+
+from roastcoffea.compat import legacy
+from roastcoffea.errors import MeasurementError
+from roastcoffea.records.run import Run
+from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
+from roastcoffea.storage.folders import file_name, holds_only, new_folder
+from roastcoffea.storage.left_overs import LONGEST_SAVE, left_overs, names_in, older_left_overs, read_whole
+from roastcoffea.storage.reading import has_format, reading
+from roastcoffea.storage.tables import TABLES, check_columns, read_table, table_file, tables_of, write_table
+from roastcoffea.storage.upgrades import upgraded
+
+METRICS_FILE: Final = "metrics.json"
+"""Metrics for other programs; they are never read here."""
+
+OWN_FILES: Final = frozenset((RUN_FILE, METRICS_FILE, *(f"{name}.parquet" for name in TABLES)))
+"""Files of a measurement, by the versions since 1.0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A measurement in a folder, without its tables; `error` says why it cannot be read, where it cannot."""
+
+    path: Path
+    name: str
+    """Name of its folder."""
+    start: float | None = None
+    outcome: str | None = None
+    elapsed: float | None = None
+    error: str | None = None
+
+
+def save_run(
+    run: Run,
+    folder: str | os.PathLike[str],
+    name: str | None = None,
+    *,
+    overwrite: bool = False,
+    metrics_json: Callable[[], bytes] | None = None,
+) -> Path:
+    """Path of the new folder that holds the run.
+
+    Everything is written to a hidden folder beside it and moved into place in one step: whatever fails, what
+    was there stays as it was. The records are written first: they are saved also where `metrics_json` raises.
+
+    Parameters
+    ----------
+    name
+        Name of the new folder; None takes the UTC time of the run's start and a running number.
+    overwrite
+        Replace a measurement of that name; a folder that holds anything else is never replaced.
+    metrics_json
+        Gives the content of `metrics.json`.
+    """
+    folder = Path(folder)
+    tables = tables_of(run)
+    automatic = (f"{datetime.fromtimestamp(run.start, UTC):%Y-%m-%dT%H%M%SZ}-{number:03d}" for number in count(1))
+    names = automatic if name is None else iter([file_name(name)])
+    replaces = is_replaceable if overwrite and name is not None else None
+    target = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # what killed saves of older versions left, unless it is whole: then it is listed under its hidden name
+        for hidden in older_left_overs(folder):
+            with suppress(OSError):
+                if not (hidden / RUN_FILE).exists() and time.time() - hidden.stat().st_mtime > LONGEST_SAVE:
+                    shutil.rmtree(hidden)
+        first = next(each for each in names if name is not None or not os.path.lexists(folder / each))
+        with new_folder(folder, first) as new:
+            for table_name, table in tables.items():
+                write_table(new.path, table_name, table)
+            write_document(new.path, run, tables)
+            new.complete()
+            try:
+                content = None if metrics_json is None else metrics_json()
+                if content is not None:
+                    with new.late_file(METRICS_FILE) as file:
+                        file.write(content)
+            finally:
+                places = (folder / each for each in chain([first], names))
+                target = next((place for place in places if new.put_in_place(place, replaces)), None)
+                if target is None:
+                    exists = f"{folder / first} exists"
+                    raise MeasurementError(f"{exists}; choose another name, or overwrite=True to replace it")
+    except OSError as error:
+        what = f"nothing was saved in {folder}" if target is None else f"{target} lacks its {METRICS_FILE}"
+        raise MeasurementError(f"{what}: {error}") from error
+    return target
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """Run that was saved in a folder, by this version or an older one; its `run.json` will do as well."""
+    path = Path(path)
+    try:
+        return read_whole(path.parent if path.name == RUN_FILE and path.is_file() else path, _load)
+    except OSError as error:
+        raise MeasurementError(f"{path} cannot be read: {error}") from error
+
+
+def list_runs(folder: str | os.PathLike[str]) -> list[StoredRun]:
+    """Measurements that lie in a folder, oldest first; those that cannot be read come last."""
+    folder = Path(folder)
+    try:
+        paths = [folder / name for name in names_in(folder)]
+    except OSError as error:
+        raise MeasurementError(f"{folder} cannot be listed: {error}; give a folder with measurements") from error
+    read = ((path, read_whole(path, _stored)) for path in (*paths, *older_left_overs(folder)))
+    found = [replace(run, path=path) for path, run in read if run is not None]
+    return sorted(found, key=lambda run: (run.start is None, run.start or 0, run.name))
+
+
+def is_measurement(path: Path) -> bool:
+    """Whether a measurement is found under a path, be it damaged."""
+    places = path, left_overs(path.parent).get(path.name, path)
+    return any((place / name).exists() for place in places for name in (RUN_FILE, legacy.METADATA_FILE))
+
+
+def is_replaceable(path: Path) -> bool:
+    """Whether a folder holds a measurement, be it damaged, and nothing but the files of one."""
+    ours = holds_only(path, OWN_FILES) and has_format(path / RUN_FILE, FORMAT)
+    return ours or (holds_only(path, legacy.FILES) and has_format(path / legacy.METADATA_FILE, legacy.FORMAT))
+
+
+def _load(folder: Path) -> Run:
+    if not folder.is_dir():
+        raise MeasurementError(f"there is no folder {folder}; give the folder of a measurement")
+    file = folder / RUN_FILE
+    if not file.exists():
+        if (folder / legacy.METADATA_FILE).exists():
+            return legacy.load_legacy(folder)
+        raise MeasurementError(f"{folder} is no measurement: it has no {RUN_FILE}; give the folder of one")
+    document = read_document(file)
+    tables = {name: read_table(folder, name, table["rows"]) for name, table in document.tables.items()}
+    with reading(file):
+        body, tables = upgraded(document.body, tables, document.schema)
+        check_body(body)
+    for name, table in tables.items():
+        check_columns(table, name, str(table_file(folder, name)))
+    with reading(file):
+        return run_of(body, tables)
+
+
+def _stored(path: Path) -> StoredRun | None:
+    """Entry of a list; None for what does not look like a measurement."""
+    try:
+        if (path / RUN_FILE).exists():
+            start, stop, outcome = itemgetter("start", "stop", "outcome")(read_document(path / RUN_FILE).body)
+        elif (path / legacy.METADATA_FILE).exists():
+            start, stop, outcome = attrgetter("start", "stop", "outcome")(legacy.load_legacy(path))
+        else:
+            return None
+    except (MeasurementError, OSError) as error:
+        return StoredRun(path=path, name=path.name, error=str(error))
+    return StoredRun(path=path, name=path.name, start=start, outcome=outcome, elapsed=stop - start)

@@ -1,0 +1,149 @@
+"""Tables of a run on disk: a Parquet file for each.
+
+Dask's own metrics are tables as well: a key is its context, a task prefix if it is of a task, an activity and a unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from roastcoffea.errors import MeasurementError
+from roastcoffea.records.arrow import arrow_schema, table_of_rows
+from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.columns import Column
+from roastcoffea.records.run import Run, SpanMetrics
+from roastcoffea.records.tasks import SPAN_COLUMNS, TASK_COLUMNS, WORKER_SPAN_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.storage.folders import synced_file
+from roastcoffea.storage.reading import opened, reading
+
+Tables = dict[str, pa.Table]
+
+RECORDS: Final[Mapping[str, Sequence[Column]]] = {
+    "asked": ASKED_COLUMNS,
+    "chunks": CHUNK_COLUMNS,
+    "branch_reads": BRANCH_READ_COLUMNS,
+    "sections": SECTION_COLUMNS,
+    "preprocessing": PREPROCESSING_COLUMNS,
+    "tasks": TASK_COLUMNS,
+    "samples": SAMPLE_COLUMNS,
+    "lifetimes": LIFETIME_COLUMNS,
+    "pauses": PAUSE_COLUMNS,
+}
+"""Tables that a run holds as they are."""
+
+SPANS: Final = "span_metrics"
+WORKER_SPANS: Final = "span_metrics_per_worker"
+TABLES: Final[Mapping[str, Sequence[Column]]] = {**RECORDS, SPANS: SPAN_COLUMNS, WORKER_SPANS: WORKER_SPAN_COLUMNS}
+
+SMALLEST_VALUE: Final = 4
+"""Bytes that a value takes in memory, at the least: the offset of a text."""
+
+PARTS: Final = ("context", "prefix", "activity", "unit")
+PARTS_OF: Final = {1: PARTS[:1], 2: (PARTS[0], PARTS[3]), 3: (PARTS[0], *PARTS[2:])}
+"""Columns of shorter keys: what is not of a task has no prefix."""
+
+
+def span_table(metrics: SpanMetrics) -> pa.Table:
+    """Table of a span's metrics."""
+    return table_of_rows(SPAN_COLUMNS, _rows(metrics))
+
+
+def worker_span_table(by_worker: Mapping[str, SpanMetrics]) -> pa.Table:
+    """Table of each worker's metrics; one that counted nothing has a row without them."""
+    rows = [row | {"worker": worker} for worker, metrics in by_worker.items() for row in (*_rows(metrics),) or ({},)]
+    return table_of_rows(WORKER_SPAN_COLUMNS, rows)
+
+
+def spans_of(table: pa.Table) -> dict[tuple[Hashable, ...], float]:
+    """A span's metrics, by tuple."""
+    return {key: amount for _, key, amount in _keys(table)}
+
+
+def spans_by_worker(table: pa.Table) -> dict[str, SpanMetrics]:
+    """Each worker's metrics, by its address and tuple."""
+    found: dict[str, dict[tuple[Hashable, ...], float]] = {}
+    for worker, key, amount in _keys(table):
+        metrics = found.setdefault(str(worker), {})
+        if key:
+            metrics[key] = amount
+    return dict(found)
+
+
+def _rows(metrics: SpanMetrics) -> Iterator[dict[str, str | float]]:
+    for key, amount in metrics.items():
+        if not key:
+            raise ValueError("span metrics have an empty key")
+        parts = [str(part) for part in key]
+        # what a program counts under a name of several parts
+        activity = [] if len(parts) <= len(PARTS) else ["/".join(parts[2:-1])]
+        parts = [*parts[:2], *activity, parts[-1]] if activity else parts
+        yield {**dict(zip(PARTS_OF.get(len(parts), PARTS), parts, strict=True)), "amount": float(amount)}
+
+
+def _keys(table: pa.Table) -> Iterator[tuple[str | None, tuple[Hashable, ...], float]]:
+    for row in table.to_pylist():
+        yield row.get("worker"), tuple(row[part] for part in PARTS if row[part] is not None), row["amount"]
+
+
+SPAN_FORMS: Final[dict[str, Any]] = {SPANS: (span_table, spans_of), WORKER_SPANS: (worker_span_table, spans_by_worker)}
+"""What makes a table of a run's field, and the field of a table, where a run does not hold the table as it is."""
+
+
+def tables_of(run: Run) -> Tables:
+    """What was measured of a run, by the names of its fields."""
+    measured = {name: value for name in TABLES if (value := getattr(run, name)) is not None}
+    tables = {name: SPAN_FORMS[name][0](value) if name in SPAN_FORMS else value for name, value in measured.items()}
+    for name, table in tables.items():
+        check_columns(table, name, f"{name} of run {run.id}")
+    return tables
+
+
+def fields_of(tables: Tables) -> dict[str, object]:
+    """Fields of a run that its tables hold."""
+    return {name: SPAN_FORMS[name][1](table) if name in SPAN_FORMS else table for name, table in tables.items()}
+
+
+def table_file(folder: Path, name: str) -> Path:
+    """File of a table."""
+    return folder / f"{name}.parquet"
+
+
+def write_table(folder: Path, name: str, table: pa.Table) -> None:
+    """Write a table to its file, which is not there yet."""
+    with synced_file(table_file(folder, name)) as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True, use_compliant_nested_type=False)
+
+
+def read_table(folder: Path, name: str, rows: int) -> pa.Table:
+    """Table of a file that has so many rows."""
+    path = table_file(folder, name)
+    with reading(path):
+        with opened(path) as file, pq.ParquetFile(file, page_checksum_verification=True) as stored:
+            _check_rows(stored.metadata.num_rows, rows)
+            needed, memory = SMALLEST_VALUE * rows * stored.metadata.num_columns, psutil.virtual_memory().total
+            if needed > memory:  # a few bytes can promise any number of rows
+                raise MemoryError(f"{rows} rows need {needed} bytes of memory; there are {memory}")
+            table = stored.read()
+        _check_rows(table.num_rows, rows)
+        # another program may have written it again with similar types
+        ours = {field.name: field for field in arrow_schema(TABLES[name])}
+        return table.cast(pa.schema([ours.get(field.name, field) for field in table.schema]))
+
+
+def _check_rows(found: int, expected: int) -> None:
+    if found != expected:
+        raise ValueError(f"{found} rows instead of {expected}")
+
+
+def check_columns(table: pa.Table, name: str, where: str) -> None:
+    """Raise where a table lacks columns."""
+    if missing := ", ".join(column.name for column in TABLES[name] if column.name not in table.column_names):
+        raise MeasurementError(f"{where} lacks the columns {missing}; restore it from a copy, or measure again")

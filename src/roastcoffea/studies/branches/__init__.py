@@ -1,0 +1,1 @@
+"""What an analysis reads, branch by branch."""

@@ -1,0 +1,224 @@
+"""A study of how bytes read and bytes given back grow with the number of branches that an analysis reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.compute as pc
+
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.errors import ComparisonError
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.facts import known_sum
+from roastcoffea.metrics.phases import METADATA, PAYLOAD, REREAD
+from roastcoffea.records.tasks import OK, PROCESSOR
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import Amount, Cell, Column, Sheet
+from roastcoffea.studies.branches.growth import COLUMNS, SCALING, Growth
+from roastcoffea.units import BYTE, COUNT, RATIO, SECOND, Unit, number, three_digits
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+COUNTS: Final = (1, 2, 3, 5, 10)
+
+FLAT: Final = 0.05
+"""Relative growth up to which an amount is said to stay."""
+
+LESS: Final = 0.75
+"""Where outputs grow by less than that much of the growth of what is read, a part of them does not grow."""
+
+STRAIGHT: Final = 0.9
+"""Correlation from which two amounts are said to go together."""
+
+
+@dataclass(frozen=True)
+class BranchStudy(Growth, Presented):
+    """What a branch study found: `table` has a row for each count, `measurements` the runs themselves."""
+
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What the size of outputs can stand for, and what it cannot."""
+        name = "bytes_output" if self.table["bytes_results"].isna().any() else "bytes_results"
+        read = "bytes_uncompressed" if self.growth("bytes_payload") is None else "bytes_payload"
+        output, payload = self.growth(name), self.growth(read)
+        if output is None or payload is None:
+            return "What output size stands for cannot be told: input or output was not measured for every count."
+        size = f"{COLUMNS[name].label} ({COLUMNS[name].meaning})"
+        input_grown = f"{COLUMNS[read].label} grew x{_times(payload)}"
+        grown = f"From the first count to the last {input_grown}, {size} x{_times(output)}"
+        together = self.correlation(read, name)
+        if abs(output - 1) <= FLAT:
+            return f"{grown}: the size of the output says nothing of what was read; it is that of what is filled."
+        if self.few:
+            return f"{grown}: whether they go together takes three counts or more."
+        if together is None or together < STRAIGHT:
+            return f"{grown}, not together: the size of the output stands for nothing that was read."
+        share = "part of it is fixed, and " if output < payload * LESS else ""
+        return (
+            f"{grown} (correlation {together:.2f}): {share}output size can stand for how many columns are kept. It is "
+            "no measure of bytes read from storage, which are compressed, and hold metadata."
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What has to be known to read the table, such as why there is no payload."""
+        # where branches were read, and none of their bytes were requested on their own
+        embedded = (self.table["bytes_payload"] == 0).all() and (self.table["bytes_uncompressed"] > 0).any()
+        lacking = [name for name in COLUMNS if self.table[name].isna().any()]
+        reasons = (f"{COLUMNS[name].label}: not measured, {self.table.attrs['absent'][name]}" for name in lacking)
+        return [*([_embedded(self.table)] if embedded else []), *reasons]
+
+    def sheets(self) -> list[Sheet]:
+        """The table, how amounts grow, and what output size stands for."""
+        shown = [name for name in COLUMNS if name != "branches_asked" and not self.table[name].isna().all()]
+        known = [name for name in SCALING if self.growth(name) is not None]
+        counts = [Column(name=str(count), unit=COUNT) for count in self.table["branches_asked"]]
+        amounts = [_cells(name, self.table[name], COLUMNS[name].unit) for name in shown]
+        growth = [[*_cells(name, self.ratios[name], RATIO), self.correlations.get(name)] for name in known]
+        heads = [Column("growth to"), *counts, Column("correlation", Unit("", "{:.2f}".format))]
+        title = "growth with the number of branches"
+        return [
+            Sheet(title="branch study", columns=[Column("asked for"), *counts], rows=amounts, notes=self.notes),
+            Sheet(title=title, columns=heads, rows=growth, notes=[self.sentence]),
+        ]
+
+    markdown = Presented.to_markdown
+
+    def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
+        """Draw input, output, growth, and output against input, in four panels.
+
+        Parameters
+        ----------
+        output_path : optional
+            File to save the figure to; its suffix (png, pdf, svg) says how.
+        """
+        from roastcoffea.studies.branches.branch_figure import drawn
+        from roastcoffea.visualization.registry import save
+
+        figure = drawn(self)
+        if output_path is not None:
+            save(figure, output_path)
+        return figure
+
+
+def branch_study(
+    processor_factory: Callable[[int], Any],
+    fileset: Mapping[str, Any],
+    counts: Sequence[int] = COUNTS,
+    *,
+    client: Any = None,
+    runner: Any = None,
+    chunksize: int = 100_000,
+    treename: str = "Events",
+) -> BranchStudy:
+    """Run an analysis with several numbers of branches, and relate what is read and given back to that number.
+
+    Parameters
+    ----------
+    processor_factory : callable
+        Makes the processor that reads so many branches.
+    fileset : mapping
+        What a Runner takes.
+    counts : sequence of int
+        Numbers of branches.
+    client : distributed.Client, optional
+        Cluster to run on; without it and without `runner` all runs here, one chunk after the other.
+    runner : coffea.processor.Runner, optional
+        Instead of one made here; with one on Dask give its client as well.
+    chunksize : int
+        Events in a chunk, where the Runner is made here.
+    treename : str
+        Tree, for files that the fileset names without one.
+
+    Raises
+    ------
+    ComparisonError
+        If there are fewer than two counts.
+    """
+    counts = list(counts)
+    if len(set(counts)) < 2 or min(counts, default=0) < 0:
+        raise ComparisonError(f"a study needs two different numbers of branches at least, not {counts}")
+    runner = runner or _runner(client, chunksize)
+    rows, measurements = [], []
+    for count in counts:
+        with MetricsCollector(client) as collector:
+            output = runner(fileset, treename=treename, processor_instance=processor_factory(count))
+        if isinstance(output, tuple) and len(output) == 2:
+            output, _ = output  # the metrics that the Runner gives with it
+        measurements.append(collector.measurement)
+        rows.append(_row(count, collector.measurement, output))
+    return BranchStudy(_table(rows, measurements[0]), tuple(measurements))
+
+
+def _runner(client: Any, chunksize: int) -> Any:
+    from coffea.nanoevents import NanoAODSchema
+    from coffea.processor import DaskExecutor, IterativeExecutor, Runner
+
+    executor = IterativeExecutor(status=False) if client is None else DaskExecutor(client=client, status=False)
+    return Runner(executor=executor, schema=NanoAODSchema, chunksize=chunksize, savemetrics=True)
+
+
+def _row(count: int, measurement: Measurement, output: Any) -> dict[str, Any]:
+    from dask.sizeof import sizeof
+
+    metrics, ledger = measurement.metrics, measurement.byte_ledger
+    totals = {name: metrics.get(f"total_{name}") for name in ("branches_read", "bytes_read", "bytes_uncompressed")}
+    classes = {"bytes_payload": PAYLOAD, "bytes_reread": REREAD, "bytes_metadata": METADATA}
+    found = {"branches_asked": count, **totals, **{name: ledger.get(of) for name, of in classes.items()}}
+    found |= {"bytes_results": _result_bytes(measurement), "bytes_output": sizeof(output)}
+    return found | {"elapsed_time_seconds": metrics.get("elapsed_time_seconds")}
+
+
+def _result_bytes(measurement: Measurement) -> int | None:
+    """Size of the results of all chunks, each in its last attempt; None where no scheduler told it."""
+    tasks = measurement.run.tasks
+    if tasks is None:
+        return None
+    good = pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.equal(tasks["outcome"], OK))
+    done = tasks.select(["key", "nbytes"]).filter(good)
+    sizes = done.group_by("key").aggregate([("nbytes", "max")])["nbytes_max"]
+    return None if done["nbytes"].null_count else int(known_sum(sizes))
+
+
+def _table(rows: Sequence[Mapping[str, Any]], first: Measurement) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    frame = frame.astype({name: "Int64" for name, column in COLUMNS.items() if column.unit is not SECOND})
+    missing, ledger = first.metrics.missing, first.byte_ledger.absent
+    frame.attrs = {
+        "columns": {name: f"{column.meaning} [{column.unit}]" for name, column in COLUMNS.items()},
+        "units": {name: str(column.unit) for name, column in COLUMNS.items()},
+        "absent": {name: missing.get(name) or ledger or "as Dask's scheduler alone tells it" for name in COLUMNS},
+    }
+    return frame
+
+
+def _embedded(table: pd.DataFrame) -> str:
+    """Why nothing was payload."""
+    read, metadata = table["bytes_read"], table["bytes_metadata"]
+    reason = (
+        "the payload is 0 B because the baskets of these branches are embedded in the tree's own metadata, as in small "
+        "files: they arrive with it, read or not, and their compressed size is not known"
+    )
+    if read.isna().any() or not (metadata == read).all():
+        return reason
+    stays = f"stays at {BYTE.text(int(read.iloc[0]))}" if read.nunique() == 1 else "does not follow the branches"
+    return f"{reason}; bytesread {stays}: all of it is metadata"
+
+
+def _cells(name: str, values: pd.Series[Any], unit: Unit) -> list[Cell]:
+    """Label of a column of the table, and its values."""
+    pairs = zip(values, values.notna(), strict=True)
+    return [COLUMNS[name].label, *(Amount(float(value) if is_known else None, unit) for value, is_known in pairs)]
+
+
+def _times(value: float) -> str:
+    return number(three_digits(value))

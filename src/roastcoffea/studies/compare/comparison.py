@@ -1,0 +1,276 @@
+"""A comparison of runs, and how people and programs get it: as text, Markdown, page, or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from io import StringIO
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any, Final
+
+from roastcoffea.report.markdown import markdown
+from roastcoffea.report.page import frame
+from roastcoffea.report.phrases import counted
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
+from roastcoffea.report.terminal import for_terminal, print_sheets
+from roastcoffea.storage.folders import whole_file
+from roastcoffea.studies.compare.explanation import Explanation
+from roastcoffea.studies.compare.gate import FAILED, PASSED, STATUS, UNKNOWN, Outcome, change_of, signed
+from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, spread
+from roastcoffea.studies.compare.side_by_side import BYTE_LEDGER, METRICS, THREAD_TIME, WALL, Fact, Row, Speed, all_have
+from roastcoffea.studies.compare.sides import Side
+from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, number
+
+LEAST_PART: Final = 0.02
+"""Share of the largest part below which parts of an explanation are shown together."""
+
+OF_REPEATS: Final = ("processor", "executor", "fileset", "chunksize", "threads of workers")
+"""What repeats of a run have in common."""
+
+DIFFERENCE: Final = Unit("s", partial(signed, SECOND))
+CAUSES: Final = columns(None, "cause") + columns(DIFFERENCE, "wall", "thread time") + columns(None, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Presented):
+    """Runs side by side, each against the first: see `compare`."""
+
+    sides: tuple[Side, ...]
+    confidence: float
+    speeds: tuple[Speed, ...]
+    """Verdict on each side but the first."""
+    explanations: tuple[Explanation, ...]
+    """Why each side but the first differs from it."""
+    facts: tuple[Fact, ...]
+    rows: tuple[Row, ...]
+    outcomes: tuple[Outcome, ...]
+    """What became of the conditions of `fail_if`."""
+
+    @property
+    def verdict(self) -> str:
+        """ "faster", "slower" or "cannot tell", of the second side."""
+        return self.speeds[0].word
+
+    @property
+    def explanation(self) -> Explanation:
+        """Why the second side differs from the first."""
+        return self.explanations[0]
+
+    @property
+    def status(self) -> int:
+        """Exit status of a gate: 0, 1 (a condition failed, with evidence) or 2 (one cannot be told)."""
+        words = [outcome.word for outcome in self.outcomes]
+        return STATUS[FAILED if FAILED in words else UNKNOWN if UNKNOWN in words else PASSED]
+
+    def sheets(self, *, everything: bool = False) -> list[Sheet]:
+        """What differs, or everything."""
+        return list(_sheets(self, everything))
+
+    def print(self, file: IO[str] | None = None, *, everything: bool = False) -> None:
+        """Print what differs, or everything, to the terminal or into a file."""
+        print_sheets(self.sheets(everything=everything), file)
+
+    def to_markdown(self, *, everything: bool = False) -> str:
+        """What differs, or everything, in GitHub's Markdown."""
+        return markdown(self.sheets(everything=everything))
+
+    markdown = to_markdown
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in types of standard JSON."""
+        first, *others = self.sides
+        return {
+            "format": "roastcoffea comparison 1",
+            "confidence": self.confidence,
+            "sides": [_side(side) for side in self.sides],
+            "comparisons": [_pair(first, *each) for each in zip(others, self.speeds, self.explanations, strict=True)],
+            "facts": {fact.name: list(fact.values) for fact in self.facts},
+            "metrics": {row.metric.name: _metric(row) for row in self.rows if any(row.spreads)},
+            "conditions": [_outcome(outcome) for outcome in self.outcomes],
+            "status": self.status,
+        }
+
+    def write(
+        self, path: str | PathLike[str] | None, form: str = "text", *, everything: bool = False, overwrite: bool = False
+    ) -> None:
+        """Write it to a file, or (without a path) to the standard output.
+
+        Parameters
+        ----------
+        form : {"text", "markdown", "json", "html"}
+            How to write it.
+        everything
+            Whether also what does not differ; "json" has all of it.
+        overwrite
+            Replace a file that is there.
+
+        Raises
+        ------
+        MeasurementError
+            If there is a file already.
+        """
+        if path is not None:
+            with whole_file(Path(path), overwrite=overwrite) as file:
+                file.write(self.text(form, everything=everything).encode())
+            return
+        sheets = self.sheets(everything=everything)
+        text = for_terminal(sheets) if form == "text" else self.text(form, everything=everything)
+        print(text, end="", flush=True)  # noqa: T201
+
+    def text(self, form: str, *, everything: bool = False) -> str:
+        """It as "text", "markdown", "json" or "html", the last as a page of its own."""
+        if form == "markdown":
+            return self.to_markdown(everything=everything)
+        if form == "json":
+            return json.dumps(self.as_dict(), indent=1) + "\n"
+        if form == "html":
+            first, *others = (side.label for side in self.sides)
+            return frame.page(f"{', '.join(others)} against {first}", self.sheets(everything=everything))
+        file = StringIO()
+        self.print(file, everything=everything)
+        return file.getvalue()
+
+
+# For people
+
+
+def _sheets(found: Comparison, everything: bool) -> Iterator[Sheet]:
+    """Verdict, explanation, and what differs (or everything) of the environment, metrics and ledgers."""
+    yield Sheet(title="verdict", notes=list(_verdict(found)))
+    if found.outcomes:
+        yield Sheet(title="conditions", notes=[f"{o.label}: {o.text}" for o in found.outcomes])
+    for side, explanation in zip(found.sides[1:], found.explanations, strict=True):
+        yield _explanation(f"why {side.letter} differs from {found.sides[0].letter}", explanation, everything)
+    facts = [(fact.name, *fact.values) for fact in found.facts if fact.differs or everything]
+    if facts:
+        heads = columns(None, "", *(side.letter for side in found.sides))
+        yield Sheet(title="what they ran on", columns=heads, rows=facts)
+    yield from _sections(found, everything)
+    yield from _notes(found, everything)
+
+
+def _verdict(found: Comparison) -> Iterator[str]:
+    first, *others = found.sides
+    for side in found.sides:
+        text = f"{side.letter}: {side.label} ({counted(len(side.runs), 'run')})"
+        if all_have(side.runs, WALL):
+            wall = spread(side.runs, WALL, found.confidence)
+            text += f", wall time {SECOND.text(wall.median)}"
+            if wall.low is not None and wall.high is not None:
+                over = ", over its chunks" if wall.over == CHUNKS else ""
+                text += f" ({SECOND.text(wall.low)} to {SECOND.text(wall.high)}{over})"
+        yield text
+    for side in others:  # a run that was given for two sides makes each look like the other
+        same = [run.name for run in side.runs if run.id in {known.id for known in first.runs}]
+        if same:
+            yield f"{side.letter} has runs of {first.letter} in it: {', '.join(same)}"
+    yield from (f"{side.letter} has left out {reason}" for side in found.sides for reason in side.left_out)
+    for side, speed in zip(others, found.speeds, strict=True):
+        yield f"{side.letter} is {speed.text}" if speed.judgement.side else f"{side.letter}: {speed.text}"
+
+
+# The explanation
+
+
+def _explanation(title: str, explanation: Explanation, everything: bool) -> Sheet:
+    if explanation.absent is not None:
+        return Sheet(title=title, notes=[f"not explained: {explanation.absent}"])
+    parts = explanation.parts
+    least = 0.0 if everything else LEAST_PART * max((abs(part.wall_seconds) for part in parts), default=0.0)
+    small = [part for part in parts if abs(part.wall_seconds) < least]
+    rows = [(part.cause, part.wall_seconds, part.thread_seconds, part.text) for part in parts if part not in small]
+    if len(small) > 1:
+        wall, threads = sum(part.wall_seconds for part in small), sum(part.thread_seconds for part in small)
+        rows.append((f"{len(small)} smaller ones", wall, threads, ", ".join(part.cause for part in small)))
+    rows.append(("difference", explanation.wall_seconds, explanation.thread_seconds, ""))
+    return Sheet(title=title, columns=CAUSES, rows=rows, notes=explanation.remarks)
+
+
+# Side by side
+
+
+def _sections(found: Comparison, everything: bool) -> Iterator[Sheet]:
+    """Metrics and ledgers, of each side beside the first."""
+    for place in range(1, len(found.sides)):
+        first, other = found.sides[0].letter, found.sides[place].letter
+        heads = columns(None, "") + columns(COUNT, first, other, "change", "relative")
+        for section in (METRICS, THREAD_TIME, BYTE_LEDGER):
+            every = [row for row in found.rows if row.section == section]
+            labels = Counter(row.label for row in every)
+            rows = [
+                (row.label if labels[row.label] == 1 else f"{row.metric.group}: {row.label}", *_cells(row, place))
+                for row in every
+                if (row.spreads[0] or row.spreads[place]) and (everything or row.differs_at[place])
+            ]
+            if rows:
+                title = section if len(found.sides) == 2 else f"{section}, {other} beside {first}"
+                yield Sheet(title=title, columns=heads, rows=rows)
+
+
+def _cells(row: Row, place: int) -> Iterator[Cell]:
+    """Both medians, and their difference, absolute and relative."""
+    unit, change, relative = row.metric.unit, row.change(place), row.relative_change(place)
+    for known in (row.spreads[0], row.spreads[place]):
+        yield None if known is None else Amount(known.median, unit)
+    yield Amount(change, text="" if change is None else change_of(unit, change))
+    text, judgement = "" if relative is None else signed(FRACTION, relative), row.judgements[place]
+    if text and judgement and judgement.low is not None and judgement.high is not None:
+        text += f" ({100 * judgement.low:+.3g}, {100 * judgement.high:+.3g})" if judgement.low != judgement.high else ""
+    yield Amount(relative, text=text)
+
+
+# Notes
+
+
+def _notes(found: Comparison, everything: bool) -> Iterator[Sheet]:
+    """How much is not shown, and what intervals are."""
+    known = [row for row in found.rows if any(row.spreads)]
+    alike = sum(not row.differs for row in known) + sum(not fact.differs for fact in found.facts)
+    notes = []
+    for side in found.sides:
+        names = [name for name in OF_REPEATS if len({run.facts.get(name) for run in side.runs}) > 1]
+        if names:
+            no_repeats = "has runs that are no repeats of each other: they differ in"
+            notes.append(f"{side.letter} {no_repeats} {', '.join(names)}")
+    if not everything:
+        notes.append(f"{number(alike)} rows do not differ, or no more than repeats do: see --all")
+    if any(judgement.over == RUNS for row in found.rows for judgement in row.judgements if judgement is not None):
+        notes.append(f"In brackets: {found.confidence:.0%} interval of the change, from repeats.")
+    if notes:
+        yield Sheet(title="notes", notes=notes)
+
+
+# For programs
+
+
+def _side(side: Side) -> dict[str, Any]:
+    runs = [run.name for run in side.runs]
+    return {"letter": side.letter, "label": side.label, "runs": runs, "left_out": list(side.left_out)}
+
+
+def _outcome(found: Outcome) -> dict[str, Any]:
+    said = {"condition": found.condition.text, "side": found.label, "outcome": found.word, "text": found.text}
+    return said | {"judgement": found.judgement._asdict()}
+
+
+def _pair(first: Side, other: Side, speed: Speed, explanation: Explanation) -> dict[str, Any]:
+    said = {"verdict": speed.word, "metric": speed.metric, "text": speed.text, "judgement": speed.judgement._asdict()}
+    why = {name: getattr(explanation, name) for name in ("absent", "wall_seconds", "thread_seconds")}
+    why |= {"rest_seconds": explanation.rest, "parts": [asdict(part) for part in explanation.parts]}
+    why["remarks"] = list(explanation.remarks)
+    return {"before": first.letter, "after": other.letter, **said, "explanation": why}
+
+
+def _metric(row: Row) -> dict[str, Any]:
+    values = [None if found is None else found._asdict() for found in row.spreads]
+    changes = [
+        judged and {"absolute": row.change(place), "relative": row.relative_change(place), **judged._asdict()}
+        for place, judged in enumerate(row.judgements[1:], start=1)
+    ]
+    said = {"unit": str(row.metric.unit), "section": row.section, "differs": row.differs}
+    return said | {"values": values, "changes": changes}

@@ -1,0 +1,175 @@
+"""Why two runs differ: their difference in thread time and in wall time as a sum of parts with a cause each.
+
+Thread time is the sum of the time ledger's classes. Each class is a product of what there was to do (events, bytes,
+chunks) and what a unit of it cost, and wall time is thread time over the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from roastcoffea.metrics.phases import RESIDUAL
+from roastcoffea.studies.compare import factors
+from roastcoffea.studies.compare.factors import Pair, Share, bytes_of, leaves_of, shares_of, wall_seconds
+from roastcoffea.studies.compare.observations import Observation
+from roastcoffea.units import BYTE, FRACTION, SECOND, number, three_digits
+
+CROWDED: Final = 0.1
+"""Share of the chunks' time from which on waiting for a core is told."""
+
+OTHER_SIZE: Final = 1.25
+"""Factor from which on chunks differ in size."""
+
+MOST_BRANCHES: Final = 4
+MOST_REMARKS: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A cause with its share of the difference: `rows` has the thread seconds by class of the time ledger."""
+
+    cause: str
+    text: str
+    thread_seconds: float
+    wall_seconds: float
+    rows: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Parts of the difference of two runs, the largest in wall time first; where there are none, `absent` says why.
+
+    With repeats it is the difference of the runs in the middle by wall time, which `remarks` name, or of the means of
+    two: medians of classes do not sum to those of totals, and may be of different runs.
+    """
+
+    parts: Sequence[Part] = ()
+    thread_seconds: float = 0.0
+    """Difference in thread time, which is the sum of that of the parts."""
+    wall_seconds: float = 0.0
+    """Difference in wall time, which is the sum of that of the parts."""
+    remarks: Sequence[str] = ()
+    absent: str | None = None
+
+    @property
+    def rest(self) -> float:
+        """Difference in wall time less that of all parts."""
+        return self.wall_seconds - sum(part.wall_seconds for part in self.parts)
+
+
+def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Explanation:
+    """Why the runs after differ from those before."""
+    runs = (*before, *after)
+    lacking = dict.fromkeys(f"{run.name}: {run.time_absent}" for run in runs if run.time_absent is not None)
+    if lacking:
+        return Explanation(absent="; ".join(lacking))
+    pair = Pair(_middle(before), _middle(after))
+    if not all(volume.threads for volume in pair.volumes):
+        return Explanation(absent="no worker thread was there")
+    shares = [share for leaf in leaves_of(pair) for share in shares_of(leaf, pair.volumes, pair.shared_rates)]
+    causes = dict.fromkeys(share.factor.cause for share in shares)
+    every = (_part(each, shares, pair) for each in causes)
+    parts = [part for part in every if part.thread_seconds or part.wall_seconds]
+    threads, wall = pair.means(lambda run: run.thread_seconds), pair.means(wall_seconds)
+    names = (" and ".join(run.name for run in side) for side in (pair.before, pair.after))
+    middle = f"of the repeats those in the middle by wall time are explained: {', and '.join(names)}"
+    return Explanation(
+        parts=sorted(parts, key=lambda part: (-abs(part.wall_seconds), -abs(part.thread_seconds))),
+        thread_seconds=threads[1] - threads[0],
+        wall_seconds=wall[1] - wall[0],
+        remarks=[*([middle] if len(pair.runs) < len(runs) else []), *_remarks(pair)],
+    )
+
+
+def _middle(side: Sequence[Observation]) -> list[Observation]:
+    """The run in the middle by wall time; of an even number the two."""
+    ordered = sorted(side, key=wall_seconds)
+    return ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+
+
+def _part(cause: str, shares: Iterable[Share], pair: Pair) -> Part:
+    """All shares of a cause together."""
+    mine = [share for share in shares if share.factor.cause == cause]
+    of_rows: dict[str, float] = {}
+    for share in mine:
+        of_rows[share.row] = of_rows.get(share.row, 0.0) + share.thread_seconds
+    # the cost of a unit of a class, else its thread seconds
+    own, text = mine[-1].factor, _text(cause, pair)
+    cost = f"{SECOND.text(own.after)} {own.of or 'of threads'} instead of {SECOND.text(own.before)}"
+    return Part(
+        cause=cause,
+        text=text or cost,
+        thread_seconds=sum(share.thread_seconds for share in mine),
+        wall_seconds=sum(share.wall_seconds for share in mine),
+        rows={row: threads for row, threads in of_rows.items() if threads},
+    )
+
+
+# Words
+
+
+def _text(cause: str, pair: Pair) -> str | None:
+    """What changed; None for the cost of a class."""
+    before, after = pair.volumes
+    if cause == factors.EVENTS:
+        return _instead("events", before.events, after.events)
+    if cause == factors.THREADS:
+        return _instead("threads", before.threads, after.threads)
+    if cause == factors.CHUNK_SIZE:
+        sizes = _instead("events", before.chunk_size, after.chunk_size)
+        return f"{sizes} in a chunk ({_instead('chunks', before.chunks, after.chunks)})"
+    if cause in (factors.NEW_BRANCHES, factors.GONE_BRANCHES):
+        new, gone = pair.branches
+        side, some = (pair.after, new) if cause == factors.NEW_BRANCHES else (pair.before, gone)
+        size, names = fmean(bytes_of(run, some) for run in side), sorted(some)
+        more = f" and {len(names) - MOST_BRANCHES} more" if len(names) > MOST_BRANCHES else ""
+        bytes_read = BYTE.text(size) if size else "whose baskets came with the tree"
+        return f"{', '.join(names[:MOST_BRANCHES])}{more}, {bytes_read}"
+    return OWN_TEXTS.get(cause)
+
+
+OWN_TEXTS: Final[Mapping[str, str]] = {
+    factors.SAME_BRANCHES: "of branches that both read: other data, baskets read again",
+    factors.NODES: "other hosts did the same slower or faster than those of both runs",
+    factors.START_UP: "idle before the first task",
+    factors.BETWEEN: "idle while nothing was to be done",
+    factors.AFTER: "idle after the last task",
+    RESIDUAL: "in no class of the time ledger",
+}
+
+
+def _instead(what: str, before: float | None, after: float | None) -> str:
+    new, old = (
+        "an unknown number of" if amount is None else number(three_digits(amount) if amount < 1e3 else amount)
+        for amount in (after, before)
+    )
+    return f"{new} {what[:-1] if after == 1 else what} instead of {old}"
+
+
+# Remarks
+
+
+def _remarks(pair: Pair) -> list[str]:
+    """What has to be known to read an explanation."""
+    remarks = [f"{run.name}: the {reason}" for run in pair.runs for reason in run.incomplete]
+    if len(remarks) > MOST_REMARKS:
+        remarks = [*remarks[:MOST_REMARKS], f"{len(remarks) - MOST_REMARKS} more such remarks on single runs"]
+    first, second = pair.hosts
+    if first and second and first != second and not pair.shared_rates:
+        remarks.append(
+            "they ran on different hosts, with too little work on the same ones: what a unit of work cost more or less "
+            "may come from code or from hosts"
+        )
+    remarks += [
+        f"in {run.name} chunks waited for a core for {FRACTION.text(run.core_wait_share)} of their time, "
+        "which is in wait: others used the hosts, or there are more threads than cores"
+        for run in pair.runs
+        if run.core_wait_share is not None and run.core_wait_share > CROWDED
+    ]
+    sizes = [volume.chunk_size for volume in pair.volumes if volume.chunk_size]
+    if len(sizes) == len(pair.volumes) and max(sizes) > OTHER_SIZE * min(sizes):
+        remarks.append("chunks differ in size: what process() takes for a chunk of any size is in the cost of an event")
+    return list(dict.fromkeys(remarks))

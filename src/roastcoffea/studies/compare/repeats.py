@@ -1,0 +1,244 @@
+"""How far repeats of a run differ, and whether two groups of them can be told apart.
+
+Rates and durations are compared by the ratio of their typical values, that is on their logarithms. The interval of a
+change holds every shift of one group at which the ranks of both (Wilcoxon, Mann, Whitney) would not tell them apart:
+it is exact whatever the scatter, and one run that went astray does not move it far. Ranks of three and three runs reach
+no 5 %: there, from three each on, it is that of Welch's t.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, takewhile
+from math import comb, exp, log1p, sqrt
+from typing import Final, NamedTuple
+
+import numpy as np
+from scipy.special import ndtri, stdtrit
+
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.studies.compare.observations import Observation
+
+CONFIDENCE: Final = 0.95
+SEED: Final = 20260101
+RESAMPLES: Final = 2000
+FEWEST: Final = 3
+"""Repeats of each from which on Welch's t is taken at its word."""
+
+MOST_PAIRS: Final = 2500
+"""Pairs of runs up to which the ways to order them are counted; of more the number is nearly normal."""
+
+MOST_GROUPS: Final = 500
+"""Chunks that are drawn one by one; of more, those that took nearly as long are drawn together."""
+
+SMALLEST: Final = 0.05
+"""Relative change that is worth to be told: the number of repeats that are needed is never for less."""
+
+POWER: Final = 0.8
+MOST_NEEDED: Final = 1000
+
+RUNS: Final = "runs"
+CHUNKS: Final = "chunks"
+NO_RATIO: Final = "it was 0 before, so that there is no relative change: give the limit in its unit, without %"
+ABOVE: Final = "above"
+BELOW: Final = "below"
+
+EXACT: Final = frozenset(
+    {"total_events", "total_events_from_chunks", "num_chunks", "num_successful_chunks", "total_branches_read"}
+    | {"chunk_events_mean", "chunk_events_min", "chunk_events_max"}
+    | {"total_bytes_read", "bytes_payload", "bytes_reread", "bytes_metadata", "total_bytes_uncompressed"}
+    | {"compression_ratio", "read_amplification", "avg_bytes_read_percent", "avg_branches_read_percent"}
+)
+"""Metrics that are the same in each repeat of a run: one run will do to know them."""
+
+
+class Spread(NamedTuple):
+    """Median of repeats, and an interval of it; `over` says of what it was resampled: "runs", "chunks" or nothing."""
+
+    values: tuple[float, ...]
+    median: float
+    low: float | None = None
+    high: float | None = None
+    over: str | None = None
+
+
+class Judgement(NamedTuple):
+    """Whether the values after lie "above" or "below" a limit; `side` is None where that cannot be told.
+
+    `low` and `high` bound the relative change (absolute where `relative` was not asked for).
+    """
+
+    side: str | None = None
+    low: float | None = None
+    high: float | None = None
+    over: str | None = None
+    reason: str | None = None
+    needed: int | None = None
+    """Repeats of each that would be needed; None where that is not known, or more would not help."""
+
+
+# Intervals of a median
+
+
+def spread(runs: Sequence[Observation], name: str, confidence: float = CONFIDENCE) -> Spread:
+    """Median of a metric with its interval, over runs; of one run over its chunks, where they make the metric."""
+    values = tuple(run.metrics[name] for run in runs)
+    middle = float(np.median(values))
+    if len(values) > 1:
+        return Spread(values, middle, *_median_interval(values, confidence), RUNS)
+    resampled = resampled_chunks(runs[0], name)
+    if resampled is None:
+        return Spread(values, middle)
+    return Spread(values, middle, *interval(resampled, confidence), CHUNKS)
+
+
+def _median_interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
+    # it takes half a second to load, and a comparison of single runs does without
+    from scipy.stats import bootstrap
+
+    rng = np.random.default_rng(SEED)
+    resampled = bootstrap(
+        (values,), np.median, n_resamples=RESAMPLES, confidence_level=confidence, method="percentile", random_state=rng
+    )
+    low, high = resampled.confidence_interval
+    return float(low), float(high)
+
+
+def interval(resampled: Numbers, confidence: float) -> tuple[float, float]:
+    """Interval that holds so much of resampled values."""
+    low, high = np.quantile(resampled, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+RATES: Final = ("event_rate_elapsed_khz", "event_rate_core_khz")
+DATA_RATES: Final = ("data_rate_gbps", "data_rate_requested_gbps", "data_rate_payload_gbps")
+FROM_WALL: Final = {"elapsed_time_seconds": 1, **dict.fromkeys((*RATES, *DATA_RATES), -1)}
+FROM_CPU: Final = {"total_cpu_time": 1, "avg_cpu_time_per_chunk": 1, "event_rate_cpu_total_khz": -1}
+"""Metrics that follow from the wall or CPU time which chunks give a run: the power of that time in them."""
+
+
+def resampled_chunks(run: Observation, name: str, seed: int = SEED) -> Numbers | None:
+    """Values that a metric of one run takes where other chunks of its kind came; None where they do not make it.
+
+    What chunks take beyond those that were seen is shared by the threads. How runs differ as a whole is not in it.
+    """
+    if name in FROM_WALL:
+        seconds, total, threads = run.chunk_seconds, run.metrics["elapsed_time_seconds"], run.metrics.get("total_cores")
+    elif name in FROM_CPU:
+        seconds, total, threads = run.chunk_cpu_seconds, run.metrics["total_cpu_time"], 1.0
+    else:
+        return None
+    if len(seconds) < FEWEST or not threads or not total:
+        return None
+    groups = np.array_split(np.sort(seconds), min(len(seconds), MOST_GROUPS))
+    sizes, means = np.array([len(group) for group in groups]), np.array([group.mean() for group in groups])
+    drawn = np.random.default_rng(seed).multinomial(len(seconds), sizes / len(seconds), RESAMPLES)
+    totals = np.maximum(total + (drawn @ means - seconds.sum()) / threads, total / 100)
+    return np.asarray(run.metrics[name] * (totals / total) ** (FROM_WALL | FROM_CPU)[name])
+
+
+# Telling two groups apart
+
+
+def judged(
+    before: Sequence[float],
+    after: Sequence[float],
+    limit: float = 0.0,
+    *,
+    relative: bool = True,
+    exact: bool = False,
+    confidence: float = CONFIDENCE,
+) -> Judgement:
+    """Whether the change from before to after lies above or below a limit, at this confidence (two-sided).
+
+    Parameters
+    ----------
+    limit
+        Of the relative change (0.1 is 10 %), or of the change itself.
+    exact
+        Whether repeats cannot differ, so that one value each is enough where indeed they do not.
+    """
+    first, second = np.array(before, dtype=np.float64), np.array(after, dtype=np.float64)
+    if relative and np.median(first) == 0 and (np.any(first) or np.any(second)):
+        return Judgement(reason=NO_RATIO)
+    if not (np.ptp(first) == np.ptp(second) == 0 and (exact or min(len(first), len(second)) >= FEWEST)):
+        return _tested(first, second, limit, relative, confidence)
+    one, other = float(np.median(first)), float(np.median(second))
+    change = (other - one) / abs(one) if relative and one else other - one
+    side = ABOVE if change > limit else BELOW if change < limit else None
+    return Judgement(side, change, change, reason=None if side else "it lies on the limit")
+
+
+def _tested(first: Numbers, second: Numbers, limit: float, relative: bool, confidence: float) -> Judgement:
+    ratios = relative and bool(np.all(first > 0) and np.all(second > 0))
+    scale = (abs(float(np.median(first))) if relative else 0.0) or 1.0
+    old, new = (np.log(first), np.log(second)) if ratios else (first / scale, second / scale)
+    # a relative change is one of the median before, where logarithms cannot be taken
+    moved = log1p(limit) if ratios else limit
+    count = min(len(old), len(new))
+    if count < 2:
+        return Judgement(reason="how far repeats of a single run differ is not known", needed=FEWEST)
+    left_out = ranks_left_out(len(old), len(new), confidence)
+    low, high = _rank_interval(old, new, left_out) if left_out else _welch_interval(old, new, confidence)
+    needed = _needed(old, new, moved, confidence, ratios)
+    if count < FEWEST and not left_out:
+        return Judgement(reason=f"{len(old)} and {len(new)} runs are too few", needed=needed)
+    least, most = (exp(min(each, 700.0)) - 1 if ratios else each for each in (low, high))  # exp() overflows above 709
+    if low <= moved <= high:
+        return Judgement(None, least, most, RUNS, "repeats differ as much", needed)
+    return Judgement(ABOVE if low > moved else BELOW, least, most, RUNS)
+
+
+def _welch_interval(old: Numbers, new: Numbers, confidence: float) -> tuple[float, float]:
+    """Interval of the difference of means of two groups that may scatter differently."""
+    if np.ptp(old) == np.ptp(new) == 0:
+        difference = float(new[0] - old[0])
+        return difference, difference
+    from scipy.stats import ttest_ind
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # one group may have no scatter
+        low, high = ttest_ind(new, old, equal_var=False).confidence_interval(confidence)
+    return float(low), float(high)
+
+
+def _rank_interval(old: Numbers, new: Numbers, left_out: int) -> tuple[float, float]:
+    """Interval of the difference of two groups: their pairwise differences without so many at either end."""
+    differences = np.sort(np.subtract.outer(new, old), axis=None)
+    return float(differences[left_out - 1]), float(differences[-left_out])
+
+
+@lru_cache(maxsize=256)
+def ranks_left_out(first: int, second: int, confidence: float) -> int:
+    """Which of the ordered pairwise differences bounds the interval, counted from either end; 0 where none can."""
+    pairs = first * second
+    if pairs > MOST_PAIRS:
+        reach = float(ndtri((1 + confidence) / 2)) * sqrt(pairs * (first + second + 1) / 12)
+        return max(int(pairs / 2 - reach), 0)
+    level = (1 - confidence) / 2 * comb(first + second, first) * (1 + 1e-9)
+    below = accumulate(ways_of_ranks(first, second))
+    return sum(1 for _ in takewhile(lambda ways: ways <= level, below))
+
+
+def ways_of_ranks(first: int, second: int) -> list[int]:
+    """In how many ways runs can be split so that 0, 1, 2, ... pairs stand in the other order than the rest."""
+    ways = [1] + [0] * (first * second)
+    for size in range(1, first + 1):
+        for place in range(len(ways) - 1, second + size - 1, -1):
+            ways[place] -= ways[place - second - size]
+        for place in range(size, len(ways)):
+            ways[place] += ways[place - size]
+    return ways
+
+
+def _needed(old: Numbers, new: Numbers, moved: float, confidence: float, ratios: bool) -> int | None:
+    """Repeats of each that tell a change of this size from the limit in 80 % of cases; None where it is over 1000."""
+    scatter = sqrt((float(np.var(old, ddof=1)) + float(np.var(new, ddof=1))) / 2)
+    smallest = log1p(SMALLEST) if ratios else SMALLEST * abs(float(np.median(old)))
+    distance = max(abs(float(new.mean() - old.mean()) - moved), smallest)
+    counts = np.arange(FEWEST, MOST_NEEDED + 1)
+    reach = stdtrit(2 * counts - 2, (1 + confidence) / 2) + stdtrit(2 * counts - 2, POWER)
+    enough = distance >= reach * scatter * np.sqrt(2 / counts)
+    return int(counts[np.argmax(enough)]) if enough.any() else None

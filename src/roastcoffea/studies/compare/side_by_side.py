@@ -1,0 +1,194 @@
+"""Each side against the first: whether it is faster or slower, and its metrics and facts beside those of the first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Final
+
+from roastcoffea.metrics import CATALOGUE, Metric
+from roastcoffea.metrics.catalogue import RAW, TIME
+from roastcoffea.report.phrases import counted
+from roastcoffea.report.summary import LEDGERS
+from roastcoffea.studies.compare import repeats
+from roastcoffea.studies.compare.gate import needed_text, signed
+from roastcoffea.studies.compare.observations import Runs
+from roastcoffea.studies.compare.repeats import Spread
+from roastcoffea.studies.compare.sides import Side
+from roastcoffea.units import FRACTION, STRUCTURE, WORD
+
+FASTER: Final = "faster"
+SLOWER: Final = "slower"
+CANNOT_TELL: Final = "cannot tell"
+
+WALL: Final = "elapsed_time_seconds"
+RATE: Final = "event_rate_elapsed_khz"
+EVENTS: Final = "total_events"
+SAME_EVENTS: Final = 1e-3
+"""Relative difference in events below which wall times are compared, and not rates."""
+
+METRICS: Final = "metrics"
+THREAD_TIME: Final = "thread time"
+BYTE_LEDGER: Final = "bytes requested"
+"""Sections of what stands side by side."""
+
+THREAD_TOTAL: Final = "time_total_seconds"
+
+SMALL: Final = 0.01
+"""Relative change, or share of a ledger, from which on a difference of few runs is shown."""
+
+
+# Faster or slower
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Whether a run is "faster" or "slower" than the first, or one "cannot tell", by the metric that was judged."""
+
+    word: str
+    metric: str
+    judgement: repeats.Judgement
+    text: str
+
+
+def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> Speed:
+    """Verdict on wall time, where runs have as many events, else on their rate."""
+    events = [median_of(side, EVENTS) for side in (before, after) if all_have(side, EVENTS)]
+    same_events = len(events) < 2 or abs(events[1] - events[0]) <= SAME_EVENTS * max(events)
+    name = WALL if same_events else RATE
+    lacking = next((run for run in (*before, *after) if name not in run.metrics), None)
+    if lacking is not None:
+        reason = lacking.missing.get(name, "it was not reported")
+        text = f"{CANNOT_TELL}: {lacking.name} has no {name}: {reason}"
+        return Speed(word=CANNOT_TELL, metric=name, judgement=repeats.Judgement(reason=reason), text=text)
+    old, new = ([run.metrics[name] for run in side] for side in (before, after))
+    judgement = repeats.judged(old, new, confidence=confidence)
+    if judgement.over is None and len(before) == len(after) == 1:
+        one = repeats.resampled_chunks(before[0], name)
+        other = repeats.resampled_chunks(after[0], name, repeats.SEED + 1)
+        if one is not None and other is not None:  # an interval of the change, where runs give none
+            low, high = repeats.interval(other / one - 1, confidence)
+            judgement = judgement._replace(low=low, high=high, over=repeats.CHUNKS)
+    word = CANNOT_TELL
+    if judgement.side is not None:
+        word = SLOWER if (judgement.side == repeats.ABOVE) == (name == WALL) else FASTER
+    return Speed(word=word, metric=name, judgement=judgement, text=_text(word, name, before, after, judgement))
+
+
+def all_have(side: Runs, name: str) -> bool:
+    """Whether all runs have a metric."""
+    return all(name in run.metrics for run in side)
+
+
+def median_of(side: Runs, name: str) -> float:
+    """Median of a metric."""
+    return median(run.metrics[name] for run in side)
+
+
+def _text(word: str, name: str, before: Runs, after: Runs, judgement: repeats.Judgement) -> str:
+    old, new = median_of(before, name), median_of(after, name)
+    metric = next(metric for metric in CATALOGUE.metrics() if metric.name == name)
+    what = "wall time" if name == WALL else f"event rate ({metric.label})"
+    change = f"{what} {signed(FRACTION, (new - old) / old)}" if old else what
+    if judgement.low is not None and judgement.high is not None and judgement.low != judgement.high:
+        over = ", over chunks within the runs" if judgement.over == repeats.CHUNKS else ""
+        change += f" ({signed(FRACTION, judgement.low)} to {signed(FRACTION, judgement.high)}{over})"
+    parts = [f"{word}: {change}, {counted(len(after), 'run')} against {counted(len(before), 'run')}"]
+    if judgement.side is None:
+        parts += [str(judgement.reason), *([needed_text(judgement)] if judgement.needed else [])]
+    lacking = dict.fromkeys(run.name for run in (*before, *after) if EVENTS not in run.metrics)
+    if name == WALL and lacking:
+        parts.append(f"taken to have as many events, as those of {', '.join(lacking)} are not known")
+    return "; ".join(parts)
+
+
+# Metrics and facts
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that runs were made on or with, for each side."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is not the same everywhere."""
+        return len(set(self.values)) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A metric of all sides, and its change from the first to each of the others; None where a side lacks it."""
+
+    metric: Metric
+    section: str
+    spreads: tuple[Spread | None, ...]
+    judgements: tuple[repeats.Judgement | None, ...]
+    differs_at: tuple[bool, ...]
+    """Of each side whether its difference from the first is worth to be shown."""
+
+    @property
+    def label(self) -> str:
+        """Name of the metric, with what statistic it is."""
+        return f"{self.metric.label} ({self.metric.statistic})" if self.metric.statistic else self.metric.label
+
+    @property
+    def differs(self) -> bool:
+        """Whether any side differs from the first."""
+        return any(self.differs_at)
+
+    def change(self, place: int) -> float | None:
+        """Difference of the medians, of a side less the first."""
+        first, other = self.spreads[0], self.spreads[place]
+        return None if first is None or other is None else other.median - first.median
+
+    def relative_change(self, place: int) -> float | None:
+        """Difference of the medians beside the first; None where that is 0."""
+        first, change = self.spreads[0], self.change(place)
+        return None if change is None or first is None or not first.median else change / abs(first.median)
+
+
+def facts_of(sides: Sequence[Side]) -> tuple[Fact, ...]:
+    """All that runs were made on and with; different values of repeats are separated, "-" is not known."""
+    names = dict.fromkeys(name for side in sides for run in side.runs for name in run.facts)
+    return tuple(
+        Fact(name, tuple(" / ".join(dict.fromkeys(run.facts.get(name, "-") for run in side.runs)) for side in sides))
+        for name in names
+    )
+
+
+def rows_of(sides: Sequence[Side], confidence: float) -> tuple[Row, ...]:
+    """All metrics that are numbers."""
+    shown = (metric for metric in CATALOGUE.metrics() if metric.group != RAW)
+    return tuple(_row(metric, sides, confidence) for metric in shown if metric.unit not in (STRUCTURE, WORD))
+
+
+def _row(metric: Metric, sides: Sequence[Side], confidence: float) -> Row:
+    name, section, runs = metric.name, METRICS, [side.runs for side in sides]
+    if metric.group in LEDGERS and metric.label in LEDGERS[metric.group].labels:
+        section = THREAD_TIME if metric.group == TIME else BYTE_LEDGER
+    # beside the total of a ledger small differences of its classes are not shown
+    in_total = section == THREAD_TIME and all_have(runs[0], THREAD_TOTAL)
+    least = SMALL * median_of(runs[0], THREAD_TOTAL) if in_total else 0.0
+    first, *others = (repeats.spread(side, name, confidence) if all_have(side, name) else None for side in runs)
+    asked = partial(repeats.judged, exact=name in repeats.EXACT, confidence=confidence)
+    judgements = [first and other and asked(first.values, other.values) for other in others]
+    differ = (_differs(first, *pair, least) for pair in zip(others, judgements, strict=True))
+    return Row(metric, section, (first, *others), (None, *judgements), (False, *differ))
+
+
+def _differs(first: Spread | None, other: Spread | None, judgement: repeats.Judgement | None, least: float) -> bool:
+    """Whether a difference is worth to be shown: it is told apart from noise, or cannot be and is not small."""
+    if first is None or other is None or judgement is None:
+        return first is not other
+    change = abs(other.median - first.median)
+    if change == 0 or change < least:
+        return False
+    if judgement.side is not None:
+        return True
+    few = judgement.over is None or min(len(first.values), len(other.values)) < repeats.FEWEST
+    return few and change >= SMALL * abs(first.median)

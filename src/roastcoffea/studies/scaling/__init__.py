@@ -1,0 +1,1 @@
+"""How runs speed up with workers."""

@@ -1,0 +1,235 @@
+"""Points of scaling (the rates of runs by their number of workers), and laws: Amdahl's, the universal one (Gunther)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from scipy.optimize import nnls
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.statistics import Numbers, sample_deviation
+from roastcoffea.records.run import FAILED
+from roastcoffea.replay.recorded import only
+
+INTERVAL: Final = (0.025, 0.975)
+
+SAME: Final = 0.001
+"""Relative difference of amounts up to which they are the same."""
+
+FEWEST: Final = {"Amdahl": 3, "USL": 4}
+"""Different numbers of workers from which a law is drawn: with one fewer it would fit anything."""
+
+LEAST_GAIN: Final = 0.1
+"""Another worker is wasted where it adds less than this share of what the first one does."""
+
+MOST_WORKERS: Final = 100_000
+
+SLOWER: Final = "more workers made it slower: no share of the work explains that"
+"""Why there is no law where more than all of the work would have to go one after the other."""
+
+RESAMPLES: Final = 400
+SEED: Final = 1
+
+WORKERS: Final = "workers"
+THREADS: Final = "threads"
+"""What is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A number and its 95 % interval; the interval is None where nothing tells it."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, values: Numbers) -> Between:
+        """The first value, with the interval of the others; none where they do not differ."""
+        if np.ptp(values[1:]) == 0:
+            return cls(float(values[0]))
+        low, high = np.quantile(values[1:], INTERVAL)
+        return cls(float(values[0]), float(low), float(high))
+
+
+# Points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled:
+    """What is taken of one run."""
+
+    name: str
+    workers: int
+    threads: int
+    missing: float
+    """Share of the workers' time for which they were not there."""
+    seconds: float
+    events: float
+    failed: bool
+    chunksizes: frozenset[Any]
+    cores: int | None
+    """Cores of all hosts; None where they are not known."""
+    scatter: float
+    """Relative error of the rate as chunks alone tell it; 0 where they do not."""
+    classes: Mapping[str, float]
+
+    @property
+    def rate(self) -> float:
+        """Events a second."""
+        return self.events / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Runs with one number of workers: the most at one moment.
+
+    `rate` is in events a second. `speedup` is beside that of one worker, if the smallest number scales perfectly;
+    `efficiency` is the rate for each worker, beside that of the smallest number. `classes` are thread seconds for each
+    event, by class of the time ledger.
+    """
+
+    workers: int
+    runs: int
+    seconds: float
+    events: float
+    rate: Between
+    speedup: Between
+    efficiency: Between
+    classes: Mapping[str, float]
+
+
+def scaled(name: str, measurement: Measurement, unit: str) -> Scaled:
+    """What is taken of a measurement."""
+    metrics, run = measurement.metrics, measurement.run
+    events, workers, hosts = metrics["total_events"], metrics["peak_workers"], run.environment.hosts
+    threads = max(round(workers * metrics["cores_per_worker"]), 1)
+    cores, wall = only(host.cores for host in hosts), measurement.chunks["wall_seconds"].dropna().to_numpy()
+    return Scaled(
+        name=name,
+        workers=workers if unit == WORKERS else threads,
+        threads=threads,
+        missing=1 - metrics["avg_workers"] / workers,
+        seconds=metrics["elapsed_time_seconds"],
+        events=events,
+        failed=measurement.outcome == FAILED,
+        chunksizes=frozenset(call.options.get("chunksize") for call in run.calls),
+        cores=None if cores is None else cores * len(hosts),
+        scatter=float(sample_deviation(wall) / wall.mean() / len(wall) ** 0.5) if len(wall) > 1 else 0.0,
+        classes={each: seconds / events for each, seconds in measurement.time_ledger.items()},
+    )
+
+
+def resampled_rates(group: Sequence[Scaled], place: int) -> Numbers:
+    """Rates that the group might have had: the first as it was, the others from resampled runs, or chunks."""
+    random = np.random.default_rng([SEED, place])
+    rates = np.log([each.rate for each in group])
+    if len(group) == 1:
+        others = rates[0] + group[0].scatter * random.standard_normal(RESAMPLES)
+    else:
+        from scipy.stats import bootstrap
+
+        means = bootstrap((rates,), np.mean, n_resamples=RESAMPLES, method="percentile", random_state=random)
+        others = means.bootstrap_distribution
+    return np.asarray(np.exp([rates.mean(), *others]))
+
+
+def point_of(group: Sequence[Scaled], rates: Numbers, fewest: int, least: Numbers) -> Point:
+    """Point of runs with one number of workers, beside the rates of the fewest."""
+    workers = group[0].workers
+    gain = rates / least if rates is not least else np.ones(len(rates))
+    seconds, events = np.median([(each.seconds, each.events) for each in group], axis=0).tolist()
+    rate, speedup, efficiency = map(Between.of, (rates, gain * fewest, gain * fewest / workers))
+    classes = {name: float(np.mean([each.classes.get(name, 0.0) for each in group])) for name in group[0].classes}
+    return Point(workers, len(group), seconds, events, rate, speedup, efficiency, classes)
+
+
+# Laws
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """Rate of N workers: `rate` x N / (1 + `contention` (N - 1) + `coherency` N (N - 1)).
+
+    Without coherency it is Amdahl's law, with it the universal scalability law (Gunther). `peak` is the number of
+    workers that has the highest rate, `worth` the largest to which another one adds a tenth of what the first gives.
+    None stands for numbers without end. `deviation` is the largest relative distance of a point.
+    """
+
+    rate: float
+    contention: Between
+    coherency: Between
+    peak: float | None
+    worth: int | None
+    worth_low: int | None
+    worth_high: int | None
+    deviation: float
+
+    def speedup(self, workers: Numbers) -> Numbers:
+        """Speed-up of so many workers."""
+        return _speedup(workers, self.contention.value, self.coherency.value)
+
+
+def laws_of(workers: Numbers, rates: Numbers, *, strong: bool) -> tuple[dict[str, Law], dict[str, str]]:
+    """Laws by name, and why others are missing.
+
+    Parameters
+    ----------
+    rates
+        A row for each number of workers: the rate, and others that it might have been.
+    strong
+        Whether all numbers of workers had the same work.
+    """
+    laws: dict[str, Law] = {}
+    missing: dict[str, str] = {}
+    for degree, (name, fewest) in enumerate(FEWEST.items(), start=1):
+        if len(workers) < fewest:
+            missing[name] = f"it takes runs with {fewest} different numbers of workers; there are {len(workers)}"
+        elif degree == 1 and not strong:
+            missing[name] = "it is for the same work on different numbers of workers"
+        elif (law := _law(workers, rates, degree)).contention.value > 1 + SAME:
+            missing[name] = SLOWER
+        else:
+            laws[name] = law
+    return laws, missing
+
+
+def _law(workers: Numbers, rates: Numbers, degree: int) -> Law:
+    """Law that fits the points best, and what fits the resampled ones."""
+    fits = np.array([_fit(workers, column, degree) for column in rates.T])
+    rate, contention, coherency = fits[0]
+    worth = [_worth(*fit[1:]) for fit in fits]
+    fitted = rate * _speedup(workers, contention, coherency)
+    low, high = (_at(worth[1:], share) for share in INTERVAL)
+    peak = float(max((1 - contention) / coherency, 1.0) ** 0.5) if coherency > 0 else None
+    deviation = float(np.abs(rates[:, 0] / fitted - 1).max())
+    return Law(float(rate), Between.of(fits[:, 1]), Between.of(fits[:, 2]), peak, worth[0], low, high, deviation)
+
+
+def _fit(workers: Numbers, rates: Numbers, degree: int) -> tuple[float, float, float]:
+    """Rate of one worker, contention and coherency: workers / rate is linear in what they make."""
+    traits = np.column_stack([np.ones(len(workers)), workers - 1, workers * (workers - 1)])[:, : degree + 1]
+    found, _ = nnls(traits * (rates / workers)[:, None], np.ones(len(workers)))
+    one, *others = np.maximum(found, [1e-300, *[0.0] * degree])
+    contention, coherency = (*(other / one for other in others), 0.0)[:2]
+    return 1 / float(one), float(contention), float(coherency)
+
+
+def _speedup(workers: Numbers, contention: float, coherency: float) -> Numbers:
+    return np.asarray(workers / (1 + contention * (workers - 1) + coherency * workers * (workers - 1)))
+
+
+def _worth(contention: float, coherency: float) -> int | None:
+    """Most workers of which the last adds its share; None where all do."""
+    workers = np.arange(1, MOST_WORKERS + 1, dtype=np.float64)
+    wasted = np.diff(_speedup(workers, contention, coherency)) < LEAST_GAIN
+    return int(np.argmax(wasted)) + 1 if wasted.any() else None
+
+
+def _at(worth: Sequence[int | None], share: float) -> int | None:
+    """Quantile of numbers of workers; None is beyond all."""
+    ordered = sorted(worth, key=lambda workers: float("inf") if workers is None else workers)
+    return ordered[round(share * (len(ordered) - 1))]

@@ -1,0 +1,244 @@
+"""Scaling: what more workers gave, the laws that it follows, from where on more are wasted, and what eats the loss."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from operator import attrgetter
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.replay.recorded import ABSENT_THREADS
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
+from roastcoffea.studies.scaling import laws as scaling_laws
+from roastcoffea.studies.sources import Source, measurement_of, name_of
+from roastcoffea.units import COUNT, FRACTION, SECOND, number, three_digits
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SAME_EACH: Final = 0.05
+"""Relative difference of amounts for each worker up to which they are the same."""
+
+ENOUGH: Final = 5
+"""Repeats whose resampling gives an interval of nearly 95 %."""
+
+STRONG: Final = "strong"
+WEAK: Final = "weak"
+MIXED: Final = "mixed"
+
+DIGITS: Final = 6
+"""To which threads of a worker are compared: as a mean over time they are no whole number to the last bit."""
+
+MOST_LOSSES: Final = 6
+SMALL_LOSS: Final = 0.01
+SMALLEST_REST: Final = 0.0005
+OTHERS: Final = "others"
+"""The rest, with all that an event takes less: with it the shares make up 100 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A class of the time ledger: thread seconds that an event takes more with most workers than with fewest.
+
+    `share` is its part of all that is lost; classes that take less have a negative one.
+    """
+
+    name: str
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling(Presented):
+    """Points by number of workers, laws by name (or why there is none), and losses, the largest first.
+
+    `unit` is what is counted: "workers", or "threads" where workers differ in theirs. `basis` says what the intervals
+    come from.
+    """
+
+    kind: str
+    unit: str
+    basis: str
+    points: list[scaling_laws.Point]
+    laws: dict[str, scaling_laws.Law]
+    missing: dict[str, str]
+    losses: list[Loss]
+    doubts: list[str]
+
+    def sheets(self) -> list[Sheet]:
+        """What more workers gave, what that follows, and what eats the loss."""
+        fewest, most = (number(point.workers) for point in (self.points[0], self.points[-1]))
+        heads = columns(None, self.unit) + columns(COUNT, "runs") + columns(SECOND, "wall")
+        laws = [f"{name}: {self._of_law(law)}" for name, law in self.laws.items()]
+        reasons = [f"{name}: none, {reason}." for name, reason in self.missing.items()]
+        return [
+            Sheet(
+                title=f"{self.kind} scaling; 95 % intervals from {self.basis}",
+                columns=heads + columns(COUNT, "events/s", "speed-up", "efficiency"),
+                rows=[_row(point) for point in self.points],
+            ),
+            Sheet(title="laws", notes=[*laws, *reasons]),
+            self._losses(f"what an event takes more on {most} {self.unit} than on {fewest}"),
+        ]
+
+    def _of_law(self, law: scaling_laws.Law) -> str:
+        """What a law says, in a sentence."""
+        largest = self.points[-1].workers
+        parts = [f"{_between(law.contention)} of the work goes one after the other"]
+        if law.coherency.value > 0:
+            parts.append(f"coherency {_between(law.coherency)}")
+        parts.append(f"points lie within {FRACTION.text(law.deviation)}")
+        parts.append(f"another of the {self.unit} is worth it up to {_workers(law.worth)}")
+        if (law.worth_low, law.worth_high) != (law.worth, law.worth):
+            parts[-1] += f" [{_workers(law.worth_low)}, {_workers(law.worth_high)}]"
+        if law.worth is None or law.worth > largest:
+            parts[-1] += f" (beyond the {number(largest)} that were tried)"
+        if law.peak is not None:
+            parts.append(f"more than {number(round(law.peak))} slow it down")
+        return f"{'; '.join(parts)}."
+
+    def _losses(self, title: str) -> Sheet:
+        """Classes of thread time that grew."""
+        doubts = [f"Note that {doubt}." for doubt in self.doubts]
+        if sum(loss.seconds for loss in self.losses) <= 0:
+            return Sheet(title=title, notes=["Nothing is lost.", *doubts])
+        shown = [loss for loss in self.losses[:MOST_LOSSES] if loss.share >= SMALL_LOSS]
+        rows = [(loss.name, loss.seconds, loss.share) for loss in shown]
+        others = [loss for loss in self.losses if loss not in shown]
+        share = sum(loss.share for loss in others)
+        if abs(share) >= SMALLEST_REST:
+            rows.append((OTHERS, sum(loss.seconds for loss in others), share))
+        heads = columns(None, "thread time") + columns(SECOND, "for each event")
+        return Sheet(title=title, columns=heads + columns(FRACTION, "share of the loss"), rows=rows, notes=doubts)
+
+    def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
+        """Draw speed-up with its laws, and thread time by class; write it to a file where one is named."""
+        from roastcoffea.studies.scaling.scaling_figure import scaling_figure
+
+        return scaling_figure(self.points, self.laws, self.unit, output_path)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it in plain types."""
+        return asdict(self)
+
+
+def _row(point: scaling_laws.Point) -> list[Cell]:
+    between = (Amount(each.value, text=_between(each)) for each in (point.rate, point.speedup, point.efficiency))
+    return [number(point.workers), point.runs, point.seconds, *between]
+
+
+def _between(found: scaling_laws.Between) -> str:
+    text = number(three_digits(found.value))
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} [{number(three_digits(found.low))}, {number(three_digits(found.high))}]"
+
+
+def _workers(worth: int | None) -> str:
+    return "no end" if worth is None else number(worth)
+
+
+def scaling(runs: Sequence[Source]) -> Scaling:
+    """How the rate of an analysis grows with workers.
+
+    Parameters
+    ----------
+    runs
+        Runs with at least two different numbers of workers, on the same files (strong scaling) or on files that grow
+        with the workers (weak scaling); repeats make the intervals.
+
+    Raises
+    ------
+    NotMeasuredError
+        If runs lack what is needed, are not of the same processors, or all have the same number of workers.
+    """
+    measurements = [(name_of(run), measurement_of(run)) for run in runs]
+    _refuse_unusable(measurements)
+    threads = {round(measurement.metrics["cores_per_worker"], DIGITS) for _, measurement in measurements}
+    unit = scaling_laws.WORKERS if len(threads) == 1 else scaling_laws.THREADS
+    taken = sorted((scaling_laws.scaled(*named, unit) for named in measurements), key=attrgetter("workers"))
+    groups = [list(group) for _, group in groupby(taken, key=attrgetter("workers"))]
+    workers = [group[0].workers for group in groups]
+    if len(groups) < 2:
+        alike = f"all these runs have {number(workers[0])} {unit}"
+        raise NotMeasuredError(f"{alike}; give runs with different numbers of them")
+    rates = [scaling_laws.resampled_rates(group, place) for place, group in enumerate(groups)]
+    kind = _kind(taken)
+    laws, missing = scaling_laws.laws_of(np.array(workers, np.float64), np.array(rates), strong=kind == STRONG)
+    points = [scaling_laws.point_of(*pair, workers[0], rates[0]) for pair in zip(groups, rates, strict=True)]
+    return Scaling(
+        kind=kind,
+        unit=unit,
+        basis=_basis(groups),
+        points=points,
+        laws=laws,
+        missing=missing,
+        losses=_losses(points[0].classes, points[-1].classes),
+        doubts=list(_doubts(taken, unit)),
+    )
+
+
+def _refuse_unusable(measurements: Sequence[tuple[str, Measurement]]) -> None:
+    """Refuse runs without a rate, and those of different processors.
+
+    Their files may differ, as weak scaling has more with more workers.
+    """
+    for name, measurement in measurements:
+        if measurement.time_ledger.absent is not None:
+            raise NotMeasuredError(f"{name} has no time ledger: {measurement.time_ledger.absent}")
+        if not measurement.metrics["peak_workers"]:
+            raise NotMeasuredError(f"{name} had no workers")
+        if not measurement.metrics["total_events"]:
+            raise NotMeasuredError(f"{name} processed 0 events: there is no rate; leave it out")
+    ran = [", ".join(dict.fromkeys(call.processor for call in one.run.calls)) for _, one in measurements]
+    for (name, _), processors in zip(measurements, ran, strict=True):
+        if processors != ran[0]:
+            first = measurements[0][0]
+            raise NotMeasuredError(f"{name} ran {processors} and {first} {ran[0]}: give runs of one analysis")
+
+
+def _kind(taken: Sequence[scaling_laws.Scaled]) -> str:
+    events = [each.events for each in taken]
+    if max(events) <= (1 + scaling_laws.SAME) * min(events):
+        return STRONG
+    of_each = [each.events / each.workers for each in taken]
+    return WEAK if max(of_each) <= (1 + SAME_EACH) * min(of_each) else MIXED
+
+
+def _basis(groups: Sequence[Sequence[scaling_laws.Scaled]]) -> str:
+    alone = {len(group) == 1 for group in groups}
+    if alone == {False}:
+        return "repeats"
+    return "the spread of chunks, as there are no repeats" if alone == {True} else "repeats, else the spread of chunks"
+
+
+def _losses(fewest: Mapping[str, float], most: Mapping[str, float]) -> list[Loss]:
+    """By how much each class grew, from the fewest workers to the most."""
+    grown = {name: most.get(name, 0.0) - fewest.get(name, 0.0) for name in dict.fromkeys([*fewest, *most])}
+    total = sum(grown.values())
+    losses = [Loss(name, seconds, seconds / total if total else 0.0) for name, seconds in grown.items() if seconds]
+    return sorted(losses, key=attrgetter("seconds"), reverse=True)
+
+
+def _doubts(taken: Sequence[scaling_laws.Scaled], unit: str) -> Iterator[str]:
+    yield from (f"{each.name} failed: it holds only what it had done by then" for each in taken if each.failed)
+    if len({each.chunksizes for each in taken}) > 1:
+        yield "the runs have different chunk sizes: what chunks cost is in the difference"
+    for each in taken:
+        if each.missing > ABSENT_THREADS:
+            share = FRACTION.text(each.missing)
+            yield f"workers came late or left in {each.name}: for {share} of their time they were not there"
+    if any(1 < runs < ENOUGH for runs in Counter(each.workers for each in taken).values()):
+        yield f"intervals of fewer than {ENOUGH} repeats are too narrow: they reach to the repeats"
+    for each in taken:
+        if each.cores is not None and each.threads > each.cores:
+            yield f"from {number(each.workers)} {unit} on they share {number(each.cores)} cores: the laws mix both"
+            return

@@ -1,0 +1,87 @@
+"""Scaling as a picture: speed-up with its laws, and the thread time that an event takes, by class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from roastcoffea.metrics.phases import RESIDUAL
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.studies.scaling.laws import Between, Law, Point
+from roastcoffea.visualization.colours import BLACK, CYCLE, GREY, OF_TIME
+from roastcoffea.visualization.draw import legend, whole_numbers
+from roastcoffea.visualization.registry import own_style, save
+
+MOST_CLASSES: Final = 7
+SMALL: Final = 0.01
+
+
+def scaling_figure(
+    points: Sequence[Point], laws: Mapping[str, Law], unit: str, output_path: str | PathLike[str] | None
+) -> Figure:
+    """Figure of both; it is written to a file where one is named."""
+    with own_style():
+        figure = Figure(figsize=(9.0, 4.0), layout="constrained")
+        speedup, classes = figure.subplots(1, 2)
+        _draw_speedup(speedup, points, laws, unit)
+        _draw_classes(classes, points, unit)
+    if output_path is not None:
+        save(figure, output_path)
+    return figure
+
+
+def _draw_speedup(ax: Axes, points: Sequence[Point], laws: Mapping[str, Law], counted: str) -> None:
+    """Draw speed-ups with their intervals, the line without loss, and the laws."""
+    workers = np.array([point.workers for point in points], dtype=np.float64)
+    along = np.linspace(workers[0], workers[-1], 200)
+    ax.plot(along, along, color=GREY, linewidth=1, linestyle=":", label="without loss")
+    for name, colour, style in (("Amdahl", CYCLE[1], "--"), ("USL", CYCLE[2], "-")):
+        if name in laws:
+            law = laws[name]
+            # a law's speed-up is beside its own rate of one worker, a point's beside the measured one
+            scale = law.rate * workers[0] / points[0].rate.value
+            ax.plot(along, scale * law.speedup(along), style, color=colour, label=name)
+    values = np.array([point.speedup.value for point in points])
+    bars = np.array([_arms(point.speedup) for point in points]).T
+    ax.errorbar(workers, values, yerr=bars, fmt="o", color=BLACK, markersize=5, capsize=3, label="measured")
+    ax.set(title="Speed-up", xlabel=counted, ylabel="times the rate of one", xlim=(0, workers[-1] * 1.05))
+    ax.set_ylim(bottom=0)
+    whole_numbers(ax.xaxis)
+    legend(ax)
+
+
+def _arms(found: Between) -> tuple[float, float]:
+    """Lengths of an error bar, downwards and upwards."""
+    if found.low is None or found.high is None:
+        return 0.0, 0.0
+    return max(found.value - found.low, 0.0), max(found.high - found.value, 0.0)
+
+
+def _draw_classes(ax: Axes, points: Sequence[Point], counted: str) -> None:
+    """Draw the thread time of an event by class, stacked; what grew the most keeps its name."""
+    totals = [sum(point.classes.values()) for point in points]
+    scale, unit = (1e6, "us") if max(totals) < 1e-3 else (1e3, "ms")
+    places, below = np.arange(len(totals)), np.zeros(len(totals))
+    for name, amounts in _shown(points).items():
+        ax.bar(places, scale * amounts, 0.7, bottom=below, color=OF_TIME.get(name, GREY), label=name)
+        below = below + scale * amounts
+    ax.set_xticks(places, [str(point.workers) for point in points])
+    ax.set(title="Thread time by class", xlabel=counted, ylabel=f"thread time for each event ({unit})")
+    legend(ax)
+
+
+def _shown(points: Sequence[Point]) -> dict[str, Numbers]:
+    """Classes that matter in any point, in the order of the ledger; the rest together."""
+    names = [name for name in points[0].classes if name != RESIDUAL]
+    amounts = {name: np.array([max(point.classes.get(name, 0.0), 0.0) for point in points]) for name in names}
+    totals = np.sum(list(amounts.values()), axis=0)
+    weight = {name: float((values / totals).max()) for name, values in amounts.items()}
+    large = sorted(weight, key=lambda name: -weight[name])[:MOST_CLASSES]
+    shown = {name: values for name, values in amounts.items() if name in large and weight[name] >= SMALL}
+    rest = totals - np.sum(list(shown.values()), axis=0)
+    return shown | ({"all others": rest} if (rest / totals).max() >= SMALL else {})

@@ -1,0 +1,1 @@
+"""What a run would take on other resources, or with other chunks."""

@@ -1,0 +1,188 @@
+"""Changes of a recorded run: what each makes of its chunks, of preprocessing, and of Dask; and chunks of another size.
+
+Size: where the recorded chunks tell what a chunk costs beside its events, a law is drawn from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from roastcoffea.metrics.statistics import Integers, Numbers
+from roastcoffea.replay.cluster import Load, Merging
+from roastcoffea.replay.inputs import Costs
+from roastcoffea.replay.stages import Chunks, Parts
+from roastcoffea.units import number
+
+AS_RECORDED: Final = "as recorded"
+STORAGE_FACTOR: Final = 2.0
+
+FEWEST: Final = 4
+"""Chunks of a dataset from which a law is drawn."""
+
+VARIED: Final = 1.5
+"""Events of the largest chunks beside those of the smallest from which the fixed cost of a chunk shows."""
+
+SPREAD: Final = 0.15
+"""And the standard deviation of events beside their mean: one odd chunk at the end of each file is not enough."""
+
+LEAST_FACTOR: Final = 0.1
+
+ChunkLaw = Mapping[str, Numbers]
+"""For each dataset the fixed seconds and those of an event, a row each part of a chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A change: what it makes of chunks, of preprocessing, of what Dask takes, and of merging."""
+
+    chunks: Callable[[Chunks], Chunks] = lambda chunks: chunks
+    preprocessing: Callable[[Load], Load] = lambda load: load
+    costs: Callable[[Costs], Costs] = lambda costs: costs
+    merging: Callable[[Merging], Merging] = lambda merging: merging
+
+
+UNCHANGED: Final = Scenario()
+
+
+def _without_rereads(chunks: Chunks) -> Chunks:
+    """Only the first chunk of a file opens it and builds its tree."""
+    _, first = np.unique(np.column_stack([chunks.dataset, chunks.file]), axis=0, return_index=True)
+    keeps = np.isin(np.arange(len(chunks)), first)
+    parts = chunks.parts
+    return _with(chunks, open_cpu=parts.open_cpu * keeps, open_wait=parts.open_wait * keeps)
+
+
+def _with(chunks: Chunks, **parts: Numbers) -> Chunks:
+    return replace(chunks, parts=chunks.parts._replace(**parts))
+
+
+def _without_stragglers(chunks: Chunks) -> Chunks:
+    """Stragglers take what is expected of their events and bytes."""
+    expected = chunks.parts.each(lambda seconds: seconds * chunks.factor)
+    return replace(chunks, parts=expected._replace(overhead=chunks.parts.overhead))
+
+
+def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
+    """Changes by name; the first is none."""
+    return {
+        AS_RECORDED: UNCHANGED,
+        "no metadata re-reads": Scenario(chunks=_without_rereads),
+        "no stragglers": Scenario(chunks=_without_stragglers),
+        f"storage {storage:g} x faster": Scenario(
+            lambda old: _with(old, open_wait=old.parts.open_wait / storage, read=old.parts.read / storage),
+            # what preprocessing waits for is taken for storage
+            preprocessing=lambda load: replace(load, wait=load.wait / storage),
+        ),
+        "Dask's overhead gone": Scenario(
+            chunks=lambda chunks: _with(chunks, overhead=np.zeros(len(chunks))),
+            # processes have to begin all the same
+            costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, own=0.0, steal=0.0),
+            merging=lambda merging: replace(merging, fetch=0.0),
+        ),
+    }
+
+
+# Chunks of another size
+
+
+class Pieces(NamedTuple):
+    """Files cut into chunks: the place of each chunk's file among the recorded chunks, and its entries."""
+
+    row: Integers
+    start: Integers
+    stop: Integers
+
+
+class Bracket(NamedTuple):
+    """Chunks of another size if all that a chunk takes were fixed, and if only opening it were."""
+
+    fixed: Chunks
+    opening: Chunks
+
+
+def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
+    """What a chunk of so many events takes, by dataset, from all chunks of runs of the same analysis.
+
+    A text says why what a chunk costs beside its events cannot be told.
+    """
+    laws = {}
+    for name in dict.fromkeys(name for chunks in runs for name in chunks.datasets):
+        events = np.concatenate([chunks.events[rows] for chunks, rows in _of_dataset(runs, name)])
+        if len(events) < FEWEST:
+            return f"{name} has {len(events)} chunks, which are too few to tell what a chunk costs beside its events"
+        low, high = np.quantile(events, [0.05, 0.95])
+        if not (high >= VARIED * low and np.std(events) >= SPREAD * np.mean(events)):
+            return (
+                f"chunks of {name} have about {number(round(float(np.median(events))))} events each: what a chunk "
+                "costs beside its events cannot be told; give a run with another chunk size as well"
+            )
+        traits = np.column_stack([np.ones(len(events)), events])
+        parts = zip(*(chunks.parts.each(itemgetter(rows)) for chunks, rows in _of_dataset(runs, name)), strict=True)
+        laws[name] = np.array([nnls(traits, np.concatenate(seconds))[0] for seconds in parts])
+    return laws
+
+
+def _of_dataset(runs: Sequence[Chunks], name: str) -> Iterator[tuple[Chunks, npt.NDArray[np.bool_]]]:
+    """Runs that have chunks of a dataset, and which those are."""
+    for chunks in runs:
+        if name in chunks.datasets:
+            yield chunks, chunks.dataset == chunks.datasets.index(name)
+
+
+def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
+    """Chunks of another size as the law has them, scattered about it as the recorded ones are."""
+    laws = np.array([law[name] for name in chunks.datasets])
+    pieces = cut(chunks, size)
+    events, dataset = (pieces.stop - pieces.start).astype(np.float64), chunks.dataset[pieces.row]
+    seconds = laws[dataset, :, 0] + laws[dataset, :, 1] * events[:, None]
+    seconds *= _scatter(chunks, laws, events)[:, None]
+    return _cut_chunks(chunks, pieces, Parts(*seconds.T))
+
+
+def _scatter(chunks: Chunks, laws: Numbers, events: Numbers) -> Numbers:
+    """Factors about 1: larger chunks scatter less, as what differs within them averages out."""
+    expected = (laws[chunks.dataset, :, 0] + laws[chunks.dataset, :, 1] * chunks.events[:, None]).sum(axis=1)
+    found = chunks.parts.total
+    ratio = np.divide(found, expected, out=np.ones(len(found)), where=expected > 0)
+    ratio = np.random.default_rng(0).permutation(ratio / ratio.mean())[np.arange(len(events)) % len(ratio)]
+    factor = np.maximum(1 + (ratio - 1) * np.sqrt(chunks.events.mean() / events.mean()), LEAST_FACTOR)
+    return np.asarray(factor / factor.mean())
+
+
+def bracket(chunks: Chunks, size: int) -> Bracket:
+    """Chunks of another size where it is not known what of a chunk is fixed."""
+    pieces = cut(chunks, size)
+    share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
+    fixed = chunks.parts.each(itemgetter(pieces.row))
+    opening = fixed.each(lambda seconds: seconds * share)._replace(open_cpu=fixed.open_cpu, open_wait=fixed.open_wait)
+    return Bracket(_cut_chunks(chunks, pieces, fixed), _cut_chunks(chunks, pieces, opening))
+
+
+def cut(chunks: Chunks, size: int) -> Pieces:
+    """Cut files as coffea does: each into equal chunks of about that size."""
+    rows, starts, stops = [], [], []
+    for file in np.unique(np.column_stack([chunks.dataset, chunks.file]), axis=0):
+        here = np.flatnonzero((chunks.dataset == file[0]) & (chunks.file == file[1]))
+        entries = int(chunks.stop[here].max())
+        number_of = max(round(entries / size), 1)
+        edges = np.minimum(np.arange(number_of + 1) * -(-entries // number_of), entries)
+        # a piece is made of the recorded chunk in which it begins
+        of_piece = np.searchsorted(np.sort(chunks.start[here]), edges[:-1], side="right") - 1
+        rows.append(here[np.argsort(chunks.start[here])][np.maximum(of_piece, 0)])
+        starts.append(edges[:-1])
+        stops.append(edges[1:])
+    pieces = Pieces(np.concatenate(rows), np.concatenate(starts), np.concatenate(stops))
+    return Pieces(*(column[pieces.stop > pieces.start] for column in pieces))
+
+
+def _cut_chunks(chunks: Chunks, pieces: Pieces, parts: Parts) -> Chunks:
+    row, start, stop = pieces
+    dataset, file, factor = chunks.dataset[row], chunks.file[row], np.ones(len(row))
+    return replace(chunks, parts=parts, dataset=dataset, file=file, start=start, stop=stop, factor=factor)

@@ -1,0 +1,254 @@
+"""Predictions: the wall time that a run would have elsewhere, what makes it doubtful, and how good such numbers are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
+from typing import Final
+
+from roastcoffea.replay.cluster import CROWDED, Cluster, Replayed, replayed
+from roastcoffea.replay.recorded import Recorded
+from roastcoffea.replay.stages import Chunks, Stage
+from roastcoffea.studies.what_if.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
+from roastcoffea.units import FRACTION, number
+
+FAR: Final = 2
+"""So many times the largest chunk that was recorded is still near it."""
+
+TYPICAL_ERROR: Final = 0.10
+"""Relative error that is assumed, and not measured, where no other runs tell a larger one."""
+
+SCHEDULER_LIMIT: Final = 0.7
+"""Share of the time that a scheduler can be busy before tasks wait for it."""
+
+SURPLUS_WAIT: Final = 0.15
+"""How much longer than the replay says chunks may have computed for want of cores, beside what it says."""
+
+WRONG: Final = 0.15
+"""Error of replaying a recorded run itself from which on it is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Wall time of the run in seconds if it were so; from `low` to `high` where one number cannot be given.
+
+    `reason` says why there is none; `doubts` what makes it less certain than the others. `rechunked` tells that the
+    files were cut into chunks of `chunksize`; else chunks are the recorded ones.
+    """
+
+    workers: int
+    threads: int
+    chunksize: int | None
+    scenario: str
+    seconds: float | None
+    low: float
+    high: float
+    scheduler_use: float
+    rechunked: bool = False
+    reason: str | None = None
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A run that was really made, and what was predicted for it from others (from itself where there was no other)."""
+
+    name: str
+    workers: int
+    threads: int
+    chunksize: int | None
+    measured: float
+    predicted: float
+    from_itself: bool
+
+    @property
+    def error(self) -> float:
+        """What was predicted beside what was measured, less 1."""
+        return self.predicted / self.measured - 1
+
+
+@dataclass
+class Predictor:
+    """Runs of one analysis; the first and its repeats are replayed."""
+
+    runs: Sequence[Recorded]
+    same_host: bool
+    scenarios: Mapping[str, Scenario]
+
+    @cached_property
+    def repeats(self) -> list[Recorded]:
+        """Runs that were made as the first was."""
+        return [run for run in self.runs if run.configuration == self.runs[0].configuration]
+
+    @cached_property
+    def spread(self) -> float | None:
+        """Range of the repeats' wall times, beside their median."""
+        seconds = [run.seconds for run in self.repeats]
+        return (max(seconds) - min(seconds)) / median(seconds) if len(seconds) > 1 else None
+
+    @cached_property
+    def error(self) -> float:
+        """Relative error that the ranges of predictions have."""
+        return max([TYPICAL_ERROR, (self.spread or 0.0) / 2, *(abs(check.error) for check in self.checks)])
+
+    @cached_property
+    def chunks(self) -> list[Chunks]:
+        """Chunks of all runs, by stage."""
+        return [stage.chunks for run in self.runs for stage in run.stages if stage.chunks is not None]
+
+    @cached_property
+    def law(self) -> ChunkLaw | str:
+        """What a chunk of so many events takes; or why that is not known."""
+        return law_of(self.chunks)
+
+    @cached_property
+    def checks(self) -> list[Check]:
+        """The given runs against their predictions."""
+        return [self._check(run) for run in self.runs]
+
+    def _check(self, run: Recorded) -> Check:
+        sources = self.repeats if run.chunksize == self.runs[0].chunksize else []
+        others = [source for source in sources if source is not run]
+        predicted = _median([_replay(source, run.own_cluster) for source in others or [run]])
+        return Check(run.name, *run.configuration, run.seconds, predicted, not others)
+
+    @cached_property
+    def doubts(self) -> list[str]:
+        """What makes all predictions doubtful."""
+        found = [doubt for run in self.repeats for doubt in run.doubts]
+        found += filter(None, (_other_branches(self.runs[0], run) for run in self.runs[1:]))
+        found += filter(None, map(_foreign_load, self.repeats))
+        found += filter(None, map(_misfit, self.checks))
+        return list(dict.fromkeys(found))
+
+    def of_cluster(self, scenario: str, workers: int, threads: int) -> Prediction:
+        """Prediction for another cluster and a scenario."""
+        change = self.scenarios[scenario]
+        replays = self._replays(workers, threads, change)
+        low = high = _median(replays)
+        if 1 < threads != self.runs[0].threads:
+            high = _median(self._replays(workers, threads, change, serial=True))
+        made = self._prediction(low, high, replays, (*self._of_cores(workers, threads), *self._of_threads(threads)))
+        return replace(made, workers=workers, threads=threads, scenario=scenario)
+
+    def of_chunksize(self, size: int) -> Prediction:
+        """Prediction for chunks of another size, on the cluster of the run."""
+        law = self.law
+        if isinstance(law, str):
+            fixed = self._in_chunks(lambda chunks: bracket(chunks, size).fixed)
+            opening = self._in_chunks(lambda chunks: bracket(chunks, size).opening)
+            low, high = sorted((_median(fixed), _median(opening)))
+            made = self._prediction(low, high, [*fixed, *opening], ())
+            return replace(made, chunksize=size, rechunked=True, seconds=None, reason=law)
+        replays = self._in_chunks(lambda chunks: by_law(chunks, law, size))
+        seconds = _median(replays)
+        made = self._prediction(seconds, seconds, replays, self._of_size(size))
+        return replace(made, chunksize=size, rechunked=True)
+
+    def _replays(self, workers: int, threads: int, change: Scenario, *, serial: bool = False) -> list[Replayed]:
+        clusters = (run.cluster(workers, threads, same_host=self.same_host) for run in self.repeats)
+        pairs = zip(self.repeats, clusters, strict=True)
+        return [_replay(run, cluster, change, serial=serial) for run, cluster in pairs]
+
+    def _in_chunks(self, other: Callable[[Chunks], Chunks]) -> list[Replayed]:
+        """Replays of the repeats with other chunks."""
+        return [_replay(run, run.own_cluster, Scenario(chunks=other)) for run in self.repeats]
+
+    def _prediction(self, low: float, high: float, replays: Sequence[Replayed], doubts: Iterable[str]) -> Prediction:
+        """Prediction for the cluster of the run, with the range that its error makes."""
+        use = max(replay.scheduler_use for replay in replays)
+        if use >= SCHEDULER_LIMIT:
+            busy = f"past the scheduler's throughput: it would be busy for {FRACTION.text(use)} of the time"
+            doubts = (busy, *doubts)
+        run, seconds, error = self.runs[0].configuration, (low * high) ** 0.5, 1 + self.error
+        return Prediction(*run, AS_RECORDED, seconds, low / error, high * error, use, doubts=tuple(doubts))
+
+    # doubts
+
+    def _of_cores(self, workers: int, threads: int) -> Iterator[str]:
+        """What is not known of threads that share a core."""
+        run = self.runs[0]
+        clusters = (run.own_cluster, run.cluster(workers, threads, same_host=self.same_host))
+        # threads that share a core, on the host where these are the most
+        here, there = (max(some * each.threads / cores for some, cores in each.hosts) for each in clusters)
+        if there > max(here, 1.0):
+            yield (
+                f"{there:.3g} threads share a core, and take each other's caches: that each doubling costs "
+                f"{FRACTION.text(CROWDED)} more CPU time was measured on one machine, and may be less on yours"
+            )
+
+    def _of_threads(self, threads: int) -> Iterator[str]:
+        """What is not known of threads that share an interpreter."""
+        recorded = self.runs[0].threads
+        if 1 < recorded != threads:
+            yield (
+                f"it was recorded with {number(recorded)} threads in a process: that they waited for their one "
+                "interpreter is in the times of chunks"
+            )
+        if 1 < threads != recorded:
+            yield (
+                f"threads of a process share one interpreter: {number(threads)} of them take as long as one after the "
+                "other at worst, and it is not known how much of their work releases it"
+            )
+
+    def _of_size(self, size: int) -> Iterator[str]:
+        """What is not known of chunks that are much larger than any that was recorded."""
+        largest = max(int(chunks.events.max()) for chunks in self.chunks)
+        if size > FAR * largest:
+            yield (
+                f"chunks of {number(size)} events are far beyond the {number(largest)} that were recorded: what grows "
+                "faster than events (arrays that outgrow the caches) is not in the law: it may take longer"
+            )
+
+
+# Replays
+
+
+def _replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replayed:
+    """A whole run again: seconds outside of all stages, and the stages one after the other."""
+    stages = (_replayed(stage, cluster, change, serial) for stage in run.stages)
+    seconds, stretches, uses = zip(*stages, strict=True)
+    return Replayed(run.client + sum(seconds), max(stretches), max(uses))
+
+
+def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) -> Replayed:
+    load = change.preprocessing(stage.load) if stage.chunks is None else change.chunks(stage.chunks).load()
+    return replayed(load, cluster, change.costs(stage.costs), change.merging(stage.merging), serial=serial)
+
+
+def _median(replays: Sequence[Replayed]) -> float:
+    return median(replay.seconds for replay in replays)
+
+
+# Doubts of runs
+
+
+def _foreign_load(run: Recorded) -> str | None:
+    """Whether chunks waited for cores longer than the run itself explains."""
+    if run.core_wait is None:
+        return None
+    explained = _replay(run, run.own_cluster).stretch
+    if run.core_wait < (1 + SURPLUS_WAIT) * explained:
+        return None
+    return (
+        f"foreign load while recording {run.name}: for want of cores its chunks took {run.core_wait:.2f} times their "
+        f"CPU time, of which the run itself explains {explained:.2f}; what they really need is less certain"
+    )
+
+
+def _other_branches(one: Recorded, other: Recorded) -> str | None:
+    """Whether runs of one processor read different branches: its parameters may differ, which nothing else shows."""
+    by_one = sorted(one.branches ^ other.branches)
+    if not by_one or not one.branches or not other.branches:
+        return None
+    named = f"{by_one[0]}{f' and {len(by_one) - 1} more' if len(by_one) > 1 else ''}"
+    return f"only one of {one.name} and {other.name} read {named}: they are taken for runs of one analysis"
+
+
+def _misfit(check: Check) -> str | None:
+    if abs(check.error) < WRONG:
+        return None
+    what = "replaying it" if check.from_itself else "predicting it from the others"
+    return f"{what} misses the {check.measured:.3g} s of {check.name} by {FRACTION.text(check.error)}"

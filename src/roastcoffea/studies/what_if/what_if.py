@@ -1,0 +1,230 @@
+"""What a run would take elsewhere: with other workers, without this or that cost, in chunks of another size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product, starmap
+from typing import Any, Final
+
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.replay.recorded import Recorded, recorded_run
+from roastcoffea.report.phrases import counted
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import NOT_KNOWN, Amount, Cell, Heading, Sheet, columns
+from roastcoffea.studies.sources import Source, measurement_of, name_of
+from roastcoffea.studies.what_if.changes import STORAGE_FACTOR, scenarios
+from roastcoffea.studies.what_if.prediction import Check, Prediction, Predictor
+from roastcoffea.units import COUNT, FRACTION, SECOND, number
+
+MOST_COLUMNS: Final = 5
+
+MEASURED: Final = columns(None, "run") + columns(COUNT, "workers", "events a chunk") + columns(SECOND, "measured")
+PREDICTED: Final = columns(SECOND, "predicted") + columns(FRACTION, "error") + columns(COUNT, "from")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf(Presented):
+    """Predictions from recorded runs, with their error.
+
+    `checks` are runs that were really made against their predictions, `error` is the relative error that the ranges of
+    predictions have. `spread` is the range of repeats' wall times beside their median (None without repeats), `doubts`
+    is what makes all predictions doubtful. With `same_host` clusters are workers that share the cores of one host, else
+    each brings as many as the recorded ones had.
+    """
+
+    runs: list[Recorded]
+    same_host: bool
+    predictions: list[Prediction]
+    checks: list[Check]
+    error: float
+    spread: float | None
+    doubts: list[str]
+
+    def sheets(self) -> list[Sheet]:
+        """What runs would take, how good such predictions were, and what makes them doubtful."""
+        recorded = self.runs[0]
+        rechunked = [one for one in self.predictions if one.rechunked]
+        others = [one for one in self.predictions if not one.rechunked]
+        return [
+            _heading_of(recorded),
+            *self._cluster_sheets(others),
+            *([_size_sheet(rechunked)] if rechunked else []),
+            _check_sheet(self.checks, self.spread),
+            *_doubt_sheets(self.doubts, self.predictions),
+        ]
+
+    def _cluster_sheets(self, predictions: Sequence[Prediction]) -> Iterator[Sheet]:
+        """A row for each cluster as recorded, and a column for each change."""
+        names = list(dict.fromkeys(one.scenario for one in predictions))
+        clusters = list(dict.fromkeys((one.workers, one.threads) for one in predictions))
+        found = {(one.workers, one.threads, one.scenario): one for one in predictions}
+        every = [found[*cluster, names[0]] for cluster in clusters]
+        predicted = columns(None, "workers") + columns(SECOND, "as recorded", "range")
+        yield Sheet(
+            title=f"Wall time, {_sharing(self.runs[0], self.same_host)}; give or take {FRACTION.text(self.error)}",
+            columns=predicted + columns(FRACTION, "scheduler busy"),
+            rows=[(_cluster(one.workers, one.threads), one.seconds, _range(one), one.scheduler_use) for one in every],
+            notes=["Scheduler busy: the share of that time; tasks wait for it long before 100 %."],
+        )
+        for begin in range(0, len(clusters), MOST_COLUMNS):
+            some = clusters[begin : begin + MOST_COLUMNS]
+            yield Sheet(
+                title="" if begin else "Wall time with one thing changed, by workers",
+                columns=columns(None, "") + columns(SECOND, *(_cluster(*cluster) for cluster in some)),
+                rows=[(name, *(found[*cluster, name].seconds for cluster in some)) for name in names],
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Predictions, checks and doubts in plain types."""
+        return {
+            "same_host": self.same_host,
+            "predictions": [asdict(prediction) for prediction in self.predictions],
+            "checks": [asdict(check) | {"error": check.error} for check in self.checks],
+            "error": self.error,
+            "spread": self.spread,
+            "doubts": self.doubts,
+        }
+
+
+def _heading_of(recorded: Recorded) -> Heading:
+    """What was recorded, and on what."""
+    workers = _cluster(recorded.workers, recorded.threads)
+    cores = "an unknown number of cores" if recorded.cores is None else counted(recorded.cores, "core")
+    chunks = "unknown size" if recorded.chunksize is None else f"{number(recorded.chunksize)} events"
+    made = f"recorded: {SECOND.text(recorded.seconds)} on {workers} worker{'s' * (workers != '1')}"
+    lead = f"{made}, {counted(recorded.hosts, 'host')} of {cores}, chunks of {chunks}"
+    return Heading(label="what if", title=recorded.name, lead=[lead])
+
+
+def _sharing(recorded: Recorded, same_host: bool) -> str:
+    """Which cores the workers of the predicted clusters have."""
+    if recorded.cores is None:
+        return "with as many cores as it takes"
+    cores, each = counted(recorded.cores, "core"), recorded.workers_of_host
+    if same_host:
+        return f"workers sharing {cores}"
+    if each == 1:
+        return f"each worker with {cores} of its own"
+    return f"each {number(each)} workers with {cores} of their own"
+
+
+def _size_sheet(predictions: Sequence[Prediction]) -> Sheet:
+    """A row for each size of chunks."""
+    reasons = dict.fromkeys(one.reason for one in predictions if one.reason is not None)
+    sizes = (NOT_KNOWN if one.chunksize is None else number(one.chunksize) for one in predictions)
+    return Sheet(
+        title="Wall time in chunks of other sizes, on the recorded cluster",
+        columns=columns(None, "events") + columns(SECOND, "wall", "range"),
+        rows=[(size, one.seconds, _range(one)) for size, one in zip(sizes, predictions, strict=True)],
+        notes=[f"No number, but what it is between: {reason}." for reason in reasons],
+    )
+
+
+def _check_sheet(checks: Sequence[Check], spread: float | None) -> Sheet:
+    """Runs that were really made beside what was predicted for them."""
+    known = "not known: give more than one run of it" if spread is None else FRACTION.text(spread)
+    rows: list[Sequence[Cell]] = []
+    for check in checks:
+        workers = Amount(check.workers, text=_cluster(check.workers, check.threads))
+        source = "itself" if check.from_itself else "others"
+        rows.append((check.name, workers, check.chunksize, check.measured, check.predicted, check.error, source))
+    return Sheet(
+        title="Runs that were made, and what was predicted for them",
+        columns=MEASURED + PREDICTED,
+        rows=rows,
+        notes=[f"Range of repeats of the recorded run: {known}."],
+    )
+
+
+def _doubt_sheets(doubts: Sequence[str], predictions: Sequence[Prediction]) -> Iterator[Sheet]:
+    """Doubts of all predictions, and those of some with their clusters; nothing where there are none."""
+    clusters: dict[str, dict[str, None]] = {doubt: {} for doubt in doubts}
+    for one in predictions:
+        for doubt in one.doubts:
+            clusters.setdefault(doubt, {})[_cluster(one.workers, one.threads)] = None
+    if clusters:
+        where = {doubt: f" ({', '.join(some)} workers)" if some else "" for doubt, some in clusters.items()}
+        yield Sheet(title="Not to be trusted fully", items=[f"{doubt}{some}." for doubt, some in where.items()])
+
+
+def _cluster(workers: int, threads: int) -> str:
+    return number(workers) if threads == 1 else f"{number(workers)} x {number(threads)}"
+
+
+def _range(one: Prediction) -> Amount:
+    return Amount(one.low, text=f"{SECOND.text(one.low)} to {SECOND.text(one.high)}")
+
+
+def what_if(
+    run: Source,
+    *others: Source,
+    workers: Sequence[int] | None = None,
+    threads: Sequence[int] | None = None,
+    same_host: bool = False,
+    chunksize: Sequence[int] = (),
+    storage: float = STORAGE_FACTOR,
+) -> WhatIf:
+    """Wall time that a recorded run would have on other clusters, without some costs, and in other chunks.
+
+    Parameters
+    ----------
+    run
+        The run that is replayed, with those of `others` that have its workers, threads and chunk size.
+    others
+        More runs of the same analysis on the same files: repeats tell the spread, runs with other workers are predicted
+        as checks, runs with another chunk size tell what a chunk costs beside its events.
+    workers, threads
+        Worker processes, and threads of each; by default those of the run.
+    same_host
+        Workers share the cores of one host; else each brings as many cores as the recorded ones had.
+    chunksize
+        Other chunk sizes, for the workers of the run.
+    storage
+        How many times faster the storage is in that scenario.
+
+    Raises
+    ------
+    NotMeasuredError
+        If the runs lack what a replay needs, or are not of the same analysis.
+    ValueError
+        If a number of workers or threads, a chunk size or `storage` is not above 0.
+    """
+    given = {"workers": workers or (), "threads": threads or (), "chunksize": chunksize, "storage": [storage]}
+    for name, values in given.items():
+        if none := [value for value in values if not value > 0]:
+            raise ValueError(f"{name} is {none[0]:g}; give what is above 0")
+    first, *rest = runs = [_recorded(source) for source in (run, *others)]
+    for other in rest:
+        _refuse_other_analysis(first, other)
+    predictor = Predictor(runs, same_host, scenarios(storage))
+    clusters = product(predictor.scenarios, workers or [first.workers], threads or [first.threads])
+    return WhatIf(
+        runs=runs,
+        same_host=same_host,
+        predictions=[*starmap(predictor.of_cluster, clusters), *map(predictor.of_chunksize, chunksize)],
+        checks=predictor.checks,
+        error=predictor.error,
+        spread=predictor.spread,
+        doubts=predictor.doubts,
+    )
+
+
+def _recorded(source: Source) -> Recorded:
+    measurement = measurement_of(source)
+    return recorded_run(measurement.run, measurement.metrics, name_of(source))
+
+
+def _refuse_other_analysis(first: Recorded, run: Recorded) -> None:
+    if run.failed:
+        raise NotMeasuredError(f"{run.name} failed: leave it out")
+    before, after = (", ".join(processor for processor, _ in each.calls) for each in (first, run))
+    if before != after:
+        difference = f"{run.name} ran {after} and {first.name} {before}"
+    elif any(len({one, other} - {None}) > 1 for (_, one), (_, other) in zip(first.calls, run.calls, strict=True)):
+        difference = f"{run.name} and {first.name} read different files"
+    elif first.events != run.events:
+        difference = f"{run.name} processed {number(run.events)} events and {first.name} {number(first.events)}"
+    else:
+        return
+    raise NotMeasuredError(f"{difference}: give runs of one analysis on the same files")

@@ -1,0 +1,171 @@
+"""What plots draw from: records of a run, and what is computed from them, each when a plot asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import roastcoffea.diagnosis  # noqa: F401  (it adds to the catalogue)
+from roastcoffea.compat.shapes import ARGUMENTS, argument_of, with_older
+from roastcoffea.metrics import Metrics, evaluate
+from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, refuse_if
+from roastcoffea.metrics.evaluation import Evaluator
+from roastcoffea.metrics.facts import clock_offsets, recorded, some, with_outcome
+from roastcoffea.metrics.phases import PHASES
+from roastcoffea.metrics.statistics import Numbers, measured_values
+from roastcoffea.records.chunks import CHECKPOINT, OK
+from roastcoffea.records.run import Run
+
+Counted = tuple[Numbers, Numbers]
+Ask = Callable[[str], Any]
+
+METRIC: Final = "metric"
+"""The input by which a plot asks for metrics by their names, of which some may be missing."""
+
+PLOT_INPUTS: Final = Catalogue(given=(RUN, METRIC), below=CATALOGUE)
+"""Inputs of plots; metrics and the facts that these are computed from are inputs as well."""
+
+
+def plot_input(function: AnyFunction) -> AnyFunction:
+    """Decorate a function as an input of plots, whose parameters name what it is computed from."""
+    PLOT_INPUTS.add(Fact.of(function, kept=True))
+    return function
+
+
+def inputs_of(source: Any, **older: Any) -> Evaluator:
+    """Inputs of plots of a run, a measurement or a collector, or of data in the shapes of 0.1.2.
+
+    Raises
+    ------
+    ValueError
+        If nothing was given, or something of another kind.
+    """
+    given = {name: data for name, data in older.items() if data is not None}
+    if (argument := argument_of(source)) is not None:
+        source, given = None, {argument: source} | given
+    measured = getattr(source, "measurement", source)
+    run = getattr(measured, "run", measured)
+    if not isinstance(run, Run) and not (source is None and given):
+        found = "nothing" if source is None else type(source).__name__
+        raise ValueError(f"give a collector, a measurement, a Run, or one of {', '.join(ARGUMENTS)}; {found} was given")
+    metrics = given.pop("metrics") if isinstance(given.get("metrics"), Metrics) else None
+    made = with_older(run if isinstance(run, Run) else None, given)
+    if metrics is None and not given:
+        metrics = getattr(measured, "metrics", None)
+    below = (evaluate(made.run if given else run) if metrics is None else metrics).evaluator
+    return Evaluator(PLOT_INPUTS, {RUN: made.run, METRIC: below.value} | made.inputs, below)
+
+
+# Records, of which there is at least one; moments are on the client's clock
+
+
+@plot_input
+def start(run: Run) -> float:
+    """Where the time axis begins (Unix seconds)."""
+    if run.stop > run.start:
+        return run.start
+    tables = ((run.samples, "time"), (run.chunks, "start"))
+    earliest = [pc.min(table[column]).as_py() for table, column in tables if table is not None]
+    return min((moment for moment in earliest if moment is not None), default=run.start)
+
+
+@plot_input
+def chunk_attempts(run: Run) -> pa.Table:
+    """Attempts of chunks."""
+    return on_clients_clock(run, some(recorded(run, "chunks"), "no attempt of a chunk was seen"), "start", "stop")
+
+
+@plot_input
+def computed_chunks(chunk_attempts: pa.Table) -> pa.Table:
+    """Attempts of chunks that were computed to the end."""
+    return some(with_outcome(chunk_attempts, (OK,)), "no chunk was computed to the end")
+
+
+@plot_input
+def phased_chunks(run: Run, computed_chunks: pa.Table) -> pa.Table:
+    """Attempts of chunks that were computed to the end, of which at least one tells its phases."""
+    columns = [phase.column for phase in PHASES]
+    lacking = all(computed_chunks[column].null_count == len(computed_chunks) for column in columns)
+    refuse_if(lacking, run.absent.get(f"chunks.{columns[0]}", "no chunk tells its phases"))
+    return computed_chunks
+
+
+@plot_input
+def requests(run: Run, chunk_attempts: pa.Table) -> pa.Table:
+    """When attempts of chunks and of preprocessing ran, and the bytes that each requested; null is not known."""
+    asked = pc.coalesce(chunk_attempts["bytes_requested"], chunk_attempts["coffea_bytes_read"])
+    loaded = pc.fill_null(pc.equal(chunk_attempts["outcome"], CHECKPOINT), False)
+    found = [_timed(chunk_attempts, pc.if_else(loaded, pc.fill_null(asked, 0), asked))]
+    some(found[0].drop_null(), "of no attempt of a chunk it is known when it ran and what it requested")
+    if run.preprocessing is not None:
+        openings = on_clients_clock(run, run.preprocessing, "start", "stop")
+        found.append(_timed(openings, openings["bytes_requested"]))
+    return pa.concat_tables(found)
+
+
+@plot_input
+def attempts(run: Run) -> tuple[pa.Table | None, pa.Table | None]:
+    """Attempts of tasks, None where they are not known, and those of chunks; of both one at least is known."""
+    chunks = None if run.chunks is None or "chunks" in run.absent else chunk_attempts(run)
+    if chunks is not None and run.tasks is None:
+        return None, chunks
+    return some(recorded(run, "tasks"), "no task was seen"), chunks
+
+
+@plot_input
+def worker_samples(run: Run) -> pa.Table:
+    """Samples of workers."""
+    return on_clients_clock(run, some(recorded(run, "samples"), "no sample of a worker was taken"), "time")
+
+
+@plot_input
+def worker_lifetimes(run: Run) -> pa.Table:
+    """Workers."""
+    return some(recorded(run, "lifetimes"), "no worker was seen")
+
+
+# What is computed from them
+
+
+@plot_input
+def worker_counts(run: Run, present: tuple[Numbers, Numbers]) -> Counted:
+    """Moments, and the number of workers from each to the next.
+
+    The last number is that of the workers who stayed to the end of the run: they leave as it ends.
+    """
+    moments = np.unique(np.concatenate(present))
+    refuse_if(len(moments) == 0, "no worker was seen")
+    came, left = (np.searchsorted(np.sort(each), moments, side="right") for each in present)
+    counts = (came - left).astype(np.float64)
+    if moments[-1] < run.stop:
+        return np.append(moments, run.stop), np.append(counts, 0.0)
+    return moments, np.append(counts[:-1], counts[-2:-1] if len(counts) > 1 else counts)
+
+
+@plot_input
+def compression_factors(computed_chunks: pa.Table) -> tuple[str, Numbers]:
+    """Uncompressed over compressed size of "chunks", or of other things that are named."""
+    known = computed_chunks.select(["bytes_payload", "bytes_uncompressed"]).drop_null()
+    read = known.filter(pc.greater(known["bytes_payload"], 0))
+    known = some(read, "of no chunk the payload is known with its size in memory")
+    return "chunks", measured_values(known["bytes_uncompressed"]) / measured_values(known["bytes_payload"])
+
+
+def _timed(attempts: pa.Table, requested: pa.ChunkedArray) -> pa.Table:
+    return attempts.select(["start", "stop"]).append_column("bytes", requested)
+
+
+def on_clients_clock(run: Run, table: pa.Table, *columns: str) -> pa.Table:
+    """Table whose moments (these columns) were on the clocks of workers."""
+    offsets = {worker: offset for worker, offset in clock_offsets(run).items() if offset}
+    if offsets:
+        place = pc.index_in(table["worker"], value_set=pa.array(list(offsets), pa.string()))
+        ahead = pc.fill_null(pc.take(pa.array(list(offsets.values())), place), 0.0)
+        for name in columns:
+            number = table.schema.get_field_index(name)
+            table = table.set_column(number, table.schema.field(number), pc.subtract(table[name], ahead))
+    return table

@@ -1,0 +1,517 @@
+"""Runs without Dask: processes and threads of real executors, against the operating system and their own word."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import resource
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import loky
+import numpy as np
+import psutil
+import pytest
+from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor
+from conftest import wait_until
+from local_work import record, slept, spun
+
+from roastcoffea.backends import local
+from roastcoffea.backends.local import LocalMetricsBackend, pool_size
+from roastcoffea.backends.processes import ProcessTree
+from roastcoffea.instrument.gauges import process_name
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+
+MB = 1_000_000
+fork_pool = partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("fork"))
+spawn_pool = partial(ProcessPoolExecutor, mp_context=multiprocessing.get_context("spawn"))
+process_pools = pytest.mark.parametrize(
+    "pool", [fork_pool, spawn_pool, loky.ProcessPoolExecutor], ids=["fork", "spawn", "loky"]
+)
+
+Row = dict[str, Any]
+
+SAMPLED = multiprocessing.Value("q", 0)
+"""Samples of processes that were taken, for this process and those that are forked from it."""
+
+
+def wait_for_a_sample() -> None:
+    """Go on when a sample has been taken, from its beginning to its end, after this was called."""
+    before = SAMPLED.value
+    assert wait_until(lambda: SAMPLED.value >= before + 2, 60.0)
+
+
+def allocated(megabytes: int) -> set[str]:
+    wait_for_a_sample()
+    start = time.time()
+    array = np.ones(megabytes * MB // 8)
+    wait_for_a_sample()
+    del array
+    return record(start)
+
+
+@pytest.fixture
+def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalMetricsBackend]:
+    """A backend that looks as often as it should, however long a look takes here; each one is counted."""
+    monkeypatch.setattr(local, "SHARE", 1.0)
+    threads, files = set(threading.enumerate()), open_files()
+    backend = LocalMetricsBackend()
+    look = ProcessTree.look
+
+    def counted(tree: ProcessTree, *, sample: bool) -> None:
+        look(tree, sample=sample)
+        SAMPLED.value += sample
+
+    monkeypatch.setattr(ProcessTree, "look", counted)
+    yield backend
+    backend.close()
+    assert not [thread for thread in set(threading.enumerate()) - threads if "roastcoffea" in thread.name]
+    assert open_files() <= files
+
+
+def open_files() -> set[str]:
+    """What this process has open below /proc."""
+    names = (process_file.path for process_file in psutil.Process().open_files())
+    return {name for name in names if name.startswith("/proc")}
+
+
+def measured(
+    backend: LocalMetricsBackend,
+    executor: Any,
+    function: Callable[[Any], set[str]],
+    items: list[Any],
+    interval: float | None = 0.1,
+) -> list[Row]:
+    """Run an executor under the backend, and tell it of the chunks; give what they tell of themselves."""
+    chunks = executed(backend, executor, function, items, interval)
+    tell(backend, chunks)
+    return chunks
+
+
+def executed(
+    backend: LocalMetricsBackend,
+    executor: Any,
+    function: Callable[[Any], set[str]],
+    items: list[Any],
+    interval: float | None = 0.1,
+) -> list[Row]:
+    """Run an executor under the backend."""
+    backend.open(interval)
+    backend.learn_executor(executor)
+    output = executor(items, function, set())
+    backend.drain()
+    backend.close()
+    chunks = [json.loads(row) for row in (output[0] if isinstance(output, tuple) else output)]
+    assert len(chunks) == len(items)
+    return chunks
+
+
+def tell(backend: LocalMetricsBackend, chunks: list[Row], call: str = "call") -> None:
+    known = {column.name for column in CHUNK_COLUMNS}
+    rows = [{name: value for name, value in chunk.items() if name in known} | {"call": call} for chunk in chunks]
+    backend.learn_chunks(table_of_rows(CHUNK_COLUMNS, rows))
+
+
+def lifetimes(backend: LocalMetricsBackend, start: float = 0.0, stop: float | None = None) -> dict[str, Row]:
+    rows = backend.lifetimes(start, time.time() if stop is None else stop).to_pylist()
+    assert len({row["worker"] for row in rows}) == len(rows)
+    return {row["worker"]: row for row in rows}
+
+
+def cpu_of(chunks: list[Row]) -> dict[str, float]:
+    return {worker: max(c["cpu"] for c in chunks if c["worker"] == worker) for worker in {c["worker"] for c in chunks}}
+
+
+def cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+# processes
+
+
+@process_pools
+def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: LocalMetricsBackend, pool: Any) -> None:
+    before = cpu_of_children()
+    chunks = measured(backend, FuturesExecutor(pool=pool, workers=2, status=False, compression=None), spun, [0.2] * 4)
+    used = cpu_of_children() - before
+    workers = lifetimes(backend)
+    told = cpu_of(chunks)
+    assert set(workers) >= set(told)
+    for worker, cpu in told.items():
+        assert workers[worker]["cpu_seconds"] > cpu - 0.05
+    if pool is fork_pool:  # the others take long to end, with all that they imported
+        assert {worker: row["cpu_seconds"] for worker, row in workers.items()} == pytest.approx(told, rel=0.05, abs=0.2)
+    of_workers = sum(row["cpu_seconds"] for row in workers.values())
+    of_trackers = sum(
+        process.cpu_seconds for process in backend.processes.family() if process.is_tracker and process.ended
+    )
+    assert of_workers + of_trackers == pytest.approx(used, rel=0.02, abs=0.1)
+    assert backend.notes() == []
+
+
+@process_pools
+def test_a_pool_s_processes_are_workers_of_one_thread_with_or_without_chunks(
+    backend: LocalMetricsBackend, pool: Any
+) -> None:
+    start = time.time()
+    chunks = measured(backend, FuturesExecutor(pool=pool, workers=3, status=False, compression=None), slept, [0.6] * 2)
+    workers = lifetimes(backend, start)
+    begun = 2 if pool is spawn_pool else 3  # that pool begins processes as it needs them
+    assert len(workers) == begun
+    assert process_name() not in workers
+    assert {row["threads"] for row in workers.values()} == {1}
+    assert {row["host"] for row in workers.values()} == {socket.gethostname()}
+    for worker, row in workers.items():
+        mine = [chunk for chunk in chunks if chunk["worker"] == worker]
+        assert start <= row["start"] <= min((c["start"] for c in mine), default=time.time())
+        assert max((c["stop"] for c in mine), default=start) <= row["stop"] <= time.time()
+        assert row["stop"] - row["start"] > 0.5
+        assert row["process"] == int(worker.split("/")[1])
+
+
+def test_processes_that_only_merge_are_no_workers(backend: LocalMetricsBackend) -> None:
+    executor = FuturesExecutor(pool=fork_pool, workers=2, status=False, merging=(2, 2, 2), mergepool=fork_pool)
+    before = {child.pid for child in psutil.Process().children()}
+    chunks = measured(backend, executor, slept, [0.2] * 6)
+    workers = lifetimes(backend)
+    assert len(workers) == 2
+    assert set(workers) >= {chunk["worker"] for chunk in chunks}
+    children = [process for process in backend.processes.family() if process.parent == os.getpid()]
+    pools = [process for process in children if process.pid not in before and not process.is_tracker]
+    assert len(pools) == 4
+
+
+def test_two_steps_with_pools_of_their_own(backend: LocalMetricsBackend) -> None:
+    backend.open(None)
+    steps = []
+    for _ in range(2):
+        executor = FuturesExecutor(pool=fork_pool, workers=2, status=False)
+        backend.learn_executor(executor)
+        steps.append([json.loads(row) for row in executor([0.3] * 2, slept, set())[0]])
+        backend.drain()
+    backend.close()
+    for step in steps:
+        tell(backend, step)
+    workers = lifetimes(backend)
+    assert len(workers) == 4
+    first, second = ({c["worker"] for c in step} for step in steps)
+    assert not first & second
+    ends, begins = [workers[name]["stop"] for name in first], [workers[name]["start"] for name in second]
+    assert max(ends) <= min(begins) + 0.1
+    assert backend.samples().num_rows == 0
+
+
+def test_memory_of_a_process_is_seen(backend: LocalMetricsBackend) -> None:
+    chunks = measured(backend, FuturesExecutor(pool=fork_pool, workers=1, status=False), allocated, [300])
+    (chunk,) = chunks
+    samples = backend.samples().to_pylist()
+    inside = [row["memory"] for row in samples if chunk["start"] < row["time"] < chunk["stop"]]
+    outside = [row["memory"] for row in samples if row["time"] < chunk["start"] or row["time"] > chunk["stop"]]
+    # a process that is about to end may have given all its memory back
+    assert max(inside) - np.median(outside) == pytest.approx(300 * MB, rel=0.1)
+    assert {row["worker"] for row in samples} == {chunk["worker"]}
+
+
+def test_a_process_that_ended_between_two_looks_lacks_no_cpu() -> None:
+    tree = ProcessTree()
+    tree.look(sample=False)
+    code = "import time\nwhile time.process_time() < {}: pass\ninput()\nwhile time.process_time() < {}: pass"
+    children = [
+        subprocess.Popen([sys.executable, "-c", code.format(0.2, end)], stdin=subprocess.PIPE) for end in (0.5, 0.5)
+    ]
+    handles = [psutil.Process(child.pid) for child in children]
+    assert wait_until(lambda: min(sum(handle.cpu_times()[:2]) for handle in handles) >= 0.18, 60.0)
+    tree.look(sample=False)
+    before = {process.pid: process.cpu_seconds for process in tree.seen}
+    used = -cpu_of_children()
+    for child in children:
+        child.communicate(b"\n")
+    used += cpu_of_children()
+    tree.look(sample=False)
+    seen = {process.pid: process for process in tree.seen}
+    for child in children:
+        assert before[child.pid] < 0.4
+        assert seen[child.pid].cpu_seconds > 0.5 - 0.06
+        assert seen[child.pid].ended
+    assert sum(seen[child.pid].cpu_seconds for child in children) == pytest.approx(used, abs=0.05)
+
+
+def test_a_dead_process_that_nobody_waits_for_has_ended() -> None:
+    tree = ProcessTree()
+    tree.look(sample=True)
+    before = time.time()
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    began = time.time()
+    tree.look(sample=True)
+    looked = time.time()
+    assert child.stdin is not None
+    child.stdin.close()
+    assert wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 60.0)
+    tree.look(sample=True)
+    (process,) = [process for process in tree.seen if process.pid == child.pid]
+    child.wait()
+    assert process.ended
+    assert process.seen <= looked
+    assert before - 0.05 < process.born < began + 0.05
+    assert len(process.samples) == 1
+
+
+def test_beginnings_are_known_better_than_to_a_second() -> None:
+    for _ in range(5):
+        tree = ProcessTree()
+        tree.look(sample=False)
+        before = time.time()
+        child = subprocess.Popen(["sleep", "600"])
+        began = time.time()
+        time.sleep(0.23)
+        tree.look(sample=False)
+        (process,) = [process for process in tree.seen if process.pid == child.pid]
+        child.kill()
+        child.wait()
+        assert before - 0.05 < process.born < began + 0.05
+
+
+# threads of this process
+
+
+def test_threads_of_this_process_are_those_of_the_pool(backend: LocalMetricsBackend) -> None:
+    both_begun, looked = threading.Barrier(3, timeout=60), threading.Event()
+
+    def look() -> None:
+        both_begun.wait()
+        backend.drain()
+        looked.set()
+
+    def spun_while_looked_at(seconds: float) -> set[str]:
+        """Go on to the end of a look, which takes long where threads that spin hold the interpreter."""
+        both_begun.wait()
+        (row,) = map(json.loads, spun(seconds))
+        while not looked.is_set():
+            pass
+        return {json.dumps(row | {"stop": time.time()})}
+
+    used = time.process_time()
+    start = time.time()
+    looks = threading.Thread(target=look)
+    looks.start()
+    executor = FuturesExecutor(pool=ThreadPoolExecutor, workers=3, status=False)
+    chunks = executed(backend, executor, spun_while_looked_at, [1.0, 1.0])
+    looks.join()
+    used, stop = time.process_time() - used, time.time()
+    tell(backend, chunks)
+    workers = lifetimes(backend, start, stop)
+    assert set(workers) == {process_name()} == {chunk["worker"] for chunk in chunks}
+    (row,) = workers.values()
+    assert (row["threads"], row["start"], row["stop"]) == (3, start, stop)
+    assert row["cpu_seconds"] == pytest.approx(used, rel=0.05, abs=0.1)
+    samples = backend.samples().to_pylist()
+    assert {sample["worker"] for sample in samples} == {process_name()}
+    assert max(sample["executing"] for sample in samples) == 2
+    assert samples[0]["executing"] == samples[-1]["executing"] == 0
+    steps = np.diff([sample["time"] for sample in samples])
+    percents = [sample["cpu_percent"] or 0.0 for sample in samples[1:]]
+    assert float(np.sum(steps * percents)) / 100 == pytest.approx(used, rel=0.1, abs=0.2)
+    assert {sample["memory_limit"] for sample in samples} == {psutil.virtual_memory().total}
+    assert all(sample["file_descriptors"] > 2 for sample in samples)
+
+
+def test_one_thread_of_this_process_in_an_iterative_run(backend: LocalMetricsBackend) -> None:
+    measured(backend, IterativeExecutor(status=False, workers=8), slept, [0.2, 0.2])
+    (row,) = lifetimes(backend).values()
+    assert (row["worker"], row["threads"]) == (process_name(), 1)
+
+
+def test_without_a_size_the_threads_that_ran_chunks_in_one_call_count(backend: LocalMetricsBackend) -> None:
+    backend.open(None)
+    backend.close()
+    now = time.time()
+    chunk = {"worker": process_name(), "start": now - 1, "stop": now}
+    tell(backend, [chunk | {"thread": thread} for thread in (1, 2, 2)], "first")
+    tell(backend, [chunk | {"thread": thread} for thread in (3, 4, 5)], "second")
+    assert [row["threads"] for row in lifetimes(backend).values()] == [3]
+
+
+def parsl_config(*threads: int) -> Any:
+    return SimpleNamespace(
+        executors=[SimpleNamespace(label=f"pool{number}", max_threads=n) for number, n in enumerate(threads)]
+    )
+
+
+def test_size_of_a_pool() -> None:
+    with ThreadPoolExecutor(5) as instance, loky.ProcessPoolExecutor(4) as processes:
+        assert pool_size(FuturesExecutor(pool=instance, workers=2)) == 5
+        assert pool_size(FuturesExecutor(pool=processes)) == 4
+    assert pool_size(FuturesExecutor(workers=7)) == 7
+    assert pool_size(IterativeExecutor(workers=7)) is None
+    assert pool_size(ParslExecutor(config=parsl_config(2, 4))) == 6
+    assert pool_size(ParslExecutor(config=parsl_config(2, 4), jobs_executors=["pool1"])) == 4
+    pilots = parsl_config(2)
+    pilots.executors.append(SimpleNamespace(label="htex", max_workers_per_node=4))
+    assert pool_size(ParslExecutor(config=pilots)) is None
+
+
+# what cannot be seen
+
+
+def test_processes_that_were_not_seen(backend: LocalMetricsBackend) -> None:
+    backend.open(0.1)
+    backend.learn_executor(ParslExecutor())
+    backend.close()
+    now = time.time()
+    here, elsewhere = f"{socket.gethostname()}/999999999", "far.away/17"
+    chunks = [
+        {"worker": worker, "thread": 1, "start": now - begin, "stop": now - end}
+        for worker, begin, end in ((here, 5, 4), (here, 3, 2), (elsewhere, 5, 4))
+    ]
+    tell(backend, chunks)
+    workers = lifetimes(backend)
+    assert (workers[here]["start"], workers[here]["stop"]) == (now - 5, now - 2)
+    assert (workers[elsewhere]["start"], workers[elsewhere]["stop"]) == (None, None)
+    assert (workers[elsewhere]["host"], workers[elsewhere]["process"]) == ("far.away", 17)
+    assert {row["cpu_seconds"] for row in workers.values()} == {None}
+    assert "no process that ran chunks was seen" in backend.absent["samples"]
+    notes = "\n".join(backend.notes())
+    assert "1 worker process(es) were not seen" in notes
+    assert "1 worker(s) ran on other hosts" in notes
+    assert "does not tell how many" in notes
+
+
+def test_a_worker_whose_name_tells_neither_host_nor_process(backend: LocalMetricsBackend) -> None:
+    backend.open(None)
+    backend.close()
+    names = ["tcp://127.0.0.1:32777", "alone", "/5"]
+    tell(backend, [{"worker": name, "thread": 1, "start": time.time() - 1, "stop": time.time()} for name in names])
+    workers = lifetimes(backend)
+    assert set(workers) == set(names)
+    for row in workers.values():
+        assert (row["host"], row["process"], row["start"], row["stop"]) == (None, None, None, None)
+    (note,) = [note for note in backend.notes() if "worker(s)" in note]
+    assert "3 worker(s) have no name of host and process" in note
+
+
+def test_what_only_dask_has(backend: LocalMetricsBackend) -> None:
+    assert backend.tasks() is None
+    assert "no Dask tasks" in backend.absent["tasks"]
+    assert "no Dask tasks" in backend.absent["span_metrics"]
+    assert not backend.supports_fine_metrics()
+    span = backend.create_span("mine")
+    with span["context"] as identity:
+        assert backend.get_span_metrics({**span, "id": identity}) == {}
+    assert backend.packed_for_tasks(str) is None
+    executors = (IterativeExecutor(), FuturesExecutor(), ParslExecutor(), DaskExecutor())
+    assert [backend.reaches(executor) for executor in executors] == [True, True, True, False]
+
+
+# the sampling itself
+
+
+def test_samples_are_bounded_and_keep_the_highest_memory(
+    backend: LocalMetricsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MOST_SAMPLES", 50)
+    backend.open(0.01)
+    chunk = json.loads(allocated(300).pop())
+    assert wait_until(lambda: any(int(note.split()[0]) > 50 for note in backend.notes()), 60.0)
+    backend.close()
+    tell(backend, [chunk])
+    samples = backend.samples().to_pylist()
+    assert sum(len(process.samples) for process in backend.processes.seen) <= 50 + len(backend.processes.seen)
+    assert max(sample["memory"] for sample in samples) - psutil.Process().memory_info().rss > 250 * MB
+    assert "samples of processes were merged" in backend.notes()[0]
+    assert [s["time"] for s in samples] == sorted({s["time"] for s in samples})
+
+
+@pytest.mark.parametrize("rounds", [8, pytest.param(60, marks=pytest.mark.slow)])
+def test_looking_harms_no_fork(backend: LocalMetricsBackend, rounds: int) -> None:
+    backend.open(0.0005)
+    context = multiprocessing.get_context("fork")
+    for _ in range(rounds):
+        children = [context.Process(target=record, args=(0.0,)) for _ in range(4)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join(60)
+            assert child.exitcode == 0
+    backend.close()
+    assert backend.notes() == []
+
+
+def test_a_failure_to_look_is_noted_and_ends_nothing(
+    backend: LocalMetricsBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend.open(0.05)
+
+    def refused() -> list[int]:
+        raise PermissionError("/proc")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil, "pids", refused)
+        assert wait_until(lambda: backend.notes() != [], 60.0)
+    seen = backend.samples().num_rows
+    assert wait_until(lambda: backend.samples().num_rows > seen + 3, 60.0)
+    backend.close()
+    assert len(backend.notes()) == 1
+    assert "could not be seen for a while" in backend.notes()[0]
+
+
+def test_never_opened() -> None:
+    backend = LocalMetricsBackend()
+    backend.drain()
+    backend.close()
+    assert not backend.was_open
+    assert backend.hosts == ()
+    assert backend.notes() == []
+
+
+def test_tracking_by_hand_follows_this_process_and_its_children(backend: LocalMetricsBackend) -> None:
+    backend.start_tracking(0.1)
+    child = subprocess.Popen(["sleep", "60"])
+    name = f"{socket.gethostname()}/{child.pid}"
+    assert wait_until(lambda: backend.samples()["worker"].to_pylist().count(name) >= 3, 30.0)
+    child.kill()
+    child.wait()
+    looked = backend.samples().num_rows
+    assert wait_until(lambda: backend.samples().num_rows > looked + 1, 30.0)
+    data = backend.stop_tracking()
+    assert {process_name(), name} <= set(data["worker_memory"])
+    assert len(data["worker_memory"][process_name()]) >= len(data["worker_memory"][name]) >= 3
+    counts = list(data["worker_counts"].values())
+    assert max(counts) - counts[-1] == 1
+
+
+# Parsl
+
+
+@pytest.mark.slow
+def test_parsl_s_processes_are_found_though_it_lets_go_of_them(
+    backend: LocalMetricsBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsl = pytest.importorskip("parsl")
+    monkeypatch.setenv("PATH", sysconfig.get_path("scripts"), prepend=os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+    pilots = parsl.executors.HighThroughputExecutor(max_workers_per_node=2, address="127.0.0.1", cores_per_worker=0.5)
+    config = parsl.config.Config(
+        executors=[pilots], run_dir=str(tmp_path), initialize_logging=False, exit_mode="cleanup"
+    )
+    with parsl.load(config):
+        chunks = measured(backend, ParslExecutor(status=False), spun, [0.5] * 4)
+    parsl.clear()
+    workers = lifetimes(backend)
+    assert set(workers) == {chunk["worker"] for chunk in chunks}
+    for worker, cpu in cpu_of(chunks).items():
+        assert workers[worker]["cpu_seconds"] == pytest.approx(cpu, rel=0.05, abs=0.3)
+        assert workers[worker]["threads"] == 1
+    assert [note for note in backend.notes() if "does not tell how many" not in note] == []

@@ -1,0 +1,49 @@
+"""The demonstration measures what it analyses."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import roastcoffea
+from roastcoffea.cli import main
+
+
+@pytest.mark.slow
+def test_the_demonstration_measures_what_it_analyses(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    sizes = ["--files", "2", "--events", "2000", "--chunksize", "500"]
+    folders = ["--folder", str(tmp_path / "sample"), "--out", str(tmp_path / "my runs")]
+    assert main(["demo", *sizes, *folders]) == 0
+
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert list(scratch.iterdir()) == []
+    (saved,) = filter(Path.is_dir, (tmp_path / "my runs").iterdir())
+    assert f"roastcoffea show '{saved}'" in out
+    page = saved.with_name(f"{saved.name}.html")
+    assert out.endswith(f"For a browser: {page}\n")
+    assert "dijet" in page.read_text().lower()
+    measurement = roastcoffea.load(saved)
+    assert measurement.outcome == "finished"
+    assert measurement.problems == []
+    assert measurement.metrics["total_events"] == 2 * 2 * 2000
+    assert measurement.metrics["num_chunks"] == 2 * 2 * 4
+    assert measurement.metrics["peak_workers"] == 2
+    assert set(measurement.chunks["dataset"]) == {"qcd", "zprime"}
+
+
+@pytest.mark.slow
+def test_the_demonstration_as_a_command_without_options(tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "error", "-m", "roastcoffea", "demo"]
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "400,000" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["roastcoffea-runs"]
+    (saved,) = filter(Path.is_dir, (tmp_path / "roastcoffea-runs").iterdir())
+    assert roastcoffea.load(saved).metrics["num_chunks"] == 40

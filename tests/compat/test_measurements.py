@@ -1,0 +1,43 @@
+"""Measurements as version 0.1.2 loaded them."""
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+from handmade import T, handmade_run, run_without_tables
+
+from roastcoffea.compat.measurements import load_measurement
+from roastcoffea.measurement import Measurement, load
+
+DATA = os.environ.get("ROASTCOFFEA_TEST_DATA")
+
+
+def test_load_measurement_gives_a_plain_dictionary(tmp_path):
+    metrics, start, stop = load_measurement(Measurement(handmade_run()).save(tmp_path))
+    assert (start, stop) == (T, T + 100)
+    assert type(metrics) is dict
+    assert metrics["wall_time"] == metrics["elapsed_time_seconds"] == 100
+    assert metrics["processor_io_wait_percent"] == 25
+    assert len(metrics["raw_chunk_metrics"]) == 3
+    assert "core_efficiency" not in load_measurement(Measurement(run_without_tables()).save(tmp_path))[0]
+
+
+@pytest.mark.skipif(DATA is None, reason="ROASTCOFFEA_TEST_DATA is not set")
+def test_a_folder_of_the_older_prototype():
+    folder = Path(str(DATA)) / "measurement-0.1.2"
+    stored = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    metrics, start, stop = load_measurement(folder)
+    assert (start, stop) == (4044.576345519, 4056.612675873)
+    bulky = {"tracking_data", "raw_chunk_metrics", "raw_span_metrics", "chunk_info"}
+    for name in set(stored) - bulky:
+        assert metrics[name] == stored[name]
+    measurement = load(folder)
+    assert measurement.metrics.source["core_efficiency"] == "reported by roastcoffea 0.1.2"
+    assert len(measurement.chunks) == len(metrics["raw_chunk_metrics"]) == 40
+    assert metrics["raw_chunk_metrics"][0]["num_events"] == 50_000
+    assert "worker_cpu_time_seconds" in measurement.metrics.missing
+    file = io.StringIO()
+    measurement.print_summary(file)
+    assert "98.7 Mbit/s" in file.getvalue()

@@ -1,0 +1,71 @@
+"""Each cause by itself: when it is found, and what it says."""
+
+import dataclasses
+
+import pytest
+from one_kind_of_time import one_kind_of_time
+
+from roastcoffea.diagnosis.causes import CAUSES
+from roastcoffea.diagnosis.evidence import LEAST, LEAST_OF, WORDS
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.phases import TIME_NAMES
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+
+
+def test_every_class_has_a_word_and_every_threshold_a_cause():
+    assert {*WORDS} == {*TIME_NAMES} - {"residual"}
+    assert {*WORDS.values()} <= {*CAUSES, "compute"}
+    assert LEAST_OF.keys() <= CAUSES.keys()
+    assert all(least >= LEAST for least in LEAST_OF.values())
+
+
+@pytest.mark.parametrize(
+    ("column", "cause"),
+    [
+        ("read_seconds", "storage"),
+        ("decompress_seconds", "decompression"),
+        ("interpret_seconds", "interpretation"),
+        ("wait_seconds", "wait"),
+        ("open_seconds", "metadata"),
+        ("checkpoint_seconds", "checkpoint"),
+    ],
+)
+def test_each_phase_has_its_cause(column, cause):
+    measurement = one_kind_of_time(column)
+    assert measurement.bound == cause
+    assert measurement.verdict[0].cause == cause
+    assert measurement.verdict[0].seconds == pytest.approx(100)
+
+
+def test_what_first_chunks_load_is_told_apart_from_what_each_chunk_opens():
+    run = one_kind_of_time("compute_seconds").run
+
+    def text(*opened):
+        rows = [
+            row | {"thread": 1, "open_seconds": seconds, "build_seconds": 0.0, "compute_seconds": 10 - seconds}
+            for row, seconds in zip(run.chunks.to_pylist(), opened, strict=True)
+        ]
+        chunks = table_of_rows(CHUNK_COLUMNS, reversed(rows))
+        (finding,) = Measurement(dataclasses.replace(run, chunks=chunks)).verdict
+        assert finding.cause == "metadata"
+        assert finding.seconds == pytest.approx(sum(opened))
+        return finding.text
+
+    once = text(10.0, *[0.1] * 9)
+    assert "100 ms for each of 10 chunks and 9.9 s that the first chunks of threads took" in once
+    assert "loaded once" in once
+    assert "chunksize=" not in once
+    both = text(9.0, *[2.0] * 9)
+    assert "2 s for each of 10 chunks and 7 s that the first chunks of threads took" in both
+    assert "chunksize=330 instead of about 100 leaves 3 chunks for each thread" in both
+    assert "first chunks" not in text(2.1, *[2.0] * 9)
+
+
+def test_threads_that_share_a_busy_interpreter_do_not_wait_for_storage():
+    measurement = one_kind_of_time("read_seconds", process_cpu_seconds=9.5)
+    assert measurement.bound == "wait"
+    (finding,) = measurement.verdict
+    assert finding.cause == "wait"
+    assert "processes of one thread" in finding.text
+    assert one_kind_of_time("read_seconds", process_cpu_seconds=9.5, overlaps=0).bound == "storage"

@@ -1,0 +1,89 @@
+"""Attempts of tasks as what kept the threads: those that tell too little, and what is estimated of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from handmade import CHUNKS, TASKS, T, handmade_run, task
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics import TimeLedger
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.tasks import LOST, TASK_COLUMNS
+
+UNTIMED = {"start": None, "stop": None}
+
+
+def ledger_of(*more: dict[str, Any], tasks: list[dict[str, Any]] = TASKS, **changes: Any) -> TimeLedger:
+    """Ledger of the run by hand with more tasks, or others."""
+    rows = table_of_rows(TASK_COLUMNS, [*tasks, *more])
+    return Measurement(handmade_run(tasks=rows, attempts=None, **changes)).time_ledger
+
+
+def reasons(ledger: TimeLedger) -> list[str]:
+    return [reason for reason in ledger.certificate.reasons if not reason.startswith("the scheduler did not tell")]
+
+
+def test_an_attempt_without_times_is_told() -> None:
+    ledger = ledger_of(task("k9", 9, "processor", "ok", "A", 50, 51) | UNTIMED)
+    assert reasons(ledger) == ["1 attempts of tasks do not tell when they ran"]
+    assert ledger["failed"] == 4.5
+
+
+def test_an_attempt_that_was_cancelled_on_a_worker_is_told() -> None:
+    ledger = ledger_of(task("k9", 9, "processor", "cancelled", "A", 50, 51) | UNTIMED)
+    (reason,) = reasons(ledger)
+    assert reason.startswith("1 attempts of tasks were cancelled when a worker had them")
+    assert reasons(ledger_of(task("k9", 9, "processor", "cancelled", "A", 0, 0) | UNTIMED | {"worker": None})) == []
+
+
+def test_what_was_lost_with_its_worker_lasts_until_that_left() -> None:
+    # both threads of A are free then
+    lost = [task(f"k{number}", number, "processor", LOST, "A", 90, 0) | UNTIMED for number in (8, 9)]
+    ledger = ledger_of(*lost)
+    assert ledger.failed[LOST] == pytest.approx(20.0)
+    assert reasons(ledger) == []
+    third = task("k10", 10, "processor", LOST, "A", 95, 0) | UNTIMED
+    assert ledger_of(*lost, third).failed[LOST] == pytest.approx(20.0)
+    # a thread that was busy until later is free from then on
+    busy = task("r9", 9, "merge", "ok", "A", 60, 96)
+    assert ledger_of(busy, *lost).failed[LOST] == pytest.approx(10.0 + 4.0)
+
+
+def test_what_was_going_on_at_the_end_lasts_until_then() -> None:
+    ledger = ledger_of(task("k9", 9, "processor", "unfinished", "A", 90, 0) | {"stop": None})
+    assert ledger.failed["unfinished"] == pytest.approx(10.0)
+
+
+def test_what_others_began_before_the_run_belongs_to_it_from_then_on() -> None:
+    theirs = task("x", 99, "merge", "error", "A", -50, 10) | {"kind": "other"}
+    ledger = ledger_of(theirs)
+    assert ledger["other tasks"] == pytest.approx(10.0)
+    assert ledger["failed"] == 4.5
+
+
+def test_a_task_that_seceded_is_cut_there() -> None:
+    ledger = ledger_of(task("r9", 9, "merge", "ok", "A", 60, 70) | {"seceded": T + 64})
+    assert ledger["merge"] == pytest.approx(2.0 + 4.0)
+
+
+def test_attempts_that_the_scheduler_counted_and_that_left_no_row() -> None:
+    ledger = Measurement(handmade_run(attempts={"merge": 3, "processor": 5})).time_ledger
+    assert ledger.certificate.reasons == ["2 attempts of merge tasks left no row"]
+    (reason,) = ledger_of().certificate.reasons
+    assert reason == "the scheduler did not tell how many attempts of tasks there were"
+
+
+def test_an_attempt_of_a_chunk_without_a_record_is_in_no_class() -> None:
+    chunks = table_of_rows(CHUNK_COLUMNS, [row for row in CHUNKS if row["id"] != 14])
+    ledger = ledger_of(chunks=chunks)
+    assert "1 attempts of chunks left no record: their time is in no class" in reasons(ledger)
+    assert ledger.residual == pytest.approx(6.5)
+    assert ledger.certificate.attempts == (9, 10)
+
+
+def test_an_attempt_of_a_chunk_whose_task_was_not_seen_is_told() -> None:
+    ledger = ledger_of(tasks=[row for row in TASKS if row["run_id"] != 6])
+    assert any(reason.startswith("of 1 attempts of chunks the task was not seen") for reason in reasons(ledger))

@@ -1,0 +1,231 @@
+"""The evaluator: what is computed, when, how often, and what is kept of it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+from handmade import handmade_run, run_without_tables
+
+from roastcoffea.metrics import CATALOGUE, evaluate
+from roastcoffea.metrics.catalogue import BYTES, RAW, RUN, Catalogue, Fact, NotMeasuredError, Sourced, metric
+from roastcoffea.metrics.evaluation import RUNS_TESTS, Evaluator
+from roastcoffea.units import BYTE, STRUCTURE
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each function of the catalogue was called since."""
+    counted: Counter[str] = Counter()
+
+    def counting(entry: Fact) -> Fact:
+        def function(*arguments: Any) -> Any:
+            counted[entry.name] += 1
+            return entry.function(*arguments)
+
+        return dataclasses.replace(entry, function=function)
+
+    for name, entry in CATALOGUE.entries.items():
+        monkeypatch.setitem(CATALOGUE.entries, name, counting(entry))
+    return counted
+
+
+def needs(name: str) -> set[str]:
+    """An entry of the catalogue, and all that it is computed from."""
+    found = {name}
+    for need in CATALOGUE.entries[name].inputs:
+        found |= set() if need == RUN else needs(need)
+    return found
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE.metrics()])
+def test_a_metric_is_computed_with_what_it_needs_and_nothing_else(name: str, calls: Counter[str]) -> None:
+    metrics = evaluate(handmade_run())
+    assert not calls
+    metrics.get(name)
+    called = calls.copy()
+    metrics.get(name)
+    assert calls == called
+    assert set(called) <= needs(name)
+    if all(metrics.evaluator.reason(need) is None for need in needs(name)):
+        assert set(called) == needs(name)
+
+
+def test_nothing_is_computed_for_names_and_units(calls: Counter[str]) -> None:
+    metrics = evaluate(handmade_run())
+    assert str(metrics.unit["data_rate_gbps"]) == "Gbit/s"
+    assert "nothing" not in metrics
+    with pytest.raises(KeyError, match="did you mean"):
+        metrics["wall_tim"]
+    assert not calls
+
+
+def test_why_one_metric_is_missing_takes_no_other(calls: Counter[str]) -> None:
+    metrics = evaluate(handmade_run(chunks=None, absent={"chunks": "the hook was off"}))
+    assert metrics.missing["num_chunks"] == "the hook was off"
+    assert set(calls) == {"chunks"}
+
+
+def test_all_of_it_computes_each_metric_once_and_builds_no_raw_structure(calls: Counter[str]) -> None:
+    metrics = evaluate(handmade_run())
+    names = list(metrics)
+    assert len(metrics) == len(names)
+    assert metrics.problems == []
+    of_metrics = {entry.name for entry in CATALOGUE.metrics()}
+    raw = {entry.name for entry in CATALOGUE.metrics() if entry.group == RAW}
+    assert not raw & set(calls)
+    assert {name for name, times in calls.items() if times > 1} == set()
+    assert of_metrics - raw - set(metrics.missing) <= set(calls)
+    metrics.built()
+    assert {calls[name] for name in raw} == {1}
+
+
+class Bulky:
+    """A fact that is large."""
+
+
+def small_catalogue(calls: list[str]) -> Catalogue:
+    """A bulky fact, a table of it, metrics of it and a raw structure."""
+    catalogue = Catalogue()
+
+    def bulky(run: str) -> Bulky:
+        calls.append("bulky")
+        return Bulky()
+
+    def overview(bulky: Bulky) -> str:
+        return "a table"
+
+    def aside(bulky: Bulky) -> Bulky:
+        return bulky
+
+    catalogue.add(Fact.of(bulky))
+    catalogue.add(Fact.of(aside))
+    catalogue.add(Fact.of(overview, kept=True))
+
+    @metric(BYTE, group=BYTES, source="somewhere", catalogue=catalogue)
+    def first(bulky: Bulky) -> Sourced:
+        """One."""
+        return Sourced(1, "elsewhere")
+
+    @metric(BYTE, group=BYTES, source="somewhere", catalogue=catalogue)
+    def nothing(run: str) -> int:
+        """None of it."""
+        return 0
+
+    @metric(BYTE, group=BYTES, source="somewhere", catalogue=catalogue)
+    def second(bulky: Bulky, first: int, nothing: int) -> float:
+        """Two."""
+        return first / nothing
+
+    @metric(STRUCTURE, group=RAW, source="somewhere", catalogue=catalogue)
+    def raw(bulky: Bulky) -> list[Bulky]:
+        """All."""
+        return [bulky]
+
+    return catalogue
+
+
+def test_an_intermediate_is_kept_until_all_that_needs_it_is_known() -> None:
+    calls: list[str] = []
+    evaluator = Evaluator(small_catalogue(calls), {RUN: "a run"})
+    assert evaluator.value("first") == 1
+    kept = evaluator.value("bulky")
+    assert evaluator.value("bulky") is kept
+    assert evaluator.reason("second") == "nothing is 0"
+    assert evaluator.value("overview") == "a table"
+    assert calls == ["bulky"]
+    assert evaluator.value("bulky") is not evaluator.value("bulky")
+
+
+def test_of_a_run_whose_metrics_are_known_no_intermediate_is_kept(calls: Counter[str]) -> None:
+    metrics = evaluate(handmade_run())
+    assert len(metrics)
+    for times in (2, 3):
+        metrics.evaluator.value("counted_chunks")
+        assert calls["counted_chunks"] == times
+
+
+def test_what_is_built_on_request_is_not_built_to_see_whether_it_can_be() -> None:
+    calls: list[str] = []
+    evaluator = Evaluator(small_catalogue(calls), {RUN: "a run"})
+    assert evaluator.reason("raw") is None
+    assert calls == ["bulky"]
+    assert evaluator.value("raw") is evaluator.value("raw")
+
+
+def test_a_metric_can_say_its_source() -> None:
+    evaluator = Evaluator(small_catalogue([]), {RUN: "a run"})
+    assert evaluator.source("first") is None
+    assert evaluator.value("first") == 1
+    assert evaluator.source("first") == "elsewhere"
+
+
+def test_an_input_that_is_given_is_not_computed_and_one_from_below_is_asked_there() -> None:
+    calls: list[str] = []
+    below = Evaluator(small_catalogue(calls), {RUN: "a run"})
+    catalogue = Catalogue(below=below.catalogue)
+
+    def other(run: str) -> str:
+        raise NotMeasuredError("there is no other")
+
+    def pair(first: int, other: str | None = None) -> tuple[int, str | None]:
+        return first, other
+
+    catalogue.add(Fact.of(other, kept=True))
+    catalogue.add(Fact.of(pair, kept=True))
+    assert Evaluator(catalogue, {}, below).value("pair") == (1, None)
+    assert Evaluator(catalogue, {"other": "given"}, below).value("pair") == (1, "given")
+    with pytest.raises(ValueError, match="first is in the catalogue already"):
+        catalogue.add(Fact.of(lambda run: run, name="first"))
+
+
+def test_an_error_of_ours_is_a_reason_and_a_problem_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RUNS_TESTS)
+    catalogue = Catalogue()
+    catalogue.add(Fact.of(lambda run: {}[run], name="broken"))
+    catalogue.add(Fact.of(lambda broken: broken, name="user", kept=True))
+    evaluator = Evaluator(catalogue, {RUN: "a run"})
+    for _ in range(2):
+        with pytest.raises(NotMeasuredError, match="KeyError: 'a run'"):
+            evaluator.value("user")
+    assert evaluator.problems == ["broken could not be computed: KeyError: 'a run'"]
+
+
+def test_under_pytest_it_comes_out_and_is_not_taken_for_computed() -> None:
+    catalogue = Catalogue()
+    catalogue.add(Fact.of(lambda run: {}[run], name="broken"))
+    evaluator = Evaluator(catalogue, {RUN: "a run"})
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            evaluator.reason("broken")
+
+
+def test_threads_share_what_is_computed_once() -> None:
+    catalogue, made = Catalogue(), []
+
+    def slow(run: str) -> Bulky:
+        time.sleep(0.01)
+        made.append(Bulky())
+        return made[-1]
+
+    catalogue.add(Fact.of(slow, kept=True))
+    evaluator = Evaluator(catalogue, {RUN: "a run"})
+    found: list[Bulky] = []
+    threads = [threading.Thread(target=lambda: found.append(evaluator.value("slow"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == made * 8
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda metrics: pickle.loads(pickle.dumps(metrics))])
+def test_metrics_travel_as_the_run_that_they_are_of(again: Any) -> None:
+    metrics = evaluate(run_without_tables(reported={"wall_time": 3.5}, reported_by="it"))
+    assert metrics["wall_time"] == again(metrics)["wall_time"] == 3.5

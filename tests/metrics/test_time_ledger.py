@@ -1,0 +1,101 @@
+"""The time ledger of the run by hand: classes, breakdowns, over time, and what is missing of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from handmade import CHUNKS, EXPECTED, TASKS, handmade_run, run_without_tables
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics import TimeLedger
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.ledger import Attempts
+from roastcoffea.metrics.phases import BUSY, TIME_CLASSES, TIME_NAMES
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.tasks import TASK_COLUMNS
+
+
+def ledger_of(**changes: Any) -> TimeLedger:
+    return Measurement(handmade_run(**changes)).time_ledger
+
+
+def test_classes_by_hand() -> None:
+    ledger = ledger_of()
+    assert tuple(ledger) == TIME_NAMES
+    assert dict(ledger) == pytest.approx({one.name: EXPECTED[one.metric_name] for one in TIME_CLASSES})
+    assert ledger.total == 440
+    assert ledger.certificate.attempts == Attempts(10, 10)
+    assert ledger.failed == {"error": 2.0, "repeated": 2.5}
+
+
+@pytest.mark.parametrize("what", ["worker", "dataset"])
+def test_breakdowns_sum_to_the_ledger(what: Any) -> None:
+    ledger = ledger_of()
+    frame = ledger.by(what)
+    busy = {name: ledger[name] for name in BUSY}
+    assert frame[list(BUSY)].sum().to_dict() == pytest.approx(busy)
+    if what == "worker":
+        assert frame["total"].to_dict() == {"A": 200, "B": 160, "C": 80}
+
+
+def test_there_is_no_other_breakdown() -> None:
+    with pytest.raises(ValueError, match="not by 'file'"):
+        ledger_of().by("file")  # type: ignore[arg-type]
+
+
+def test_over_time_it_is_the_same() -> None:
+    ledger = ledger_of()
+    frame = ledger.timeline(20)
+    sums = frame.drop(columns=["seconds", "total"]).mul(frame["seconds"], axis=0).sum()
+    assert sums.to_dict() == pytest.approx({name: ledger[name] for name in sums.index})
+    of_a = ledger.timeline(20, "A")
+    assert (of_a["total"] == 2).all()
+    assert [ledger.timelines(20).workers, ledger.timelines(20).threads["merge"].shape] == [["A", "B", "C"], (3, 20)]
+    with pytest.raises(KeyError, match="there was no worker 'D'"):
+        ledger.timeline(20, "D")
+
+
+def test_without_a_scheduler_what_only_it_tells_of_is_not_measured() -> None:
+    ledger = ledger_of(tasks=None, pauses=None)
+    lacking = {one.name for one in TIME_CLASSES if one.from_scheduler}
+    assert ledger.unknown.keys() == lacking
+    assert not lacking & ledger.keys()
+    with pytest.raises(NotMeasuredError, match="without a scheduler"):
+        ledger.measured("idle: queued")
+
+
+def test_a_paused_worker_is_not_known_where_pauses_were_not_recorded() -> None:
+    metrics = Measurement(handmade_run(pauses=None, absent={"pauses": "too old"})).metrics
+    assert metrics.missing["time_paused_seconds"] == "too old"
+    assert "paused" not in metrics["time_ledger"]
+
+
+def test_tasks_beyond_the_threads_are_in_the_residual() -> None:
+    doubled = [row | {"key": f"{row['key']} {place}"} for place in range(4) for row in TASKS[-1:]]
+    ledger = ledger_of(tasks=table_of_rows(TASK_COLUMNS, [*TASKS[:-1], *doubled]))
+    assert ledger.beyond == pytest.approx(4.0)
+    assert ledger.residual == pytest.approx(-4.0)
+
+
+def test_a_large_residual_is_a_reason() -> None:
+    doubled = [row | {"key": f"{row['key']} {place}"} for place in range(12) for row in TASKS[-1:]]
+    reasons = ledger_of(tasks=table_of_rows(TASK_COLUMNS, [*TASKS[:-1], *doubled])).certificate.reasons
+    assert any("do not fit into their workers' threads" in reason for reason in reasons)
+    assert any(reason.startswith("the residual is -20 s") for reason in reasons)
+
+
+def test_where_there_is_none_it_says_why() -> None:
+    ledger = Measurement(run_without_tables()).time_ledger
+    assert (dict(ledger), ledger.total, ledger.residual) == ({}, None, None)
+    assert ledger.absent
+    with pytest.raises(NotMeasuredError, match="there is no timeline"):
+        ledger.timeline()
+
+
+def test_phases_that_were_not_measured_are_told() -> None:
+    chunks = [row | ({"read_seconds": None} if row["id"] == 14 else {}) for row in CHUNKS]
+    certificate = ledger_of(chunks=table_of_rows(CHUNK_COLUMNS, chunks)).certificate
+    assert certificate.reasons == ["1 chunks do not tell all their phases: that time is called task overhead"]
+    assert ledger_of().certificate.complete

@@ -1,0 +1,470 @@
+"""A task monitor on real clusters, against what the tasks themselves and the scheduler tell."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from analyses import Jets, runner_for
+from conftest import wait_until, what_stays
+from distributed import Client, Event, LocalCluster, as_completed, get_worker
+
+from roastcoffea import MetricsCollector, TaskMonitor
+from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.monitor.tables import MONITOR_COLUMNS
+
+README = Path(__file__).parents[2] / "README.md"
+CLOCK = 0.02
+"""Seconds by which the clock of the scheduler may be mistaken: half of the shortest answer."""
+
+EXAMPLE = re.compile(r"<!-- tests/monitor/test_task_monitor.py runs this -->\n```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def shared_client() -> Iterator[Client]:
+    """A cluster of its own: a monitor tells of all tasks, and other tests leave some."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def told(number: int, seconds: float = 0.001) -> dict[str, Any]:
+    """What a task knows of itself."""
+    start = time.time()
+    time.sleep(seconds)
+    worker = get_worker()
+    return {
+        "key": str(worker.get_current_task()),
+        "worker": worker.address,
+        "thread": threading.get_ident(),
+        "start": start,
+        "stop": time.time(),
+    }
+
+
+def wait_for(event: str, number: int) -> int:
+    Event(event).wait()
+    return number
+
+
+def fail(message: str) -> None:
+    raise ValueError(message)
+
+
+def fail_once(marker: str) -> int:
+    if not Path(marker).exists():
+        Path(marker).touch()
+        raise OSError("once")
+    return 1
+
+
+def with_metadata(value: int) -> int:
+    task = get_worker().state.tasks[get_worker().get_current_task()]
+    task.metadata["notes"] = {"value": value, "more": [1.5, "text"]}
+    return value
+
+
+def told_and_released(client: Client, count: int) -> list[dict[str, Any]]:
+    """What so many tasks tell, whose futures are released as they come, each with what heartbeats were late then."""
+    results, workers = [], client.cluster.scheduler.workers
+    for future, result in as_completed(client.map(told, range(count), pure=False), with_results=True):
+        results.append(result | {"late": abs(workers[result["worker"]].time_delay)})
+        future.release()
+    return results
+
+
+@contextmanager
+def watching(watched: Any) -> Iterator[tuple[TaskMonitor, float]]:
+    """A monitor, and by how much it may mistake a clock: the shortest answer took no longer than to begin."""
+    began = time.perf_counter()
+    with TaskMonitor(watched) as monitor:
+        yield monitor, CLOCK + (time.perf_counter() - began) / 2
+
+
+def check_against_the_tasks(
+    monitor: TaskMonitor, results: list[dict[str, Any]], clock: float, late: float = 5.0
+) -> None:
+    # Dask shifts times by what it last knew of that, so that they may be wrong by as much
+    clock += 2 * max(result["late"] for result in results)
+    seen = {task["key"]: task for task in monitor.get_all_tasks() if task["prefix"] == "told"}
+    assert seen.keys() == {result["key"] for result in results}
+    for result in results:
+        task = seen[result["key"]]
+        assert (task["state"], task["outcome"], task["type"]) == ("memory", "ok", "dict")
+        assert (task["worker"], task["thread"]) == (result["worker"], result["thread"])
+        assert result["start"] - late < task["start"] <= result["start"] + clock  # a busy machine begins late
+        assert result["stop"] - clock <= task["stop"] < result["stop"] + late
+        assert task["duration"] >= result["stop"] - result["start"] - 1e-4
+        assert task["nbytes"] > 0
+
+
+def test_no_finished_task_is_missed(client: Client) -> None:
+    with watching(client) as (monitor, clock):
+        results = told_and_released(client, 300)
+    assert monitor.problems == []
+    check_against_the_tasks(monitor, results, clock)
+    per_worker = monitor.per_worker().set_index("worker")
+    assert per_worker["tasks"].to_dict() == Counter(result["worker"] for result in results)
+    assert per_worker["nbytes"].sum() == sum(task["nbytes"] for task in monitor.get_all_tasks())
+    assert (per_worker["mean_nbytes"] * per_worker["tasks"]).sum() == pytest.approx(per_worker["nbytes"].sum())
+
+
+def scheduler_states(client: Client) -> dict[str, str]:
+    return client.run_on_scheduler(  # type: ignore[no-any-return]
+        lambda dask_scheduler: {str(key): task.state for key, task in dask_scheduler.tasks.items()}
+    )
+
+
+def states_of(snapshot: Any) -> dict[str, str]:
+    return {task["key"]: task["state"] for task in snapshot.tasks}
+
+
+def test_snapshots_show_what_the_scheduler_holds(client: Client) -> None:
+    with TaskMonitor(client, interval=0.05) as monitor:
+        futures = client.map(wait_for, ["roastcoffea-test"] * 5, range(5), pure=False)
+        assert wait_until(lambda: list(scheduler_states(client).values()).count("processing") >= 2)
+        waiting = scheduler_states(client)
+        assert wait_until(lambda: states_of(monitor.snapshots[-1]) == waiting)
+        held = monitor.snapshots[-1]
+        assert states_of(held) == waiting
+        assert held["num_tasks"] == len(held["tasks"]) == 5
+        Event("roastcoffea-test").set()
+        client.gather(futures)
+        finished = scheduler_states(client)
+        assert wait_until(lambda: states_of(monitor.snapshots[-1]) == finished)
+        done = monitor.snapshots[-1]
+        assert {(task["nbytes"], task["type"]) for task in done.tasks} == {(28, "int")}
+        del futures
+        assert wait_until(lambda: scheduler_states(client) == {})
+        assert wait_until(lambda: monitor.snapshots[-1].num_tasks == 0)
+    assert monitor.snapshots[-1].num_tasks == len(monitor.snapshots[-1].tasks) == 0
+    times = [snapshot.timestamp for snapshot in monitor.snapshots]
+    assert [round(later - times[0], 6) for later in times] == [round(0.05 * n, 6) for n in range(len(times))]
+    assert {snapshot.num_workers for snapshot in monitor.snapshots} == {2}
+    assert {**held} == {part: held[part] for part in ("timestamp", "num_tasks", "num_workers", "tasks")}
+    assert max(snapshot.num_tasks for snapshot in monitor.snapshots) == 5
+
+
+def test_tasks_that_were_there_before(client: Client) -> None:
+    data = client.scatter({"before": [1, 2, 3]})["before"]
+    running = client.submit(wait_for, "roastcoffea-before", 1)
+    assert wait_until(lambda: "processing" in scheduler_states(client).values())
+    with TaskMonitor(client) as monitor:
+        first = monitor.snapshots[0].tasks
+        assert {task["key"]: task["state"] for task in first} == {"before": "memory", running.key: "processing"}
+        Event("roastcoffea-before").set()
+        running.result()
+    tasks = {task["key"]: task for task in monitor.get_all_tasks()}
+    assert tasks[running.key]["outcome"] == "ok"
+    assert (tasks["before"]["state"], tasks["before"]["outcome"], tasks["before"]["attempts"]) == ("memory", None, 0)
+    del data
+
+
+@pytest.mark.parametrize("thread", [False, True])
+def test_a_scheduler_of_this_process(client: Client, thread: bool) -> None:
+    found = []
+    clients = set(client.cluster.scheduler.clients)
+
+    def watch() -> None:
+        with watching(client.cluster.scheduler) as (monitor, clock):
+            found.append((monitor, told_and_released(client, 20), clock))
+
+    if thread:
+        runner = threading.Thread(target=watch)
+        runner.start()
+        runner.join()
+    else:
+        watch()
+    check_against_the_tasks(*found[0])
+    assert wait_until(lambda: set(client.cluster.scheduler.clients) == clients)
+
+
+def test_the_thread_of_the_event_loop_is_refused(client: Client) -> None:
+    async def on_the_loop() -> None:
+        TaskMonitor(client.cluster.scheduler).start()
+
+    going = asyncio.run_coroutine_threadsafe(on_the_loop(), client.loop.asyncio_loop)
+    with pytest.raises(RoastcoffeaError, match="on another one"):
+        going.result(10)
+
+
+def test_what_cannot_be_watched_is_refused(client: Client) -> None:
+    async def asynchronous() -> None:
+        async with Client(client.scheduler.address, asynchronous=True) as other:
+            TaskMonitor(other)
+
+    with pytest.raises(TypeError, match="this one is asynchronous"):
+        asyncio.run(asynchronous())
+    with pytest.raises(TypeError, match=r"needs a distributed\.Client, not int"):
+        TaskMonitor(3)
+    with pytest.raises(ValueError, match="positive number of seconds"):
+        TaskMonitor(client, interval=0)
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        pass
+    with pytest.raises(ValueError, match="this one is closed"):
+        TaskMonitor(other)
+
+
+def test_errors_and_attempts(client: Client, tmp_path: Path) -> None:
+    with TaskMonitor(client) as monitor:
+        failed = client.submit(fail, "planted")
+        again = client.submit(fail_once, str(tmp_path / "marker"), retries=2)
+        assert isinstance(failed.exception(), ValueError)
+        assert again.result() == 1
+    tasks = {task["key"]: task for task in monitor.get_all_tasks()}
+    assert (tasks[failed.key]["state"], tasks[failed.key]["outcome"]) == ("erred", "error")
+    assert "planted" in tasks[failed.key]["error"]
+    assert tasks[failed.key]["nbytes"] is None
+    assert (tasks[again.key]["outcome"], tasks[again.key]["attempts"]) == ("ok", 2)
+    assert sorted(monitor.attempts["outcome"]) == ["error", "error", "ok"]
+
+
+def tasks_there(dask_scheduler: Any) -> int:
+    return len(dask_scheduler.tasks)
+
+
+def test_start_stop_and_reset(client: Client) -> None:
+    monitor = TaskMonitor(client)
+    assert (monitor.snapshots, monitor.get_all_tasks(), monitor.worker_tasks) == ([], [], [])
+    assert len(monitor.to_dataframe()) == len(monitor.attempts) == len(monitor.per_worker()) == 0
+    for numbers in ((1, 2), (3,)):
+        monitor.start()
+        monitor.start()
+        client.gather(client.map(abs, numbers, pure=False))
+        monitor.stop()
+        monitor.stop()
+        client.submit(abs, 7).result()
+        # a task that is still there would be seen by the next start
+        assert wait_until(lambda: client.run_on_scheduler(tasks_there) == 0)
+    assert len(monitor.get_all_tasks()) == 3
+    with monitor:
+        client.submit(abs, 5, pure=False).result()
+        monitor.reset()
+        last = client.submit(abs, 6, pure=False)
+        last.result()
+    assert [task["key"] for task in monitor.get_all_tasks() if task["outcome"]] == [last.key]
+    monitor.reset()
+    assert (monitor.snapshots, monitor.get_all_tasks(), monitor.problems) == ([], [], [])
+
+
+def test_a_table_with_units(client: Client) -> None:
+    with TaskMonitor(client) as monitor:
+        client.gather(client.map(told, range(3), pure=False))
+    table = monitor.to_dataframe()
+    assert list(table) == list(table.attrs["columns"]) == [column.name for column in MONITOR_COLUMNS]
+    assert len(table) == 3
+    assert table["duration"].to_numpy() == pytest.approx((table["stop"] - table["start"]).to_numpy())
+    assert table.attrs["columns"]["nbytes"].endswith("[B]")
+    assert (table["created"] <= table["assigned"]).all()
+    assert (table["assigned"] <= table["seen"]).all()
+    assert set(table["group"]) == {key.rsplit("-", 1)[0] for key in table["key"]} or set(table["group"]) == {"told"}
+
+
+@pytest.fixture(scope="module")
+def viewed(shared_client: Client) -> Iterator[tuple[TaskMonitor, dict[str, Any]]]:
+    """A monitor of a value that one worker makes and the other needs, and of a task that fails."""
+    first, second = shared_client.scheduler_info()["workers"]
+    with TaskMonitor(shared_client, worker_view=True) as monitor:
+        value = shared_client.submit(with_metadata, 3, workers=[first], pure=False)
+        with dask.annotate(purpose="a test"):
+            needs = shared_client.submit(sum, [value, 4], workers=[second], pure=False, priority=5)
+        failed = shared_client.submit(fail, "planted", workers=[first], pure=False)
+        assert needs.result() == 7
+        assert isinstance(failed.exception(), ValueError)
+        going = shared_client.submit(wait_for, "roastcoffea-view", 1, pure=False)
+        assert wait_until(lambda: "processing" in scheduler_states(shared_client).values())
+        time.sleep(0.05)
+    Event("roastcoffea-view", client=shared_client).set()
+    names = {"value": value.key, "needs": needs.key, "failed": failed.key, "unfinished": going.key}
+    del value, needs, failed, going
+    yield monitor, names | {"first": first, "second": second}
+    assert wait_until(lambda: scheduler_states(shared_client) == {})
+
+
+def view_of(viewed: tuple[TaskMonitor, dict[str, Any]], task: str, worker: str = "") -> dict[str, Any]:
+    monitor, names = viewed
+    held = [view for view in monitor.worker_tasks if view["key"] == names[task]]
+    (view,) = [view for view in held if not worker or view["worker"] == names[worker]]
+    return view
+
+
+def test_the_view_of_the_worker_that_computed(viewed: Any) -> None:
+    monitor, names = viewed
+    assert monitor.problems == []
+    made = view_of(viewed, "value", "first")
+    assert [state for state, _ in made["transitions"]][:4] == ["waiting", "ready", "executing", "memory"]
+    moments = [moment for _, moment in made["transitions"]]
+    assert moments == sorted(moments)
+    assert moments[0] <= made["start"] <= made["stop"] <= moments[3]
+    assert (made["state"], made["type"], made["nbytes"], made["coming_from"]) == ("memory", "int", 28, None)
+    assert made["metadata"] == {"notes": {"value": 3, "more": [1.5, "text"]}}
+    assert made["dependencies"] == made["waiting_for_data"] == []
+    assert made["duration"] == made["compute"] == pytest.approx(made["stop"] - made["start"])
+    assert isinstance(made["run_id"], int)
+    assert (made["suspicious"], made["resource_restrictions"]) == (0, {})
+    (told,) = [task for task in monitor.get_all_tasks() if task["key"] == names["value"]]
+    assert {part: told[part] for part in ("run_id", "thread", "span", "start")} == {
+        part: made[part] if part != "start" else pytest.approx(made["start"], abs=1e-4)
+        for part in ("run_id", "thread", "span", "start")
+    }
+
+
+def test_the_view_of_the_worker_that_fetched(viewed: Any) -> None:
+    _, names = viewed
+    fetched = view_of(viewed, "value", "second")
+    assert fetched["who_has"] == [fetched["coming_from"]] == [names["first"]]
+    assert [state for state, _ in fetched["transitions"]][:3] == ["fetch", "flight", "memory"]
+    assert (fetched["start"], fetched["compute"], fetched["dependents"]) == (None, None, [names["needs"]])
+    needs = view_of(viewed, "needs")
+    assert needs["dependencies"] == needs["waiting_for_data"] == [names["value"]]
+    assert (needs["num_dependencies"], needs["worker"]) == (1, names["second"])
+    (transfer,) = [span for span in needs["startstops"] if span["action"] == "transfer"]
+    assert transfer["source"] == names["first"]
+    assert 0 < needs["transfer"] == transfer["stop"] - transfer["start"]
+    assert needs["annotations"]["purpose"] == "a test"
+    assert needs["priority"][0] == -5
+
+
+def test_the_view_of_what_failed_and_of_what_went_on(viewed: Any) -> None:
+    failed = view_of(viewed, "failed")
+    assert failed["state"] == "error"
+    assert "planted" in failed["exception"]
+    assert "raise ValueError(message)" in failed["traceback"]
+    going = view_of(viewed, "unfinished")
+    assert (going["state"], going["stop"]) == ("executing", None)
+
+
+def test_views_are_complete(client: Client) -> None:
+    with TaskMonitor(client, worker_view=True) as monitor:
+        results = told_and_released(client, 600)
+    assert monitor.problems == []
+    computed = [view for view in monitor.worker_tasks if view["start"] is not None]  # others were stolen
+    assert {(view["key"], view["worker"]) for view in computed} == {(told["key"], told["worker"]) for told in results}
+    assert len(computed) == 600
+    assert all(view["start"] <= view["stop"] and view["nbytes"] > 0 for view in computed)
+
+
+def test_what_is_dropped_is_told(client: Client) -> None:
+    def without_room(dask_scheduler: Any) -> None:
+        for name, plugin in dask_scheduler.plugins.items():
+            if "roastcoffea" in name:
+                plugin.log.cap = -1
+
+    with TaskMonitor(client) as monitor:
+        client.run_on_scheduler(without_room)
+        futures = client.map(abs, range(10), pure=False)
+        client.gather(futures)
+        keys = [future.key for future in futures]
+        transitions = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.story(*keys)))
+    dropped = [int(problem.split()[0]) for problem in monitor.problems if "states of tasks were dropped" in problem]
+    assert dropped == [transitions]
+
+
+def test_the_plugin_goes_with_its_client(client: Client) -> None:
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        monitor = TaskMonitor(other, worker_view=True)
+        monitor.start()
+        client.submit(abs, 1, pure=False).result()
+        assert len(monitor.get_all_tasks()) == 1
+        assert len(what_stays(client)) > 0
+    assert wait_until(lambda: what_stays(client) == [])
+    monitor.stop()
+    assert len(monitor.get_all_tasks()) == 1
+    assert any("the connection to the cluster was lost" in problem for problem in monitor.problems)
+
+
+@pytest.fixture(scope="module")
+def analysed(shared_client: Client, sample: Any) -> Any:
+    with MetricsCollector(shared_client) as collector, TaskMonitor(shared_client) as monitor:
+        _, report = runner_for(shared_client, 1000)(sample, processor_instance=Jets())
+    return monitor, collector.measurement, report
+
+
+def test_tasks_joined_with_their_chunks(analysed: Any) -> None:
+    monitor, measurement, _ = analysed
+    joined = monitor.joined(measurement)
+    assert len(joined) == 16
+    assert set(joined["prefix"]) == {"Jets"}
+    assert joined.notna().all().all()
+    truth = measurement.chunks.set_index("key")
+    for row in joined.itertuples():
+        chunk = truth.loc[row.key]
+        for name in ("dataset", "file", "entry_start", "entry_stop", "events", "worker"):
+            assert getattr(row, name) == chunk[name]
+        assert row.bytes == chunk["coffea_bytes_read"] > 0
+        assert abs(row.start - chunk["start"]) < 5  # a busy machine begins late
+
+
+def test_comparison_with_the_report(analysed: Any) -> None:
+    monitor, measurement, report = analysed
+    chunks, totals = monitor.compare_with_report(report, measurement)
+    of_tasks = totals.set_index("quantity")["tasks"]
+    assert of_tasks.to_dict() == pytest.approx(
+        {name: report[name] for name in ("chunks", "entries", "bytesread", "processtime")}
+    )
+    assert totals["difference"].abs().max() < 1e-6
+    assert (chunks["bytes_per_event"] * chunks["events"]).sum() == pytest.approx(report["bytesread"])
+    assert (chunks["throughput"] * chunks["seconds"]).sum() == pytest.approx(report["bytesread"])
+    assert (chunks["output_bytes"] > 0).all()
+    lacking = monitor.compare_with_report({}, measurement).totals
+    assert lacking["report"].isna().all()
+    assert lacking["difference"].isna().all()
+
+
+def test_the_example_of_the_readme(client: Client, sample: Any, capsys: Any) -> None:
+    (example,) = EXAMPLE.findall(README.read_text())
+    names = {"client": client, "runner": runner_for(client, 4000), "fileset": sample, "processor": Jets()}
+    exec(example, names)
+    assert names["monitor"].problems == names["collector"].measurement.problems == []
+    assert names["totals"]["difference"].abs().max() < 1e-6
+    assert "('waiting'," in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_ten_thousand_short_tasks(client: Client) -> None:
+    with TaskMonitor(client) as monitor:
+        results = told_and_released(client, 10_000)
+    assert monitor.problems == []
+    # the worst of so many; Dask shifts a worker's times by half of what its heartbeats are late at a busy scheduler
+    check_against_the_tasks(monitor, results, clock=2.0, late=3.0)
+
+
+def kill_once(marker: str) -> int:
+    if not Path(marker).exists():
+        Path(marker).touch()
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("worker_view", [False, True])
+def test_a_worker_that_is_killed(tmp_path: Path, worker_view: bool) -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+        Client(cluster) as client,
+    ):
+        with TaskMonitor(client, worker_view=worker_view) as monitor:
+            killing = client.submit(kill_once, str(tmp_path / "marker"))
+            client.gather(client.map(told, range(20), pure=False))
+            assert killing.result() == 1
+            client.wait_for_workers(2, timeout=20)
+        (task,) = [task for task in monitor.get_all_tasks() if task["key"] == killing.key]
+        lost = [problem for problem in monitor.problems if "was lost: its view of tasks lacks" in problem]
+        assert len(lost) == worker_view
+        assert (task["suspicious"], task["attempts"], task["outcome"]) == (1, 2, "ok")
+        assert {snapshot.num_workers for snapshot in monitor.snapshots} >= {1, 2}
+        assert what_stays(client) == []

@@ -1,0 +1,455 @@
+"""Recording without a change to the analysis: a script runs as with python, and each Runner call is measured once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import analyses
+import pytest
+from coffea.processor import DaskExecutor, IterativeExecutor, ProcessorABC, Runner
+from conftest import wait_until
+from distributed import Client, LocalCluster
+
+import roastcoffea
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.recording.auto import record
+
+PYTHON = (sys.executable,)
+MEASURED = (str(Path(sys.executable).with_name("roastcoffea")), "run", "--out", "runs")
+START = """
+import analyses, atexit, json, os, signal, sys
+from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, Runner
+
+def call(processor, executor=None):
+    runner = analyses.runner_for(None, 1000, executor=lambda **_: executor or IterativeExecutor(status=False))
+    with open("sample.json") as file:
+        return runner(json.load(file), processor_instance=processor)[0]
+"""
+BOTH_WAYS = [pytest.param(False, id="run"), pytest.param(True, id="import", marks=pytest.mark.slow)]
+TOLD = re.compile(r"^roastcoffea: measured a Runner call: (.*)$", re.MULTILINE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, sample: Any) -> Path:
+    """Folder with the fileset, in which scripts run."""
+    (tmp_path / "sample.json").write_text(json.dumps(sample))
+    return tmp_path
+
+
+def run_in(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    paths = {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2])), "NO_COLOR": "1"}
+    quiet = {"DASK_LOGGING__DISTRIBUTED": "critical"}
+    return subprocess.run(
+        command,
+        check=False,
+        cwd=folder,
+        env=os.environ | paths | quiet | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def printed(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Lines of the script's output, without coffea's progress bars."""
+    return [line for line in done.stdout.splitlines() if "[ 0:0" not in line]
+
+
+def saved_in(folder: Path) -> list[roastcoffea.Measurement]:
+    runs = folder / "runs"
+    return [roastcoffea.load(path) for path in sorted(runs.iterdir())] if runs.exists() else []
+
+
+def own_words(stderr: str) -> str:
+    """What the script wrote on stderr: without our lines, and without the tables at the end."""
+    told = stderr.split("roastcoffea: nothing was saved", maxsplit=1)[0]
+    before_tables = re.split(r"^roastcoffea: /", told, maxsplit=1, flags=re.MULTILINE)[0]
+    return re.sub(f"{TOLD.pattern}\n", "", before_tables, flags=re.MULTILINE)
+
+
+ENDS = [
+    "",
+    "sys.exit(3)",
+    "sys.exit('words')",
+    "raise ValueError('planted')",
+    "raise KeyboardInterrupt",
+    "os.kill(os.getpid(), signal.SIGINT)",
+    "os.kill(os.getpid(), signal.SIGTERM)",
+    "os._exit(5)",
+    "atexit.register(print, 'late')",
+    "sys.excepthook = lambda *_: print('hooked'); raise OSError(2, 'planted')",
+    "1 +",
+    "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise BrokenPipeError(32, 'planted') from error",
+    "if os.fork() == 0: sys.exit(7)\nos.wait()",
+    "print(sorted(globals()), sys.argv, sys.path[0], __file__, __name__, __spec__ and __spec__.name, __builtins__)",
+]
+WAYS = {"file": ("./script.py",), "module": ("-m", "script"), "folder": (".",)}
+
+
+def ends_and_ways() -> Iterator[Any]:
+    """Each end of a script that is a file; for other ways to name it those where Python does something else."""
+    for name, way in WAYS.items():
+        for end in ENDS:
+            quick = name == "file" or any(word in end for word in ("globals", "KeyboardInterrupt", "sys.exit(3)"))
+            yield pytest.param(end, way, id=f"{name}-{end}", marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("end", "way"), list(ends_and_ways()))
+def test_a_script_runs_as_with_python(tmp_path: Path, end: str, way: tuple[str, ...]) -> None:
+    name = "__main__.py" if way == (".",) else "script.py"
+    (tmp_path / name).write_text(f"import atexit, os, signal, sys\nprint('words')\n{end}\n")
+    plain = run_in(tmp_path, *PYTHON, *way, "--out", "1")
+    measured = run_in(tmp_path, *MEASURED, *way, "--out", "1")
+    # python -m and older versions take an interrupt for any other error
+    status = -signal.SIGINT if "KeyboardInterrupt" in plain.stderr else plain.returncode
+    assert (measured.returncode, measured.stdout) == (status, plain.stdout)
+    assert own_words(measured.stderr) == plain.stderr
+    assert measured.stderr.count("nothing was saved") == ("os._exit" not in end)
+
+
+def test_two_calls_one_of_which_raises(folder: Path) -> None:
+    script = folder / "script.py"
+    script.write_text(f"{START}\nprint(call(analyses.Jets()).keys())\ncall(analyses.Raising(1000))\n")
+    plain, measured = run_in(folder, *PYTHON, "script.py"), run_in(folder, *MEASURED, "script.py")
+    assert (measured.returncode, printed(measured)) == (1, printed(plain))
+    assert "planted" in plain.stderr
+    assert without_what_differs(own_words(measured.stderr)) == without_what_differs(plain.stderr)
+    first, second = saved_in(folder)
+    assert TOLD.findall(measured.stderr) == [str(path) for path in sorted((folder / "runs").iterdir())]
+    assert (first.outcome, first.metrics["num_chunks"]) == ("finished", 16)
+    assert second.outcome == "failed"
+    assert "planted" in str(second.error)
+    tables = measured.stderr[measured.stderr.index("Throughput") :]
+    assert tables.count("Throughput") == 2
+
+
+def without_what_differs(stderr: str) -> str:
+    """Text of an error without the file's identity, which coffea prints."""
+    return re.sub(r"fileuuid=.*?, usermeta", "", stderr)
+
+
+@pytest.mark.slow
+def test_a_folder_in_the_environment_is_where_run_saves(folder: Path) -> None:
+    (folder / "script.py").write_text(f"import roastcoffea.auto\n{START}\ncall(analyses.count_events)\n")
+    measured = run_in(folder, *MEASURED[:2], "script.py", ROASTCOFFEA="runs")
+    assert measured.returncode == 0
+    assert len(saved_in(folder)) == len(TOLD.findall(measured.stderr)) == measured.stderr.count("Throughput") == 1
+
+
+SPAWNING = """
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+import roastcoffea.auto
+
+def doubled(number):
+    return 2 * number
+
+if __name__ == "__main__":
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        print(list(pool.map(doubled, [1, 2])))
+        print(call(analyses.count_events, FuturesExecutor(pool=pool, status=False)))
+"""
+ON_DASK = """
+from distributed import Client, LocalCluster
+from coffea.processor import ProcessorABC
+
+class Mine(ProcessorABC):
+    def process(self, events):
+        return {"events": len(events)}
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster) as client:
+        print(call(Mine(), DaskExecutor(client=client, status=False)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "workers"), [pytest.param(SPAWNING, None, id="spawn"), pytest.param(ON_DASK, 1, id="dask")]
+)
+@pytest.mark.parametrize("by_import", BOTH_WAYS)
+def test_processes_of_the_script_work_and_record_nothing(
+    folder: Path, script: str, workers: int | None, by_import: bool
+) -> None:
+    imported = "import roastcoffea.auto\n" if by_import else ""
+    (folder / "script.py").write_text(imported + START + script)
+    plain = run_in(folder, *PYTHON, "script.py")
+    assert saved_in(folder) == []
+    command = PYTHON if by_import else MEASURED
+    measured = run_in(folder, *command, "script.py", **({"ROASTCOFFEA": "runs"} if by_import else {}))
+    assert (measured.returncode, printed(measured)) == (plain.returncode, printed(plain))
+    assert (measured.returncode, printed(measured)[-1]) == (0, "{'events': 16000}")
+    (measurement,) = saved_in(folder)
+    assert measurement.metrics["num_chunks"] == 16
+    assert measurement.metrics.get("peak_workers") == (workers or measurement.metrics.get("peak_workers"))
+    assert len(TOLD.findall(measured.stderr)) == 1
+    assert ("Throughput" in measured.stderr) == (not by_import)
+
+
+@pytest.mark.slow
+def test_a_call_in_a_collector_of_the_script_is_left_to_it(folder: Path) -> None:
+    own = "\n".join(
+        [
+            "from roastcoffea import MetricsCollector",
+            "with MetricsCollector() as collector:",
+            "    call(analyses.count_events)",
+            "print(collector.metrics['num_chunks'])",
+            "call(analyses.Jets())",
+        ]
+    )
+    (folder / "script.py").write_text(START + own)
+    measured = run_in(folder, *MEASURED, "script.py")
+    assert "16" in printed(measured)
+    (measurement,) = saved_in(folder)
+    assert [call.processor for call in measurement.run.calls] == ["Jets"]
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "words"), [(signal.SIGTERM, -15, "SIGTERM"), (signal.SIGINT, -2, "KeyboardInterrupt")]
+)
+@pytest.mark.parametrize("by_import", BOTH_WAYS)
+def test_what_was_seen_is_saved_when_a_signal_ends_the_script(
+    folder: Path, number: signal.Signals, status: int, words: str, by_import: bool
+) -> None:
+    calls = (
+        "call(analyses.count_events)\ntry:\n    call(analyses.StuckInSecond(60, '.'))\nfinally:\n    print('finally')\n"
+    )
+    (folder / "script.py").write_text(f"import roastcoffea.auto\n{START}\n{calls}")
+    command = PYTHON if by_import else MEASURED
+    environment = os.environ | {
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "ROASTCOFFEA": "runs" if by_import else "",
+    }
+    with subprocess.Popen(
+        [*command, "script.py"],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert wait_until(lambda: len(list(folder.glob(f"{process.pid}-*"))) > 1, 60)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == status, err
+    assert ("finally" in out) == (number == signal.SIGINT)
+    finished, ended = saved_in(folder)
+    assert finished.outcome == "finished"
+    assert ended.outcome == "failed"
+    assert words in str(ended.error)
+    assert ended.run.start < ended.run.stop
+    (call,) = ended.run.calls
+    assert (call.processor, call.outcome, call.chunks) == ("StuckInSecond", "failed", len(finished.chunks))
+    assert ended.chunks["outcome"].iloc[0] == "ok"
+    assert len(ended.chunks) < call.chunks
+    assert ended.metrics["num_chunks"] > 0
+    assert not ended.byte_ledger.certificate.complete
+    assert err.count("Throughput") == (0 if by_import else 2)
+
+
+# in this process
+
+
+def runner(executor: Any = None, **options: Any) -> Runner:
+    return Runner(
+        executor=executor or IterativeExecutor(status=False),
+        schema=analyses.NanoAODSchema,
+        chunksize=4000,
+        metadata_cache={},
+        **options,
+    )
+
+
+def test_coffea_is_as_it_was_afterwards(sample: Any, tmp_path: Path) -> None:
+    original = Runner.__dict__["run"]
+    with record(tmp_path) as recorder:
+        assert Runner.__dict__["run"] is not original
+        with MetricsCollector():
+            runner()(sample, processor_instance=analyses.count_events)
+        runner()(sample, processor_instance=analyses.count_events)
+    assert Runner.__dict__["run"] is original
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    (path,) = recorder.saved
+    assert roastcoffea.load(path).metrics["num_chunks"] == 4
+
+
+def test_recording_that_begins_inside_of_a_collector_leaves_calls_to_it(sample: Any, tmp_path: Path) -> None:
+    original = Runner.__dict__["run"]
+    with MetricsCollector() as collector, record(tmp_path) as recorder:
+        runner()(sample, processor_instance=analyses.count_events)
+    assert Runner.__dict__["run"] is original
+    assert recorder.saved == []
+    assert collector.metrics["num_chunks"] == 4
+
+
+def test_the_inner_of_two_recordings_has_the_call(sample: Any, tmp_path: Path) -> None:
+    with record(tmp_path / "outer") as outer, record(tmp_path / "inner") as inner:
+        runner()(sample, processor_instance=analyses.count_events)
+    assert (len(outer.saved), len(inner.saved)) == (0, 1)
+
+
+def test_threads_that_call_at_the_same_time(sample: Any, tmp_path: Path) -> None:
+    outputs = []
+
+    def call(processor: Any) -> None:
+        outputs.append(runner()(sample, processor_instance=processor))
+
+    with record(tmp_path) as recorder:
+        threads = [threading.Thread(target=call, args=(analyses.Sleeping(0.2),)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert outputs == [{"events": 16000}] * 3
+    measurements = [roastcoffea.load(path) for path in recorder.saved]
+    assert [measurement.metrics["num_chunks"] for measurement in measurements] == [4, 4, 4]
+    assert len({measurement.run.calls[0].id for measurement in measurements}) == 3
+
+
+class InTurns(ProcessorABC):
+    """Says that its first chunk has begun, and waits for something in each."""
+
+    begun: dict[str, threading.Event]
+    go_on: dict[str, threading.Event]
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def process(self, events: Any) -> dict[str, int]:
+        InTurns.begun[self.name].set()
+        assert InTurns.go_on[self.name].wait(20)
+        return {"events": len(events)}
+
+
+@pytest.mark.parametrize("with_dask", [False, True], ids=["here", "dask"])
+@pytest.mark.parametrize("first_to_end", ["qcd", "zprime"])
+def test_a_thread_that_calls_while_another_call_goes_on(
+    sample: Any, tmp_path: Path, with_dask: bool, first_to_end: str
+) -> None:
+    InTurns.begun, InTurns.go_on = ({name: threading.Event() for name in sample} for _ in range(2))
+    outputs: dict[str, Any] = {}
+
+    def call(dataset: str) -> None:
+        executor = DaskExecutor(client=client, status=False) if with_dask else None
+        outputs[dataset] = runner(executor)({dataset: sample[dataset]}, processor_instance=InTurns(dataset))
+
+    cluster = LocalCluster(n_workers=1, threads_per_worker=5, processes=False, dashboard_address=":0")
+    with cluster, Client(cluster) as client, record(tmp_path) as recorder:
+        threads = {dataset: threading.Thread(target=call, args=(dataset,)) for dataset in sample}
+        for dataset, thread in threads.items():
+            thread.start()
+            assert InTurns.begun[dataset].wait(20)
+        for dataset in sorted(threads, key=first_to_end.__ne__):
+            InTurns.go_on[dataset].set()
+            threads[dataset].join(20)
+    assert outputs == {"qcd": {"events": 8000}, "zprime": {"events": 8000}}
+    measurements = [roastcoffea.load(path) for path in recorder.saved]
+    assert sorted(map(list, (measurement.chunks["dataset"] for measurement in measurements))) == [
+        ["qcd", "qcd"],
+        ["zprime", "zprime"],
+    ]
+    for measurement in measurements:
+        assert len(measurement.run.calls) == 1
+        assert all("no fine metrics: Dask counted" in problem for problem in measurement.problems)
+
+
+def break_opening(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
+    def broken(self: Any) -> None:
+        raise OSError("planted")
+
+    monkeypatch.setattr(MetricsCollector, "__enter__", broken)
+    return "a Runner call is not measured: OSError: planted"
+
+
+def break_saving(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
+    (folder / "runs").touch()
+    return f"the measurement of a Runner call was lost: MeasurementError: nothing was saved in {folder / 'runs'}"
+
+
+def break_leaving(monkeypatch: pytest.MonkeyPatch, folder: Path) -> str:
+    def broken(self: Any, *error: Any) -> None:
+        leave(self, *error)
+        raise OSError("planted")
+
+    leave = MetricsCollector.__exit__
+    monkeypatch.setattr(MetricsCollector, "__exit__", broken)
+    return "the measurement of a Runner call was lost: OSError: planted"
+
+
+def error_of_raising(fileset: Any) -> BaseException:
+    try:
+        runner()(fileset, processor_instance=analyses.Raising(0))
+    except Exception as error:
+        return error
+    raise AssertionError("it did not raise")
+
+
+@pytest.mark.parametrize("breaking", [break_opening, break_saving, break_leaving])
+def test_what_cannot_be_measured_runs_all_the_same(
+    sample: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    breaking: Callable[[pytest.MonkeyPatch, Path], str],
+) -> None:
+    reason = breaking(monkeypatch, tmp_path)
+    with record(tmp_path / "runs") as recorder:
+        assert runner()(sample, processor_instance=analyses.count_events) == {"events": 16000}
+        error = error_of_raising(sample)
+    plain = error_of_raising(sample)
+    assert (type(error), str(error)) == (type(plain), str(plain))
+    assert recorder.saved == []
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.startswith(f"roastcoffea: {reason}") for line in lines if line.startswith("roastcoffea")] == [True] * 2
+
+
+@pytest.mark.slow
+def test_calls_of_dask_tasks_are_not_recorded(client: Any, sample: Any, tmp_path: Path) -> None:
+    done = run_in(
+        tmp_path,
+        *PYTHON,
+        "-c",
+        "import roastcoffea.auto, sys\nfrom distributed import Client\n"
+        "from test_auto import call_in_a_task\n"
+        "with Client(processes=False, n_workers=1, dashboard_address=':0') as client:\n"
+        f"    print(client.submit(call_in_a_task, {sample!r}).result())\n",
+        ROASTCOFFEA="runs",
+    )
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "{'events': 16000}")
+    assert saved_in(tmp_path) == []
+
+
+def call_in_a_task(fileset: Any) -> Any:
+    return runner()(fileset, processor_instance=analyses.count_events)
+
+
+@pytest.mark.parametrize("folder_set", ["", "runs"])
+def test_the_import_loads_no_heavy_library(folder_set: str, tmp_path: Path) -> None:
+    code = "import roastcoffea.auto, sys; print(*sys.modules)"
+    done = run_in(tmp_path, *PYTHON, "-c", code, ROASTCOFFEA=folder_set)
+    assert {"coffea", "numpy", "distributed", "pyarrow"}.isdisjoint(done.stdout.split())
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "Missing argument 'SCRIPT'"),
+        (("nowhere.py",), "can't open file 'nowhere.py': No such file or directory"),
+        (("--nix", "nowhere.py"), "No such option"),
+        (("--out", __file__, "nowhere.py"), "is a file"),
+    ],
+)
+def test_an_error_of_the_command_is_one_line(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = run_in(tmp_path, sys.executable, "-m", "roastcoffea", "run", *arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert words in done.stderr

@@ -1,0 +1,70 @@
+"""Dask's part in the time of runs that are written down by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from made_runs import made_run, plan
+
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.replay.dask_costs import TYPICAL_GAP, costs_of, merging_of, task_durations
+
+RUN = made_run([plan(1.0)] * 8, 1)
+
+
+def tasks_of(run: Run) -> pa.Table:
+    assert run.tasks is not None
+    return run.tasks
+
+
+def with_gaps(gap: float) -> pa.Table:
+    """Tasks of a thread with so much between them, each ready before the one before ended."""
+    rows = tasks_of(RUN).to_pylist()
+    for place, row in enumerate(rows):
+        moved = place * gap
+        row |= {"ready": RUN.start, "start": row["start"] + moved, "stop": row["stop"] + moved}
+        row |= {"seen": row["stop"] + 0.25, "assigned": RUN.start, "arrived": RUN.start + 0.125}
+    return table_of_rows(TASK_COLUMNS, rows)
+
+
+def test_gap_and_latency() -> None:
+    costs = costs_of(RUN, with_gaps(0.5))
+    assert costs.gap == pytest.approx(0.5)
+    assert costs.latency == pytest.approx(0.25 + 0.125 + 0.5)
+
+
+def test_too_few_tasks_have_the_typical_gap() -> None:
+    assert costs_of(RUN, with_gaps(0.5).slice(0, 2)).gap == TYPICAL_GAP
+
+
+def test_the_event_loop_takes_what_the_process_took_beside_its_tasks() -> None:
+    assert costs_of(RUN, tasks_of(RUN)).own == 0.0
+    assert RUN.lifetimes is not None
+    busy = RUN.lifetimes.set_column(
+        RUN.lifetimes.schema.get_field_index("cpu_seconds"), "cpu_seconds", pa.array([12.0])
+    )
+    assert costs_of(replace(RUN, lifetimes=busy), tasks_of(RUN)).own == pytest.approx(4.0 / 8)
+
+
+def test_merges_by_the_results_that_they_take() -> None:
+    (call,) = RUN.calls
+    tree = replace(call, options=call.options | {"executor.treereduction": 4})
+    metered = {("execute", "reduce", activity, "seconds"): 1.0 for activity in ("thread-cpu", "thread-noncpu")}
+    rows = [row | {"start": RUN.start, "stop": RUN.start + 1.5} for row in tasks_of(RUN).to_pylist()[:2]]
+    merges = table_of_rows(TASK_COLUMNS, rows)
+    merging = merging_of(replace(RUN, span_metrics=metered), tree, 8, merges)
+    assert merging.fan_in == 4
+    # 8 results are merged by fours, and then the two that come of it: 3 s for 10
+    assert merging.cpu + merging.wait == pytest.approx(0.3)
+    assert merging_of(RUN, call, 8, merges).fan_in == 0
+    assert merging_of(RUN, tree, 8, merges.slice(0, 0)).fan_in == 0
+
+
+def test_durations() -> None:
+    assert task_durations(tasks_of(RUN)).tolist() == pytest.approx([1.0] * 8)
+    unknown = table_of_rows(TASK_COLUMNS, [row | {"stop": None} for row in tasks_of(RUN).to_pylist()])
+    assert task_durations(unknown).tolist() == [0.0] * 8

@@ -1,0 +1,47 @@
+"""The command that exports, and its formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from handmade import empty_run, handmade_run
+
+from roastcoffea.cli import main
+from roastcoffea.cli.commands.export import FORMATS as EXPORT_FORMATS
+from roastcoffea.errors import MeasurementError
+from roastcoffea.measurement import Measurement
+from roastcoffea.report.exports.formats import FORMATS
+
+
+@pytest.fixture
+def handmade() -> Measurement:
+    return Measurement(handmade_run())
+
+
+@pytest.mark.parametrize("file_format", EXPORT_FORMATS)
+def test_the_command_names_what_it_wrote(
+    handmade: Measurement,
+    file_format: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    handmade.save(tmp_path / "runs", "good run")
+    monkeypatch.chdir(tmp_path)
+    command = ["export", "runs/good run", "--format", file_format]
+    assert main(command) == 0
+    (path,) = capsys.readouterr().out.splitlines()
+    assert path == f"good run{FORMATS[file_format]}"
+    assert Path(path).exists()
+    assert main(command) == 1
+    assert capsys.readouterr().err.startswith(f"roastcoffea: {path} exists")
+    assert main([*command, "--overwrite"]) == 0
+    assert main([*command, "-o", "here/other"]) == 0
+    assert (tmp_path / "here" / "other").exists()
+
+
+def test_the_formats_of_the_command_are_those_that_there_are() -> None:
+    assert tuple(FORMATS) == EXPORT_FORMATS
+    with pytest.raises(MeasurementError, match="choose csv"):
+        Measurement(empty_run()).export("nowhere", "xls")

@@ -1,0 +1,159 @@
+"""The page of a run: its figures are those of the metrics, it holds every task, and is written whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analyses import Jets
+from coffea.nanoevents import NanoAODSchema
+from coffea.processor import IterativeExecutor, Runner
+from handmade import handmade_run, hostile_run, run_without_tables
+from parsed import NAMES, Parsed, block
+from pictures import synthetic_run
+
+import roastcoffea
+from roastcoffea.cli import main
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.errors import MeasurementError
+from roastcoffea.measurement import Measurement
+from roastcoffea.records.run import Host
+from roastcoffea.report.markup import text
+from roastcoffea.report.page import contents
+from roastcoffea.units import BYTE, SECOND, STRUCTURE
+
+
+def values(page: str) -> dict[str, str]:
+    """What the cell after the first holds to sort by, in the table of metrics; its text where that is nothing."""
+    part = page.partition('<section id="metrics">')[2].partition("</section>")[0].partition("Missing</h3>")[0]
+    rows = part.partition("<tbody>")[2].split("<tr>")[1:]
+    found = {}
+    for row in rows:
+        parsed = Parsed(f"<tr>{row.partition('</tr>')[0]}</tr>")
+        cells = [attributes for tag, attributes in parsed.elements if tag == "td"]
+        found[parsed.rows[0][0]] = cells[1].get("data-v", parsed.rows[0][1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def measurement() -> Measurement:
+    return Measurement(synthetic_run())
+
+
+@pytest.fixture(scope="module")
+def page(measurement: Measurement) -> str:
+    return contents.page_of(measurement)
+
+
+def test_figures_are_those_of_the_metrics(page: str, measurement: Measurement) -> None:
+    metrics, shown = measurement.metrics, values(page)
+    expected = {name: metrics[name] for name in metrics if metrics.unit[name] is not STRUCTURE}
+    assert shown.keys() == expected.keys()
+    for name, value in expected.items():
+        assert shown[name] == (repr(float(value)) if isinstance(value, Real) else value), name
+    rows = {row[0]: row[1] for row in Parsed(page).rows}
+    assert all(rows[name] == reason for name, reason in metrics.missing.items())
+
+
+def test_both_ledgers_stand_on_it_with_totals_and_certificates(page: str, measurement: Measurement) -> None:
+    ledgers = page.partition('<section id="ledgers">')[2].partition("</section>")[0]
+    rows = Parsed(ledgers).rows
+    for ledger, unit in ((measurement.time_ledger, SECOND), (measurement.byte_ledger, BYTE)):
+        assert ["total", unit.text(ledger.total)] in [row[:2] for row in rows]
+        assert all([name, unit.text(amount)] in [row[:2] for row in rows] for name, amount in ledger.items() if amount)
+        assert str(ledger.certificate) in ledgers
+    assert text(measurement.verdict[0].text) in page
+    assert f"Bound by {measurement.bound}" in page
+
+
+def test_names_of_any_kind_are_text() -> None:
+    run = dataclasses.replace(hostile_run(NAMES), reported=None, reported_by=None)
+    page = contents.page_of(Measurement(run))
+    parsed = Parsed(page)
+    assert not any(name.startswith("on") for _, attributes in parsed.elements for name in attributes)
+    assert "alert" not in "".join(script for script in parsed.scripts if script.startswith('"use strict"'))
+    assert {row[0] for row in parsed.rows} >= set(NAMES)
+    assert f"This run failed: {NAMES[3]}" not in page
+
+
+@pytest.mark.parametrize("backend", ["dask", "local"])
+def test_what_was_not_measured_says_why(backend: str) -> None:
+    run = run_without_tables(backend=backend) if backend == "dask" else dataclasses.replace(synthetic_run(), tasks=None)
+    measurement = Measurement(run)
+    page = contents.page_of(measurement)
+    if backend == "dask":
+        assert "<script type" not in page  # nothing to draw: no program that draws
+        assert len(page) < 50_000
+        for part in ("verdict", "files", "workers", "over-time"):
+            assert "Not measured: " in page.partition(f'<section id="{part}">')[2].partition("</section>")[0]
+    else:
+        assert len(json.loads(block(page, "charts"))["roots"]) == 3
+        assert "without a scheduler nothing tells of it" in page
+
+
+def test_a_run_without_dask(sample: Any) -> None:
+    with MetricsCollector() as collector:
+        runner = Runner(IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=1000)
+        runner({"qcd": sample["qcd"]}, treename="Events", processor_instance=Jets())
+    page = contents.page_of(collector.measurement)
+    assert len(json.loads(block(page, "charts"))["roots"]) == 3
+    assert "without a scheduler nothing tells of it" in page
+    assert values(page)["total_events"] == "8000.0"
+
+
+def test_a_folder_of_version_0_1_2_has_a_page(real_files: Any, tmp_path: Path) -> None:
+    folder = Path(next(iter(real_files["dy"]["files"]))).parent / "measurement-0.1.2"
+    page = contents.page_of(roastcoffea.load(folder))
+    assert values(page)["total_events"] == "2000000.0"
+    assert "Numbers as reported by roastcoffea 0.1.2" in page
+    assert list(json.loads(block(page, "charts"))["roots"].values()) == ["plot-rates"]
+
+
+def test_a_file_is_replaced_only_where_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measurement, file = Measurement(run_without_tables()), tmp_path / "new" / "report.html"
+    assert measurement.report(file) == file
+    first = file.read_bytes()
+    with pytest.raises(MeasurementError, match="exists"):
+        measurement.report(file)
+    monkeypatch.setattr(contents, "heading", lambda run: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        measurement.report(file, overwrite=True)
+    assert file.read_bytes() == first
+    assert list(file.parent.iterdir()) == [file]
+    monkeypatch.undo()
+    assert measurement.report(file, overwrite=True).read_bytes() == first
+
+
+def test_the_command_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = Measurement(handmade_run()).save(tmp_path / "runs", "one")
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(saved)]) == 0
+    assert capsys.readouterr().out == "one.html\n"
+    assert main(["report", str(saved), "-o", "one.html"]) == 1
+    assert "exists" in capsys.readouterr().err
+    assert main(["report", str(saved), "-o", "one.html", "--overwrite", "--every-task"]) == 0
+    assert (tmp_path / "one.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("machine", "shown"),
+    [
+        ({"node_cores": 64, "node_memory": 2**40}, True),
+        ({"node_cores": 64, "node_memory": 2**35}, True),
+        ({"node_cores": 8, "node_memory": 2**35}, False),
+        ({}, False),
+    ],
+)
+def test_a_machine_stands_beside_what_could_be_used_of_it(machine: dict[str, int], shown: bool) -> None:
+    run = handmade_run()
+    hosts = (Host(name="node", cores=8, memory=2**35, **machine),)
+    environment = dataclasses.replace(run.environment, hosts=hosts)
+    part = contents.page_of(Measurement(dataclasses.replace(run, environment=environment))).partition(">Hosts<")[2]
+    assert ("cores of the machine" in part) == shown
+    assert (">64<" in part.partition("</table>")[0]) == shown

@@ -1,0 +1,205 @@
+"""The page in a real browser: nothing is asked of the network or complained of, and all that moves does."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from browser import Browser
+from conftest import wait_until
+from matplotlib.colors import to_rgb
+from matplotlib.image import imread
+from parsed import NAMES
+from pictures import synthetic_run
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.report.page.frame import asset
+from roastcoffea.visualization.colours import OF_TIME
+
+DRAWN = "document.documentElement.dataset.charts === 'drawn'"
+HOSTILE = NAMES[:3]
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of 16 workers, whose datasets, files and workers have names of all kinds."""
+    run = synthetic_run(workers=16, rounds=6)
+    changed = {name: getattr(run, name) for name in ("chunks", "tasks", "preprocessing", "lifetimes", "samples")}
+    renamed = {"wjets": HOSTILE[0], "data_2018": HOSTILE[1], "ttbar": HOSTILE[2], "tcp://10.0.0.3:40003": HOSTILE[1]}
+    for name, table in changed.items():
+        for column in {"dataset", "worker"} & set(table.column_names):
+            values = [renamed.get(value, value) for value in table[column].to_pylist()]
+            table = table.set_column(table.schema.get_field_index(column), column, [values])  # noqa: PLW2901
+        changed[name] = table
+    measurement = Measurement(dataclasses.replace(run, name=HOSTILE[0], problems=tuple(HOSTILE), **changed))
+    return measurement.report(tmp_path_factory.mktemp("page") / "report.html")
+
+
+@pytest.fixture
+def shown(browser: Browser, page: Path) -> Iterator[Browser]:
+    """The browser, in which the page was opened; at the end nobody has complained."""
+    browser.scripts(True)
+    browser.prefer("light")
+    browser.size(1280, 1000)
+    browser.open(page, DRAWN)
+    yield browser
+    assert browser.messages == []
+    assert [url for url in browser.requests if not url.startswith(("data:", "blob:"))] == [page.as_uri()]
+
+
+def share_of(picture: bytes, colour: str) -> float:
+    """Share of the points of a picture that have a colour."""
+    points = np.asarray(imread(io.BytesIO(picture)))[..., :3]
+    return float(np.mean(np.abs(points - to_rgb(colour)).max(axis=-1) < 0.02))
+
+
+def seen(browser: Browser, name: str) -> bytes:
+    return browser.picture(clip=browser.box(f"#plot-{name}"))
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    found: list[str] = browser.evaluate(
+        f"Array.from(document.querySelectorAll({selector!r}), (element) => element.textContent)"
+    )
+    return found
+
+
+def test_charts_are_drawn_and_names_are_text(shown: Browser) -> None:
+    assert share_of(seen(shown, "classes"), OF_TIME["compute"]) > 0.1
+    assert share_of(seen(shown, "classes"), OF_TIME["idle: queued"]) > 0.01
+    assert share_of(seen(shown, "stream"), OF_TIME["failed"]) > 0.005
+    assert share_of(seen(shown, "rates"), "#FFFFFF") < 0.9
+    assert texts(shown, "h1") == [HOSTILE[0]]
+    assert texts(shown, "#problems li") == HOSTILE
+    assert set(HOSTILE) <= set(texts(shown, "#datasets td:first-child"))
+    assert shown.evaluate("document.querySelectorAll('img, #datasets script:not(.more)').length") == 0
+
+
+def test_what_is_under_the_pointer_is_told(shown: Browser) -> None:
+    def told(name: str, x: float, y: float) -> list[str]:
+        box = shown.box(f"#plot-{name}")
+        shown.mouse("mouseMoved", box["x"] + x * box["width"], box["y"] + y * box["height"])
+        lines: list[str] = shown.evaluate(
+            "Array.from(document.querySelectorAll('.tip:not([hidden]) div'), (e) => e.innerText)"
+        )
+        return lines
+
+    assert wait_until(lambda: any("threads" in line for line in told("classes", 0.4, 0.6)))
+    assert any(line.startswith("compute ") for line in told("classes", 0.4, 0.6))
+    assert "16 workers" in told("rates", 0.6, 0.5)
+    task = told("stream", 0.4, 0.5)
+    assert task[2] == "Dijet"
+    assert task[3] in HOSTILE
+    assert task[4].startswith("root://")
+    assert told("stream", 0.01, 0.5) == []
+
+
+def words(browser: Browser, *calls: str) -> list[str]:
+    """What functions of charts.js say."""
+    program = asset("charts.js")
+    functions = [
+        program.partition("// Words")[2].partition("// Bokeh takes")[0],
+        'const told = { rates: { unit: "x" } };',
+    ]
+    functions.append(program.partition("// Last place whose")[2].partition("\n")[2].partition("// The task stream")[0])
+    said: list[str] = browser.evaluate(f"(() => {{ {''.join(functions)} return [{', '.join(calls)}]; }})()")
+    return said
+
+
+def test_times_are_rounded_before_they_are_written(browser: Browser) -> None:
+    durations = {
+        59.96: "1 min 0 s",
+        119.7: "2 min 0 s",
+        3599.7: "1 h 0 min",
+        7199.0: "2 h 0 min",
+        250_000: "69 h 27 min",
+    }
+    durations |= {0.0: "0 s", 59.94: "59.9 s", 0.9996: "1 s", 0.25: "250 ms", 2e-5: "20 us"}
+    assert words(browser, *(f"duration({seconds})" for seconds in durations)) == list(durations.values())
+    spans = {(0, 59_999): "0 min 0 s to 1 min 0 s", (0, 3_599_900): "0 h 0 min 0 s to 1 h 0 min 0 s"}
+    spans |= {(219_600_000, 219_660_000): "61 h 0 min 0 s to 61 h 1 min 0 s", (1000, 2000): "1.0 s to 2.0 s"}
+    assert words(browser, *(f"span({start}, {stop})" for start, stop in spans)) == list(spans.values())
+
+
+def test_workers_are_told_up_to_the_last_moment(browser: Browser) -> None:
+    rates, workers = "{ x: [0, 1], rate: [5, 5] }", "{ x: [0, 10, 20], workers: [2, 0, 0] }"
+    told = words(browser, *(f"tellRates({rates}, {workers}, {x})" for x in (5, 15, 25)))
+    assert told == [[["2 workers"]], [["0 workers"]], None]
+
+
+def test_time_moves_by_mouse_button_and_key(shown: Browser) -> None:
+    start = "Bokeh.documents[0].roots()[0].x_range.start"
+    whole = shown.evaluate(start)
+    bars = "Bokeh.documents[0].get_model_by_name('bars').data.left.length"
+    assert shown.evaluate(bars) == 16 * 2 * 7
+    shown.evaluate("document.querySelector('[data-move=in]').click()")
+    closer = shown.evaluate(start)
+    assert closer > whole
+    box = shown.box("#plot-stream")
+    y = box["y"] + box["height"] / 2
+    shown.drag((box["x"] + 400, y), (box["x"] + 600, y), steps=5)
+    assert shown.evaluate(start) < closer
+    assert wait_until(lambda: shown.evaluate(bars) < 16 * 2 * 7)
+    shown.evaluate("document.getElementById('plot-classes').focus()")
+    shown.key("Home", 36)
+    assert shown.evaluate(start) == whole
+
+
+def test_tables_sort_and_filter(shown: Browser) -> None:
+    names, busy = "#workers .table:first-of-type td:first-child", "#workers .table:first-of-type td:nth-child(9)"
+    percents = [float(text.partition(" ")[0]) for text in texts(shown, busy)]
+    assert percents == sorted(percents)
+    shown.evaluate("document.querySelector('#workers th button').focus()")
+    shown.key("Enter", 13, "\r")
+    assert texts(shown, names)[:3] == [HOSTILE[1], "tcp://10.0.0.0:40000", "tcp://10.0.0.1:40001"]
+    assert shown.evaluate("document.querySelector('#workers th').getAttribute('aria-sort')") == "ascending"
+    shown.evaluate("document.querySelectorAll('#workers th button')[8].click()")
+    percents = [float(text.partition(" ")[0]) for text in texts(shown, busy)]
+    assert percents == sorted(percents, reverse=True)
+    shown.evaluate("document.querySelector('#workers input').focus()")
+    for letter in "0.1:":
+        shown.key(letter, text=letter)
+    assert texts(shown, names) == ["tcp://10.0.0.1:40001"]
+    assert texts(shown, "#workers [role=status]")[0] == "1 of 16 rows"
+    shown.evaluate("document.querySelectorAll('#metrics th button')[1].click()")
+    assert float(shown.evaluate("document.querySelector('#metrics td[data-v]').dataset.v")) > 1e9
+
+
+def test_dark_narrow_and_printed(shown: Browser) -> None:
+    light = shown.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert light == "rgb(255, 255, 255)"
+    shown.prefer("dark")
+    assert wait_until(lambda: shown.evaluate("getComputedStyle(document.body).backgroundColor") != light)
+    assert share_of(seen(shown, "classes"), "#17181a") > 0.1
+    shown.evaluate(
+        "{ const s = document.getElementById('scheme'); s.value = 'light'; s.dispatchEvent(new Event('change')) }"
+    )
+    assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == light
+    assert wait_until(lambda: share_of(seen(shown, "classes"), "#17181a") == 0)
+    shown.size(400, 900)
+    assert wait_until(lambda: shown.evaluate("document.querySelector('.plot').getBoundingClientRect().width") < 400)
+    assert shown.evaluate("document.documentElement.scrollWidth") <= 400
+    assert shown.pdf().startswith(b"%PDF")
+
+
+def test_no_other_script_runs(browser: Browser, page: Path) -> None:
+    browser.open(page, DRAWN)
+    browser.evaluate(
+        "document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.bad = 1'}))"
+    )
+    assert browser.evaluate("window.bad === undefined")
+    assert any("Content Security Policy" in message for message in browser.messages)
+
+
+def test_without_scripts_there_are_still_pictures_and_tables(browser: Browser, page: Path) -> None:
+    browser.scripts(False)
+    browser.call("Page.navigate", url=page.as_uri())
+    browser.wait("document.readyState === 'complete'")
+    assert browser.evaluate("document.querySelectorAll('noscript svg path').length") > 5
+    assert browser.evaluate("document.querySelector('noscript img').naturalWidth") == 400
+    assert HOSTILE[0] in texts(browser, "#datasets td:first-child")
+    browser.scripts(True)

@@ -1,0 +1,345 @@
+"""The live line: what a terminal shows meanwhile and afterwards, and what a notebook gets."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import select
+import struct
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pyte
+import pytest
+from analyses import Sleeping
+from coffea.nanoevents import NanoAODSchema
+from coffea.processor import DaskExecutor, FuturesExecutor, Runner
+from coffea.util import coffea_console, rich_bar
+from conftest import wait_until
+
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.log.received import Tally
+from roastcoffea.report import live
+from roastcoffea.report.live import LiveLine, Progress, Rates, line_of
+
+ROWS, WIDTH = 12, 90
+NOTHING_YET = Progress(chunks=0, chunks_asked=0, files=0, files_asked=0, failed=0, events=0, bytes=0, workers=None)
+
+
+class Terminal:
+    """A terminal behind a pseudo-terminal, and what its screen shows."""
+
+    def __init__(self) -> None:
+        self.screen = pyte.HistoryScreen(WIDTH, ROWS, history=1000)
+        self._stream = pyte.ByteStream(self.screen)
+        self._master, self._slave = pty.openpty()
+        fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, WIDTH, 0, 0))
+        self.file = os.fdopen(self._slave, "w", buffering=1)
+        self.moments: list[list[str]] = []
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    attach: Callable[[], None]
+
+    def _read(self) -> None:
+        while not self._closed.is_set():
+            if select.select([self._master], [], [], 0.05)[0]:
+                self._stream.feed(os.read(self._master, 65536))
+                self.moments.append(self.rows())
+
+    def rows(self) -> list[str]:
+        return [row.rstrip() for row in self.screen.display]
+
+    def scrolled(self) -> list[str]:
+        """All rows that there were, those that left the screen first."""
+        above = ["".join(row[x].data for x in range(WIDTH)).rstrip() for row in self.screen.history.top]
+        return above + self.rows()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(5)
+        self.file.close()
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """A terminal behind stdout, stderr and coffea's console."""
+    terminal = Terminal()
+    for variable in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "COLUMNS", "LINES"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    terminal.attach = partial(attached, terminal, monkeypatch)
+    monkeypatch.setattr(live, "INTERVAL", 0.02)
+    monkeypatch.setattr(coffea_console, "_file", terminal.file)
+    monkeypatch.setattr(coffea_console, "_width", WIDTH)
+    monkeypatch.setattr(coffea_console, "_height", ROWS)
+    yield terminal
+    monkeypatch.undo()
+    terminal.close()
+
+
+def attached(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the terminal behind stdout and stderr; pytest gives each phase of a test its own, so it is not for setup."""
+    monkeypatch.setattr(sys, "stderr", terminal.file)
+    monkeypatch.setattr(sys, "stdout", terminal.file)
+
+
+def going_on() -> Iterator[Progress]:
+    for number in range(1_000_000):
+        yield NOTHING_YET._replace(chunks=number, chunks_asked=1_000_000, events=100 * number, workers=3)
+
+
+def line(problems: list[str]) -> LiveLine:
+    steps = going_on()
+    return LiveLine(lambda: next(steps), problems.append)
+
+
+# What it says
+
+
+def test_the_line_has_chunks_rates_workers_and_time() -> None:
+    rates = Rates()
+    progress = NOTHING_YET._replace(chunks=20, chunks_asked=400, failed=1, events=5000, bytes=10**9, workers=8)
+    rates.add(rates.began + 4, progress)
+    assert line_of(progress, rates) == (
+        "roastcoffea  20 of 400 chunks, 1,250 events/s, 2 Gbit/s, 8 workers, 1 failed, 4 s"
+    )
+
+
+def test_rates_are_those_of_the_last_seconds() -> None:
+    rates = Rates()
+    for second in range(101):
+        events = 1000 * second if second < 60 else 60_000
+        rates.add(rates.began + second, NOTHING_YET._replace(events=events))
+    assert rates.in_a_second()[0] == 0
+    assert rates.elapsed == pytest.approx(100)
+
+
+def test_at_the_end_rates_are_those_of_the_whole_run() -> None:
+    class Kept:
+        def show(self, line: str) -> None:
+            """Show nothing."""
+
+        def end(self, line: str) -> None:
+            self.line = line
+
+    progress = NOTHING_YET._replace(chunks=4, chunks_asked=4, events=60_000, bytes=10**10)
+    shown, display = LiveLine(lambda: progress, print), Kept()
+    shown._display, shown._thread = display, threading.Thread()
+    shown._thread.start()
+    shown._rates.began = time.monotonic() - 100
+    for second in range(60):
+        shown._rates.add(shown._rates.began + second, progress)
+    shown.stop()
+    assert "4 of 4 chunks, 600 events/s, 800 Mbit/s, " in display.line
+
+
+def test_bytes_that_nobody_told_have_no_rate() -> None:
+    tally = Tally()
+    tally.add({"outcome": "ok", "events": 100, "bytes_requested": None}, preprocessing=False)
+    assert tally.bytes is None
+    rates, progress = Rates(), NOTHING_YET._replace(chunks=1, chunks_asked=1, events=100, bytes=tally.bytes)
+    rates.add(rates.began + 1, progress)
+    assert line_of(progress, rates) == "roastcoffea  1 of 1 chunks, 100 events/s, 1 s"
+    tally.add({"outcome": "ok", "events": 100, "bytes_requested": 0}, preprocessing=False)
+    assert tally.bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("progress", "words"),
+    [
+        (NOTHING_YET, "no chunks yet, 0 s"),
+        (NOTHING_YET._replace(files=1, files_asked=4, workers=1), "1 of 4 files opened, 1 worker, 0 s"),
+        (NOTHING_YET._replace(chunks=9, chunks_asked=8), "8 of 8 chunks"),
+    ],
+)
+def test_what_is_not_known_is_left_out(progress: Progress, words: str) -> None:
+    assert words in line_of(progress, Rates())
+
+
+# Terminals
+
+
+def test_the_line_has_the_lowest_row_and_leaves_the_others_alone(terminal: Terminal) -> None:
+    terminal.attach()
+    for number in range(20):
+        print("before", number)
+    print("a line that is not", end="", flush=True)
+    problems: list[str] = []
+    shown = line(problems)
+    shown.start()
+    assert wait_until(lambda: terminal.rows()[-1].startswith("roastcoffea"))
+    print(" finished")
+    for number in range(20):
+        print("during", number)
+        time.sleep(0.01)
+    assert wait_until(lambda: terminal.rows()[-3:-1] == ["during 19", ""])
+    assert "of 1,000,000 chunks" in terminal.rows()[-1]
+    shown.stop()
+    print("after")
+    expected = [*(f"before {number}" for number in range(20)), "a line that is not finished"]
+    expected += [*(f"during {number}" for number in range(20)), "after"]
+    assert wait_until(lambda: [row for row in terminal.scrolled() if row] == expected), terminal.scrolled()
+    assert problems == []
+    assert terminal.screen.margins is None
+
+
+def test_a_line_at_the_top_of_the_screen_stays_there(terminal: Terminal) -> None:
+    terminal.attach()
+    shown = line([])
+    shown.start()
+    assert wait_until(lambda: terminal.rows()[-1].startswith("roastcoffea"))
+    print("first")
+    assert wait_until(lambda: terminal.rows()[0] == "first")
+    shown.stop()
+    assert wait_until(lambda: terminal.rows() == ["first", *[""] * (ROWS - 1)])
+
+
+def test_a_bar_of_coffea_is_as_it_is_without(terminal: Terminal) -> None:
+    """The bar moves in its row, also where the screen is full, and its rows are all that is left."""
+    terminal.attach()
+    for number in range(ROWS):
+        print("before", number)
+    problems: list[str] = []
+    shown = line(problems)
+    shown.start()
+    with rich_bar() as bar:
+        task = bar.add_task("Processing", total=20, unit="chunk")
+        for number in range(20):
+            bar.update(task, advance=1, refresh=True)
+            if number % 5 == 0:
+                bar.console.print("told", number)
+            time.sleep(0.01)
+    shown.stop()
+    print("after")
+    assert wait_until(lambda: "after" in terminal.rows())
+    rows = [row for row in terminal.scrolled() if row]
+    told = [f"told {number}" for number in (0, 5, 10, 15)]
+    assert rows[:-2] == [*(f"before {number}" for number in range(ROWS)), *told]
+    assert "20/20" in rows[-2]
+    assert [moment for moment in terminal.moments if sum("Processing" in row for row in moment) > 1] == []
+    assert problems == []
+
+
+def test_nothing_is_drawn_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    threads = threading.active_count()
+    shown = line([])
+    shown.start()
+    assert threading.active_count() == threads
+    shown.stop()
+    assert stream.getvalue() == ""
+
+
+def test_nothing_is_drawn_on_a_terminal_that_knows_no_rows(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal.attach()
+    monkeypatch.setenv("TERM", "dumb")
+    assert live.display_for(terminal.file) is None
+
+
+def test_an_error_ends_the_line_and_is_noted(terminal: Terminal) -> None:
+    terminal.attach()
+    problems: list[str] = []
+    numbers = iter([NOTHING_YET])
+    shown = LiveLine(lambda: next(numbers), problems.append)
+    shown.start()
+    assert wait_until(lambda: bool(problems))
+    shown.stop()
+    assert problems[0].startswith("the live line ended before the run")
+
+
+def test_a_terminal_that_takes_nothing_holds_nobody_up(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal.attach()
+    release = threading.Event()
+    monkeypatch.setattr(live.BottomRow, "_write", lambda *arguments: release.wait(20))
+    monkeypatch.setattr(live, "PATIENCE", 0.1)
+    shown = line([])
+    shown.start()
+    began = time.monotonic()
+    shown.stop()
+    assert time.monotonic() - began < 10  # half of what the terminal takes
+    release.set()
+
+
+# Runs
+
+
+def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample: Any) -> None:
+    terminal.attach()
+    with MetricsCollector(client, live=True) as collector:
+        executor = DaskExecutor(client=client, status=True, retries=0)
+        # the cache that Runners share would make preprocessing a matter of what ran before
+        runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=1000, savemetrics=True, metadata_cache={})
+        runner(sample, processor_instance=Sleeping(0.1))
+    print("after")
+    assert wait_until(lambda: "after" in terminal.rows())
+    told = [moment[-1] for moment in terminal.moments if moment[-1].startswith("roastcoffea")]
+    assert any(" of 16 chunks" in row and "2 workers" in row for row in told)
+    assert any("events/s" in row and "bit/s" in row for row in told)
+    rows = [row for row in terminal.rows() if row]
+    assert [row.split()[0] for row in rows] == ["Preprocessing", "Processing", "after"]
+    assert collector.measurement.problems == []
+    assert collector.metrics["total_events"] == 16000
+
+
+def test_a_run_without_a_cluster(terminal: Terminal, sample: Any) -> None:
+    """Attempts are counted while the executor works: they come home by the folder of those that may fail."""
+    terminal.attach()
+    with MetricsCollector(live=True) as collector:
+        runner = Runner(executor=FuturesExecutor(workers=2, status=False), schema=NanoAODSchema, chunksize=2000)
+        output = runner(sample, processor_instance=Sleeping(0.15))
+    assert wait_until(lambda: not any(row.startswith("roastcoffea") for row in terminal.rows()))
+    told = [moment[-1] for moment in terminal.moments if " of 8 chunks" in moment[-1]]
+    done = {int(row.split()[1]) for row in told}
+    assert {number for number in done if 0 < number < 8}
+    assert output["events"] == 16000
+    assert collector.measurement.problems == []
+    chunks = collector.measurement.chunks
+    assert len(chunks) == 8
+    assert chunks["id"].is_unique
+
+
+def test_a_run_that_fails_takes_its_line_away(terminal: Terminal) -> None:
+    terminal.attach()
+    collector = MetricsCollector(live=True)
+    with pytest.raises(ValueError, match="boom"), collector:
+        assert wait_until(lambda: terminal.rows()[-1].startswith("roastcoffea"))
+        raise ValueError("boom")
+    assert wait_until(lambda: terminal.rows() == [""] * ROWS)
+    assert terminal.screen.margins is None
+    assert collector.measurement.outcome == "failed"
+
+
+# Notebooks
+
+
+def test_a_notebook_updates_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell_module = pytest.importorskip("IPython.core.interactiveshell")
+    shell = shell_module.InteractiveShell.instance()
+    try:
+        published: list[dict[str, Any]] = []
+        monkeypatch.setattr(shell, "kernel", SimpleNamespace(), raising=False)
+        monkeypatch.setattr(shell, "display_pub", SimpleNamespace(publish=lambda **message: published.append(message)))
+        monkeypatch.setattr(live, "INTERVAL", 0.02)
+        with MetricsCollector(live=True) as collector:
+            assert wait_until(lambda: len(published) > 3)
+    finally:
+        shell_module.InteractiveShell.clear_instance()
+    first, *others = published
+    assert not first.get("update")
+    assert all(message["update"] for message in others)
+    assert len({message["transient"]["display_id"] for message in published}) == 1
+    assert all(message["data"]["text/plain"].startswith("roastcoffea") for message in published)
+    assert collector.measurement.problems == []

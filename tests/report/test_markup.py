@@ -1,0 +1,27 @@
+"""Templates escape every text, and a notebook takes none for a formula."""
+
+from __future__ import annotations
+
+import pytest
+from markupsafe import Markup
+from parsed import NAMES, Page
+
+from roastcoffea.report.markup import rendered, text
+
+
+def test_nothing_is_taken_for_a_formula() -> None:
+    assert "$$" not in text("$$x$$")
+    assert "\\(" not in text(r"\(x\)")
+    assert Page(f"<p>{text(NAMES[1])}</p>").text == NAMES[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_is_text_and_markup_stays(name: str) -> None:
+    assert Page(f"<p>{text(name)}</p>").text == name
+    assert text(Markup(name)) == name
+    block = rendered("block.html", kind="text/plain", name=name, content=name)
+    assert block.count("<script ") == block.count("</script>") == 1
+
+
+def test_what_cannot_be_in_html_is_replaced() -> None:
+    assert text("a\0b") == "a\N{REPLACEMENT CHARACTER}b"

@@ -1,0 +1,138 @@
+"""What notebooks show: tables with the numbers of the metrics, in which no text from data is anything but text."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import pytest
+from handmade import EXPECTED, empty_run, handmade_run, hostile_run, run_without_tables
+from parsed import NAMES, Page
+
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics import CATALOGUE
+from roastcoffea.report.notebook import html
+from roastcoffea.report.sheets import Column, Reason, Sheet
+from roastcoffea.units import BYTE, COUNT, FRACTION, SECOND, STRUCTURE
+
+ALLOWED = {"class", "scope", "style"}
+
+
+@pytest.fixture(scope="module")
+def handmade() -> Measurement:
+    return Measurement(handmade_run(problems=("a <b> problem",)))
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Measurement:
+    """A measurement in which all text that comes from data is hostile."""
+    return Measurement(hostile_run(NAMES))
+
+
+def shown(measurement: Measurement) -> dict[str, Any]:
+    return {
+        "measurement": measurement,
+        "metrics": measurement.metrics,
+        "bytes": measurement.byte_ledger,
+        "time": measurement.time_ledger,
+    }
+
+
+@pytest.mark.parametrize("what", ["measurement", "metrics", "bytes", "time"])
+@pytest.mark.parametrize("of", ["handmade", "hostile", "empty", "nothing"])
+def test_no_page_has_anything_but_text_and_tables(of: str, what: str, request: pytest.FixtureRequest) -> None:
+    runs = {"empty": empty_run(), "nothing": run_without_tables()}
+    measurement = Measurement(runs[of]) if of in runs else request.getfixturevalue(of)
+    html = shown(measurement)[what]._repr_html_()
+    page = Page(html)
+    elements = {"div", "style", "h3", "h4", "p", "ul", "li", "span", "i", "details", "summary"}
+    assert set(page.tags) <= elements | {"table", "thead", "tbody", "tr", "th", "td"}
+    assert page.attributes <= ALLOWED
+    assert "url(" not in html
+    assert "@import" not in html
+
+
+def test_hostile_names_show_as_text(hostile: Measurement) -> None:
+    computed = Measurement(dataclasses.replace(hostile.run, reported=None, reported_by=None))
+    page = Page(computed._repr_html_())
+    names = {row[0] for row in page.rows}
+    assert set(NAMES) <= names
+    assert all(name in page.text for name in NAMES)
+
+
+def test_the_page_of_a_measurement_has_its_numbers(handmade: Measurement) -> None:
+    page = Page(handmade._repr_html_())
+    rows = {row[0]: row[1:] for row in page.rows}
+    assert rows["events"] == ["450"]
+    assert rows["elapsed"] == ["1 min 40 s"]
+    assert rows["total_events"][0] == "450"
+    assert rows["data"][:3] == ["2", "1", "400"]
+    assert "Bound by client" in page.text
+    assert "a <b> problem" in page.text
+    assert handmade.verdict[0].text in page.text
+    assert "by hand" in page.text
+
+
+def test_every_metric_is_on_the_page_of_metrics(handmade: Measurement) -> None:
+    rows = {row[0]: row[1] for row in Page(handmade.metrics._repr_html_()).rows}
+    for metric in CATALOGUE.metrics():
+        if metric.name in handmade.metrics and metric.unit is not STRUCTURE:
+            assert rows[metric.name] == metric.unit.text(handmade.metrics[metric.name])
+    assert all(rows[name] == reason for name, reason in handmade.metrics.missing.items())
+
+
+def test_ledgers_show_classes_shares_and_certificate(handmade: Measurement) -> None:
+    page = Page(handmade.byte_ledger._repr_html_())
+    rows = {row[0]: row[1:] for row in page.rows}
+    assert rows["payload"][:2] == [BYTE.text(EXPECTED["bytes_payload"]), "52.9 %"]
+    assert rows["residual"][0] == "50 B"
+    assert rows["total"][0] == "6.05 kB"
+    assert str(handmade.byte_ledger.certificate) in page.text
+    time = {row[0]: row[1] for row in Page(handmade.time_ledger._repr_html_()).rows}
+    assert time["idle: client"] == SECOND.text(EXPECTED["time_idle_client_seconds"])
+    assert "other tasks" not in time
+
+
+def test_a_ledger_that_is_not_there_gives_its_reason() -> None:
+    measurement = Measurement(run_without_tables())
+    assert measurement.time_ledger.absent in Page(measurement.time_ledger._repr_html_()).text
+
+
+def test_a_run_that_failed_says_so(hostile: Measurement) -> None:
+    assert f"This run failed: {NAMES[3]}" in Page(hostile._repr_html_()).text
+
+
+def test_a_collector_shows_where_it_stands() -> None:
+    collector = MetricsCollector()
+    assert "not been entered" in Page(collector._repr_html_()).text
+    with collector:
+        assert "measures what runs now" in Page(collector._repr_html_()).text
+    assert Page(collector._repr_html_()).text == Page(collector.measurement._repr_html_()).text
+
+
+def test_words_may_go_over_lines_and_amounts_do_not() -> None:
+    columns = (Column(name=""), Column(name="amount", unit=COUNT), Column(name="source"))
+    long = "longer than seventeen letters"
+    page = html([Sheet(title="one", columns=columns, rows=[("a", long, long), ("b", Reason(long), "short")])])
+    assert re.findall(r'<td class="long">|<td>', page) == [
+        *("<td>", "<td>", '<td class="long">'),
+        *("<td>", '<td class="long">', "<td>"),
+    ]
+
+
+def test_parts_stand_beside_each_other_or_are_folded() -> None:
+    part = Sheet(title="part", items=["an item"])
+    beside = html([Sheet(beside=True, parts=[part, part])])
+    assert beside.count("<div><h4>Part</h4><ul><li>an item</li></ul></div>") == 2
+    folded = html([Sheet(title="all", folded=True, parts=[part])])
+    assert "<details><summary>All</summary><h4>Part</h4>" in folded
+
+
+def test_a_share_has_a_bar_where_it_is_known() -> None:
+    columns = (Column(name=""), Column(name="share", unit=FRACTION, bars=True))
+    page = html([Sheet(columns=columns, rows=[("a", 0.25), ("b", None), ("c", 1.5), ("d", -0.5)])])
+    assert re.findall(r'<td class="bar">(.*?)</td>', page) == [
+        *('<i style="width: 25.0%"></i>', "", '<i style="width: 100.0%"></i>', '<i style="width: 0.0%"></i>')
+    ]

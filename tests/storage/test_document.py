@@ -1,0 +1,113 @@
+"""run.json holds standard values, and is an error that names it where it is damaged."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import hist
+import numpy as np
+import pytest
+from handmade import handmade_run
+from killed_saves import minimal_run
+from saved_runs import a_run, edited
+
+from roastcoffea.errors import MeasurementError
+from roastcoffea.storage.store import list_runs, load_run, save_run
+from roastcoffea.storage.upgrades import SCHEMA
+
+
+def test_what_others_made_is_kept_in_standard_types(tmp_path: Path) -> None:
+    report = {"bytesread": np.int64(12), "columns": {"b", "a"}, ("a", 1): (np.float32(0.5), np.arange(2)), None: {3}}
+    loaded = load_run(save_run(a_run(coffea_report=report), tmp_path))
+    assert loaded.coffea_report == {"bytesread": 12, "columns": ["a", "b"], "('a', 1)": [0.5, [0, 1]], "None": [3]}
+    assert loaded.problems == a_run().problems
+    assert load_run(save_run(loaded, tmp_path)) == loaded
+
+
+def test_reported_metrics_keep_their_keys_and_times(tmp_path: Path) -> None:
+    moment = datetime(2026, 3, 1, 12, 30, 1, 5)
+    reported = {
+        "raw_span_metrics": {("execute", "p", "thread-cpu", "seconds"): 1.5},
+        "tracking_data": {"worker_counts": {moment: 3}, "worker_memory": {"tcp://1": [(moment, 5)]}},
+        "compression_ratio": math.inf,
+    }
+    assert load_run(save_run(minimal_run(reported=reported), tmp_path)).reported == reported
+
+
+def test_what_cannot_be_kept_is_text_and_a_problem(tmp_path: Path) -> None:
+    run = a_run(custom_metrics={"h": [hist.Hist.new.Reg(2, 0, 1).Double()], "n": 1}, coffea_report=[])
+    run.coffea_report.append(run.coffea_report)
+    call = replace(run.calls[0], options={"schema": dict})
+    loaded = load_run(save_run(replace(run, calls=(call,)), tmp_path))
+    assert loaded.problems == (
+        *run.problems,
+        "calls[0]['options']['schema'] held type; it was kept as text",
+        "coffea_report[0] held list that contains itself; it was kept as text",
+        "custom_metrics['h'][0] held hist.hist.Hist; it was kept as text",
+    )
+    assert loaded.custom_metrics["n"] == 1
+    assert load_run(save_run(loaded, tmp_path)) == loaded
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (
+            lambda d: d.update(schema=SCHEMA + 1),
+            rf"run.json has schema {SCHEMA + 1}; this version reads up to {SCHEMA}: update roastcoffea",
+        ),
+        (lambda d: d.update(schema=0), r"run.json cannot be read .*there is no schema 0"),
+        (lambda d: d.update(schema="2"), r"run.json cannot be read"),
+        (lambda d: d.pop("schema"), r"run.json cannot be read .*schema"),
+        (lambda d: d.update(format="other"), r"run.json is not of roastcoffea"),
+        (lambda d: d.pop("run"), r"run.json cannot be read"),
+        (lambda d: d.update(run=[]), r"run.json cannot be read"),
+        (lambda d: d["run"].pop("id"), r"run.json cannot be read .*id"),
+        (lambda d: d["run"].pop("outcome"), r"run.json cannot be read .*outcome"),
+        (lambda d: d["run"].update(start="now"), r"run.json cannot be read .*start"),
+        (lambda d: d["run"].update(sections=1), r"run.json cannot be read .*tables"),
+        (lambda d: d["run"].update(environment=None), r"run.json cannot be read"),
+        (lambda d: d["run"]["calls"].append({"id": 1}), r"run.json cannot be read"),
+        (
+            lambda d: d.update(schema=7, run={**d["run"], "custom_metrics": {"$": "pickle", "of": ""}}),
+            r"run.json cannot be read .*pickle",
+        ),
+        (
+            lambda d: d["tables"]["chunks"].update(rows=4),
+            r"chunks.parquet cannot be read .*3 rows instead of 4",
+        ),
+        (lambda d: d["tables"].update({"../x": 4}), r"run.json cannot be read"),
+        (lambda d: d.update(tables=None), r"run.json cannot be read"),
+    ],
+)
+def test_a_damaged_run_json_is_named(edit: Callable[[dict[str, Any]], Any], text: str, saved: Path) -> None:
+    edited(saved, edit)
+    with pytest.raises(MeasurementError, match=text):
+        load_run(saved)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe\0", b"[" * 10**6, b'{"schema": NaN}'])
+def test_a_run_json_that_is_no_json_is_named(content: bytes, saved: Path) -> None:
+    (saved / "run.json").write_bytes(content)
+    with pytest.raises(MeasurementError, match=r"saved/run.json"):
+        load_run(saved)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("dropped", 5), ("reported", [1]), ("start", 1e300), ("outcome", None), ("calls", {}), ("id", 3)],
+)
+def test_fields_of_the_wrong_kind_are_told(tmp_path: Path, field: str, value: object) -> None:
+    path = save_run(handmade_run(), tmp_path, "one")
+    save_run(handmade_run(), tmp_path, "two")
+    file = path / "run.json"
+    document = json.loads(file.read_text())
+    document["run"][field] = value
+    file.write_text(json.dumps(document))
+    with pytest.raises(MeasurementError, match=r"run\.json"):
+        load_run(path)
+    assert [entry.error is None for entry in list_runs(tmp_path)] == [True, False]

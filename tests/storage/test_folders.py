@@ -1,0 +1,243 @@
+"""What is there stays: a folder is whole or not at all, and nobody else's is replaced."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from killed_saves import Saver, minimal_run
+from saved_runs import a_run, contents, hidden_in, modes
+
+from roastcoffea.errors import MeasurementError
+from roastcoffea.records.run import Run
+from roastcoffea.storage import folders, store
+from roastcoffea.storage.store import load_run, save_run
+
+
+def test_what_is_saved_is_the_users_own(tmp_path: Path) -> None:
+    saved = save_run(a_run(), tmp_path / "runs", "m", metrics_json=lambda: b"{}")
+    assert modes(saved.parent) == {"m": 0o700} | {f"m/{file.name}": 0o600 for file in saved.iterdir()}
+    before = os.umask(0)
+    try:
+        save_run(a_run(), tmp_path / "runs", "m", overwrite=True)
+    finally:
+        os.umask(before)
+    assert set(modes(saved.parent).values()) == {0o600, 0o700}
+
+
+@pytest.mark.parametrize("name", ["a b", "日本", "ttbar.2026", "-", "C:x", "x" * 255, "a\nb", "run=1"])
+def test_a_name_may_be_what_a_folder_may_be(name: str, tmp_path: Path) -> None:
+    assert save_run(a_run(), tmp_path, name) == tmp_path / name
+    assert load_run(tmp_path / name) == a_run()
+
+
+BAD_NAMES = ["", " ", ".", "..", ".hidden", "../x", "a/b", "/tmp/x", "a\\b", "..\\x", "a\0b", "\ud800"]
+
+
+@pytest.mark.parametrize("name", [*BAD_NAMES, "x" * 256])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_names_that_leave_the_folder_are_refused(name: str, overwrite: bool, tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError):
+        save_run(a_run(), tmp_path / "runs", name, overwrite=overwrite)
+    assert contents(tmp_path) == {}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("make", ["file", "folder", "other run.json", "link", "dangling link"])
+def test_what_is_no_measurement_is_never_replaced(make: str, overwrite: bool, tmp_path: Path) -> None:
+    target = tmp_path / "taken"
+    elsewhere = save_run(a_run(), tmp_path / "elsewhere", "m")
+    if make == "file":
+        target.write_text("mine")
+    elif "link" in make:
+        target.symlink_to(elsewhere if make == "link" else tmp_path / "nowhere")
+    else:
+        target.mkdir()
+        (target / ("run.json" if "json" in make else "thesis.tex")).write_text('{"format": "other"}')
+    before = contents(tmp_path)
+    with pytest.raises(MeasurementError, match="another name"):
+        save_run(minimal_run(), tmp_path, "taken", overwrite=overwrite)
+    assert contents(tmp_path) == before
+    assert load_run(elsewhere) == a_run()
+
+
+def test_a_measurement_is_replaced_only_on_demand(saved: Path) -> None:
+    before = contents(saved.parent)
+    with pytest.raises(MeasurementError, match=r"saved exists.*overwrite=True"):
+        save_run(minimal_run(), saved.parent, "saved")
+    assert contents(saved.parent) == before
+    assert save_run(minimal_run(), saved.parent, "saved", overwrite=True) == saved
+    assert sorted(contents(saved.parent)) == ["saved/run.json"]
+    assert load_run(saved) == minimal_run()
+
+
+def test_a_damaged_measurement_can_be_replaced(saved: Path) -> None:
+    (saved / "run.json").write_bytes((saved / "run.json").read_bytes()[:100])
+    save_run(minimal_run(), saved.parent, "saved", overwrite=True)
+    assert load_run(saved) == minimal_run()
+
+
+def test_automatic_names_overwrite_nothing(tmp_path: Path) -> None:
+    first, second = (save_run(minimal_run(id=str(n)), tmp_path, overwrite=True) for n in range(2))
+    assert (load_run(first).id, load_run(second).id) == ("0", "1")
+
+
+CALLS_OF_SAVING = [
+    *((Path, "mkdir"), (folders.os, "open"), (pq, "write_table"), (folders.os, "fsync"), (Path, "rename")),
+    *((folders, "exchange"), (folders.shutil, "rmtree")),
+]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=type)
+@pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "two renames"])
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize(("place", "function"), CALLS_OF_SAVING, ids=str)
+def test_what_fails_leaves_everything_as_it_was(
+    place: Any,
+    function: str,
+    overwrite: bool,
+    exchanges: bool,
+    error: BaseException,
+    saved: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not exchanges:
+        monkeypatch.setattr(folders, "exchange", lambda *_: False)
+    name = "saved" if overwrite else "new"
+    run = minimal_run(chunks=a_run().chunks)
+    before = contents(saved)
+    failures = 0
+    for nth in range(40):
+        with monkeypatch.context() as patch:
+            calls = fail_at_call(nth, error, place, function, patch)
+            failed = not saves(run, saved.parent, name, overwrite)
+        failures += failed
+        if len(calls) <= nth:
+            assert not failed
+            assert function in ("exchange", "rmtree") or failures
+            return
+        as_before = contents(saved) == before and (overwrite or not (saved.parent / name).exists())
+        assert as_before or load_run(saved.parent / name) == run
+        assert as_before or failures > 2 or function not in ("mkdir", "write_table"), "these come before all renames"
+        restore(saved, {f"saved/{file}": content for file, content in before.items()})
+    pytest.fail("never succeeded")
+
+
+def saves(run: Run, folder: Path, name: str, overwrite: bool) -> bool:
+    try:
+        save_run(run, folder, name, overwrite=overwrite)
+    except (MeasurementError, KeyboardInterrupt):
+        return False
+    return True
+
+
+def fail_at_call(nth: int, error: BaseException, place: Any, name: str, patch: pytest.MonkeyPatch) -> list[Any]:
+    """Let the nth call of a function fail, once; the list has an entry per call."""
+    calls: list[Any] = []
+    real: Callable[..., Any] = getattr(place, name)
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        if len(calls) == nth + 1:
+            raise error
+        return real(*args, **kwargs)
+
+    patch.setattr(place, name, failing)
+    return calls
+
+
+def restore(saved: Path, files: dict[str, bytes]) -> None:
+    for path in saved.parent.iterdir():
+        shutil.rmtree(path)
+    for name, content in files.items():
+        path = saved.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+
+
+FOREIGN: dict[str, Callable[[Path], Any]] = {
+    "file": lambda folder: (folder / "thesis.tex").write_text("mine"),
+    "table": lambda folder: (folder / "mine.parquet").write_text("mine"),
+    "hidden file": lambda folder: (folder / ".git").write_text("mine"),
+    "folder": lambda folder: (folder / "plots").mkdir(),
+    "folder of one of our names": lambda folder: (folder / "sections.parquet").mkdir(),
+    "link": lambda folder: (folder / "sections.parquet").symlink_to("nowhere"),
+    "pipe": lambda folder: os.mkfifo(folder / "sections.parquet"),
+    "other run.json": lambda folder: (folder / "run.json").write_text('{"uses": "roastcoffea_run", "format": 1}'),
+    "text": lambda folder: (folder / "run.json").write_text('see "format": "roastcoffea_run"'),
+}
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_a_folder_with_anything_else_in_it_is_not_replaced(
+    foreign: str, late: bool, exchanges: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = save_run(minimal_run(), tmp_path, "saved", metrics_json=lambda: b"{}")
+    if late:  # it comes when the folder has been looked at
+        real, looks = store.is_replaceable, iter([True])
+        add = lambda path: (FOREIGN[foreign](saved) or True) if next(looks, False) else real(path)  # noqa: E731
+        monkeypatch.setattr(store, "is_replaceable", add)
+    else:
+        FOREIGN[foreign](saved)
+    if not exchanges:
+        monkeypatch.setattr(folders, "exchange", lambda *_: False)
+    inode = saved.stat().st_ino
+    with pytest.raises(MeasurementError, match="saved is not overwritten"):
+        save_run(a_run(), tmp_path, "saved", overwrite=True)
+    assert saved.stat().st_ino == inode
+    assert len(list(saved.iterdir())) >= 2
+    assert hidden_in(tmp_path) == []
+
+
+def test_processes_that_replace_at_once_leave_one_measurement(saver: Saver, saved: Path) -> None:
+    assert saver.save(saved.parent, children=4, times=30, overwrite=True) == [0] * 4
+    assert list(saved.parent.iterdir()) == [saved]
+    assert load_run(saved) == minimal_run(id="new")
+
+
+def test_another_process_may_fill_the_place_meanwhile(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.rename
+    intruders = iter([True, True])
+
+    def rename(path: Path, target: Path) -> Path:
+        moved = real(path, target)
+        if path == saved and next(intruders, False):
+            shutil.copytree(moved, saved)
+        return moved
+
+    monkeypatch.setattr(folders, "exchange", lambda *_: False)
+    monkeypatch.setattr(Path, "rename", rename)
+    save_run(minimal_run(), saved.parent, "saved", overwrite=True)
+    assert next(intruders, None) is None
+    assert list(saved.parent.iterdir()) == [saved]
+    assert load_run(saved) == minimal_run()
+
+
+def test_another_process_may_leave_the_place_meanwhile(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(path: Path) -> bool:
+        shutil.rmtree(path)
+        return True
+
+    monkeypatch.setattr(store, "is_replaceable", leave)
+    save_run(minimal_run(), saved.parent, "saved", overwrite=True)
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_a_folder_that_cannot_hold_measurements_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MeasurementError, match=r"nothing was saved in .*file"):
+        save_run(a_run(), tmp_path / "file")
+
+
+def test_temporary_folders_are_hidden(tmp_path: Path) -> None:
+    with folders.new_folder(tmp_path, "name") as new:
+        (hidden,) = tmp_path.iterdir()
+        assert hidden.name.startswith(".")
+        assert hidden in new.path.parents
+        assert set(modes(tmp_path).values()) == {0o700}
+    assert list(tmp_path.iterdir()) == []

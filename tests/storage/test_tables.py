@@ -1,0 +1,85 @@
+"""Tables come back as they were, or an error says which file is wrong."""
+
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from saved_runs import a_run
+
+from roastcoffea.errors import MeasurementError
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.workers import SAMPLE_COLUMNS
+from roastcoffea.storage.store import load_run, save_run
+from roastcoffea.storage.tables import TABLES
+
+
+def test_numbers_that_are_none_are_kept(tmp_path: Path) -> None:
+    samples = table_of_rows(
+        SAMPLE_COLUMNS, [{"cpu_percent": math.nan}, {"cpu_percent": None}, {"cpu_percent": -math.inf}]
+    )
+    loaded = load_run(save_run(a_run(samples=samples, coffea_report={"x": math.nan}), tmp_path))
+    assert str(loaded.samples["cpu_percent"].to_pylist()) == "[nan, None, -inf]"  # type: ignore[index]
+    assert math.isnan(loaded.coffea_report["x"])
+
+
+def test_a_table_without_its_columns_is_not_saved(tmp_path: Path) -> None:
+    chunks = pa.table({"dataset": ["a"]})
+    with pytest.raises(MeasurementError, match=r"chunks of run .* lacks the columns id, file, tree"):
+        save_run(a_run(chunks=chunks), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("table", list(TABLES))
+def test_a_missing_table_is_named(table: str, saved: Path) -> None:
+    (saved / f"{table}.parquet").unlink()
+    with pytest.raises(MeasurementError, match=rf"{table}.parquet is missing; restore"):
+        load_run(saved)
+
+
+@pytest.mark.parametrize("table", list(TABLES))
+def test_missing_columns_are_named(table: str, saved: Path) -> None:
+    file = saved / f"{table}.parquet"
+    column = TABLES[table][0].name
+    pq.write_table(pq.ParquetFile(file).read().drop_columns([column]), file)
+    with pytest.raises(MeasurementError, match=rf"{table}.parquet lacks the columns {column}; restore"):
+        load_run(saved)
+
+
+def test_further_columns_are_read(saved: Path) -> None:
+    file = saved / "tasks.parquet"
+    pq.write_table(a_run().tasks.append_column("extra", pa.array(range(1000))), file)
+    assert load_run(saved).tasks["extra"].to_pylist() == list(range(1000))  # type: ignore[index]
+
+
+@pytest.mark.parametrize("table", ["tasks", "samples", "lifetimes"])
+def test_a_table_that_another_program_wrote_again_is_read(table: str, saved: Path) -> None:
+    file = saved / f"{table}.parquet"
+    pd.read_parquet(file).assign(extra=1).to_parquet(file)
+    assert getattr(load_run(saved), table).drop_columns(["extra"]) == getattr(a_run(), table)
+
+
+class Canary:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("something was unpickled",))
+
+
+def test_nothing_is_unpickled(saved: Path) -> None:
+    poison = pickle.dumps(Canary())
+    file = saved / "tasks.parquet"
+    tasks = a_run().tasks
+    metadata = {
+        "ARROW:extension:name": "arrow.py_extension_type",
+        "ARROW:extension:metadata": poison,
+    }
+    extra = pa.field("extra", pa.int64(), metadata=metadata)
+    table = tasks.append_column(extra, pa.array(range(1000))).replace_schema_metadata({"pandas": poison})
+    pq.write_table(table, file)
+    loaded = load_run(saved).tasks
+    assert loaded is not None
+    assert loaded.schema.metadata is None
+    assert loaded.drop_columns(["extra"]) == tasks

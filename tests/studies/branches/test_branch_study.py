@@ -1,0 +1,136 @@
+"""The branch study: payload is that of the files' own baskets, and what output size stands for is said."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import awkward as ak
+import matplotlib as mpl
+import numpy as np
+import pytest
+import uproot
+from coffea.processor import ProcessorABC
+
+from roastcoffea.errors import ComparisonError
+from roastcoffea.studies.branches.branch_study import BranchStudy, branch_study
+
+SOME = ("pt", "eta", "phi", "mass")
+COUNTS = [1, 2, 4]
+
+
+class Columns(ProcessorABC):
+    """Reads the first of these columns of jets, or of muons; gives their sums, or all of them."""
+
+    def __init__(self, count: int, collection: str = "Jet", keep: bool = False) -> None:
+        self.count = count
+        self.collection = collection
+        self.keep = keep
+
+    def process(self, events: Any) -> dict[str, Any]:
+        read = {name: ak.materialize(events[self.collection][name]) for name in SOME[: self.count]}
+        if self.keep:
+            return {name: [ak.to_numpy(ak.flatten(column))] for name, column in read.items()}
+        return {"sum": float(sum(ak.sum(column) for column in read.values()))}
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+def paths(fileset: dict[str, Any]) -> list[str]:
+    return [path for dataset in fileset.values() for path in dataset["files"]]
+
+
+def baskets(path: str, count: int, collection: str = "Jet") -> int:
+    """Compressed bytes of all baskets of these branches and of the counter, by uproot alone."""
+    with uproot.open(path) as file:
+        names = [*(f"{collection}_{name}" for name in SOME[:count]), f"n{collection}"]
+        return sum(int(file["Events"][name].compressed_bytes) for name in names)
+
+
+@pytest.fixture(scope="module")
+def study(sample: dict[str, Any]) -> BranchStudy:
+    return branch_study(Columns, sample, COUNTS, chunksize=4000)
+
+
+def test_payload_is_that_of_the_branches_that_were_read(study: BranchStudy, sample: dict[str, Any]) -> None:
+    assert list(study.table["bytes_payload"]) == [sum(baskets(path, n) for path in paths(sample)) for n in COUNTS]
+    assert list(study.table["branches_read"]) == [2, 3, 5]
+    assert (study.table["bytes_payload"] + study.table["bytes_metadata"] == study.table["bytes_read"]).all()
+
+
+@pytest.mark.filterwarnings("ignore:Branch Photon_:RuntimeWarning")
+@pytest.mark.parametrize("chunksize", [100_000, pytest.param(20, marks=pytest.mark.slow)])
+def test_payload_of_a_real_file(chunksize: int, real_files: dict[str, Any]) -> None:
+    fileset = {"dy": real_files["dy"]}
+    found = branch_study(Columns, fileset, COUNTS, chunksize=chunksize)
+    (path,) = paths(fileset)
+    assert list(found.table["bytes_payload"]) == [baskets(path, count) for count in COUNTS]
+    assert found.notes == ["results: not measured, as Dask's scheduler alone tells it"]
+
+
+@pytest.mark.filterwarnings("ignore:Branch Photon_:RuntimeWarning")
+def test_embedded_baskets_are_explained(real_files: dict[str, Any]) -> None:
+    found = branch_study(Columns, {"ttbar": real_files["ttbar"]}, [1, 4])
+    assert (found.table["bytes_payload"] == 0).all()
+    assert (found.table["bytes_uncompressed"] > 0).all()
+    assert found.table["bytes_read"].nunique() == 1
+    (note, _) = found.notes
+    assert "embedded in the tree's own metadata" in note
+    assert "bytesread stays at" in note
+    assert "all of it is metadata" in note
+
+
+def test_growth_and_correlation(study: BranchStudy) -> None:
+    payload = study.table["bytes_payload"].to_numpy(dtype=float)
+    assert list(study.ratios["bytes_payload"]) == pytest.approx(payload / payload[0])
+    expected = np.corrcoef([2, 3, 5], payload)[0, 1]
+    assert study.correlations["bytes_payload"] == pytest.approx(expected)
+    assert study.correlations["bytes_output"] is None
+    assert "the size of the output says nothing of what was read" in study.sentence
+
+
+def test_two_counts_do_not_tell_whether_input_and_output_go_together(study: BranchStudy) -> None:
+    two = BranchStudy(study.table.iloc[[0, 2]].assign(bytes_output=[100, 400]), ())
+    assert (
+        "output (size of the merged output in memory) x4: whether they go together takes three counts or more"
+        in two.sentence
+    )
+
+
+def test_output_that_keeps_columns_grows_with_them(client: Any, sample: dict[str, Any]) -> None:
+    found = branch_study(lambda count: Columns(count, keep=True), sample, COUNTS, client=client, chunksize=4000)
+    assert found.notes == []
+    tasks = found.measurements[-1].tasks
+    assert found.table["bytes_results"].iloc[-1] == tasks[tasks["kind"] == "processor"]["nbytes"].sum()
+    assert found.ratios["bytes_output"].iloc[-1] == pytest.approx(4, rel=0.05)
+    assert "output size can stand for how many columns are kept" in found.sentence
+
+
+def test_the_picture_has_four_panels(study: BranchStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)  # else it would be one of pyplot's figures
+    figure = study.plot(tmp_path / "study.png")
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == ["Input", "Output", "Growth from the first count", "Output against input"]
+    (payload,) = [line for line in figure.axes[0].lines if line.get_label() == "payload"]
+    assert payload.get_xdata() == pytest.approx([2, 3, 5])
+    assert np.asarray(payload.get_ydata()) == pytest.approx(study.table["bytes_payload"].astype(float) / 1e6)
+    assert (tmp_path / "study.png").stat().st_size > 10_000
+    assert mpl.rcParams["axes.spines.top"]
+
+
+def test_it_is_printed_with_units(study: BranchStudy) -> None:
+    file = io.StringIO()
+    study.print(file)
+    text = file.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert study.sentence.split()[0] in text
+    assert "| payload |" in study.markdown()
+    assert study.table.attrs["units"]["bytes_payload"] == "B"
+
+
+def test_a_study_needs_two_counts(sample: dict[str, Any]) -> None:
+    with pytest.raises(ComparisonError, match="two different numbers of branches"):
+        branch_study(Columns, sample, [3, 3])

@@ -1,0 +1,40 @@
+"""Growth of amounts with the number of branches, by hand."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from roastcoffea.studies.branches.growth import COLUMNS, SCALING, Growth
+
+
+def growth(counts: list[int], **columns: list[float | None]) -> Growth:
+    """Amounts that are twice the count, but for those that are given."""
+    table = {name: [2.0 * count for count in counts] for name in COLUMNS} | {"branches_asked": counts} | columns
+    return Growth(pd.DataFrame(table))
+
+
+def test_growth_is_from_the_first_count() -> None:
+    found = growth([1, 2, 5], bytes_results=[10.0, 10.0, 40.0])
+    assert found.ratios["bytes_results"].tolist() == [1.0, 1.0, 4.0]
+    assert (found.growth("bytes_results"), found.growth("bytes_read")) == (4.0, 5.0)
+    assert found.correlations.keys() == set(SCALING[1:])
+    assert found.correlations["bytes_read"] == pytest.approx(1.0)
+
+
+def test_what_is_0_or_unknown_does_not_grow() -> None:
+    found = growth([1, 2, 5], bytes_payload=[0.0, 1.0, 2.0], bytes_results=[None, 1.0, 2.0])
+    assert found.growth("bytes_payload") is None
+    assert found.growth("bytes_results") is None
+    assert found.correlation("branches_read", "bytes_results") is None
+    assert found.known(["bytes_payload", "bytes_results"]).keys() == {"bytes_payload"}
+
+
+def test_what_does_not_vary_goes_with_nothing() -> None:
+    assert growth([1, 2, 5], bytes_output=[7.0, 7.0, 7.0]).correlation("branches_read", "bytes_output") is None
+
+
+def test_two_counts_are_few() -> None:
+    assert growth([1, 2]).few
+    assert growth([1, 2]).correlation("branches_read", "bytes_read") is None
+    assert not growth([1, 2, 3]).few

@@ -1,0 +1,70 @@
+"""Comparisons of runs that are written down by hand, as sheets and as a document."""
+
+from __future__ import annotations
+
+import json
+
+from made_runs import made_run, plan
+
+from roastcoffea.report.sheets import Sheet
+from roastcoffea.studies.compare.compare import compare
+from roastcoffea.studies.compare.comparison import Comparison
+
+FAST, SLOW = [plan(1.0)] * 64, [plan(1.5)] * 64
+
+
+def comparison(**settings: list[str]) -> Comparison:
+    return compare(made_run(FAST, 2, name="fast"), made_run(SLOW, 2, name="slow"), **settings)  # type: ignore[arg-type]
+
+
+def sheet(found: Comparison, title: str, *, everything: bool = False) -> Sheet:
+    return next(sheet for sheet in found.sheets(everything=everything) if sheet.title == title)
+
+
+def test_the_verdict_comes_first() -> None:
+    first, *_ = comparison().sheets()
+    assert first.title == "verdict"
+    assert first.notes[0].startswith("A: fast (1 run), wall time 32 s")
+    assert first.notes[-1].startswith("B: cannot tell: wall time +50 %")
+
+
+def test_an_explanation_sums_to_the_difference() -> None:
+    why = sheet(comparison(), "why B differs from A")
+    *parts, (total, wall, threads, _) = why.rows
+    assert [part[0] for part in parts] == ["compute"]
+    assert (total, wall, threads) == ("difference", 16.0, 32.0)
+    assert [column.text(cell) for column, cell in zip(why.columns, why.rows[-1], strict=True)][1:3] == [
+        "+16 s",
+        "+32 s",
+    ]
+
+
+def test_amounts_have_the_unit_of_their_metric() -> None:
+    found = comparison()
+    rows = {row[0]: row for row in sheet(found, "metrics").rows}
+    assert [str(cell) for cell in rows["elapsed"]] == ["elapsed", "32 s", "48 s", "+16 s", "+50 %"]
+    assert "elapsed" in found.to_markdown()
+
+
+def test_what_does_not_differ_is_counted_and_shown_on_request() -> None:
+    found = comparison()
+    (few,) = (sheet.notes[-1] for sheet in found.sheets() if sheet.title == "notes")
+    assert few.endswith("rows do not differ, or no more than repeats do: see --all")
+    every = {row[0] for row in sheet(found, "metrics", everything=True).rows}
+    assert every > {row[0] for row in sheet(found, "metrics").rows}
+
+
+def test_conditions_have_a_sheet() -> None:
+    found = comparison(fail_if=["total_events < 0%"])
+    (condition,) = sheet(found, "conditions").notes
+    assert condition.startswith("B: total_events < 0%: passed")
+
+
+def test_the_document_is_plain_json() -> None:
+    found = comparison(fail_if=["total_events < 0%"])
+    document = json.loads(json.dumps(found.as_dict()))
+    assert (document["format"], document["status"]) == ("roastcoffea comparison 1", 0)
+    (pair,) = document["comparisons"]
+    assert pair["explanation"]["wall_seconds"] == 16.0
+    assert document["metrics"]["elapsed_time_seconds"]["changes"][0]["relative"] == 0.5
+    assert document["conditions"][0]["outcome"] == "passed"

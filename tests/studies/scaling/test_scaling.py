@@ -1,0 +1,224 @@
+"""Scaling of runs whose law is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from made_runs import made_run, plan
+
+from roastcoffea.cli import main
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.run import Run
+from roastcoffea.records.workers import LIFETIME_COLUMNS
+from roastcoffea.studies.scaling.scaling import Scaling, scaling
+
+WORK = 64.0
+
+
+def amdahl(workers: int, serial: float = 0.1, chunks: int = 64, **changes: object) -> Run:
+    """Run in which so much of the work is done before the chunks, while all workers wait."""
+    work = WORK * chunks / 64
+    return made_run([plan((1 - serial) * work / chunks)] * chunks, workers, before=serial * WORK, **changes)  # type: ignore[arg-type]
+
+
+def gunther(workers: int, contention: float, coherency: float) -> Run:
+    """Run whose chunks take longer, the more workers there are."""
+    longer = 1 + contention * (workers - 1) + coherency * workers * (workers - 1)
+    return made_run([plan(longer * WORK / 64)] * 64, workers)
+
+
+def of(found: Scaling, name: str) -> list[float]:
+    return [round(getattr(point, name).value, 3) for point in found.points]
+
+
+def test_amdahl_by_hand() -> None:
+    found = scaling([amdahl(workers) for workers in (8, 1, 2, 4)])
+    assert (found.kind, found.unit) == ("strong", "workers")
+    assert [point.workers for point in found.points] == [1, 2, 4, 8]
+    assert [point.seconds for point in found.points] == pytest.approx([WORK * (0.1 + 0.9 / n) for n in (1, 2, 4, 8)])
+    assert of(found, "speedup") == [1.0, 1.818, 3.077, 4.706]
+    assert of(found, "efficiency") == [1.0, 0.909, 0.769, 0.588]
+    law = found.laws["Amdahl"]
+    assert law.contention.value == pytest.approx(0.1)
+    assert law.rate == pytest.approx(64 * 100 / WORK)
+    assert law.deviation < 1e-6
+    # the gain of another worker is 0.9 / ((1 + 0.1 (N - 1)) (1 + 0.1 N)): below a tenth from 20 workers on
+    assert law.worth == 21
+    assert law.peak is None
+    assert found.laws["USL"].coherency.value == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_class_that_eats_the_loss() -> None:
+    found = scaling([amdahl(1), amdahl(4)])
+    assert found.losses[0].name == "idle: client"
+    assert found.losses[0].share == pytest.approx(1.0)
+    # 6.4 s of four workers instead of one, for 6400 events
+    assert found.losses[0].seconds == pytest.approx(3 * 6.4 / 6400)
+    assert found.missing.keys() == {"Amdahl", "USL"}
+    assert "runs with 3 different numbers" in found.missing["Amdahl"]
+
+
+def test_more_workers_that_slow_each_other_down() -> None:
+    found = scaling([gunther(workers, 0.05, 0.01) for workers in (1, 2, 4, 8, 16)])
+    law = found.laws["USL"]
+    assert (law.contention.value, law.coherency.value) == pytest.approx((0.05, 0.01), rel=1e-6)
+    assert law.peak == pytest.approx((0.95 / 0.01) ** 0.5)
+    gains = [float(law.speedup(number + 1) - law.speedup(number)) for number in range(1, 12)]  # type: ignore[arg-type]
+    assert law.worth == next(place for place, gain in enumerate(gains, 1) if gain < 0.1)
+    assert found.losses[0].name == "compute"
+    assert found.laws["Amdahl"].deviation > 0.1
+
+
+def test_weak_scaling() -> None:
+    found = scaling([amdahl(workers, chunks=64 * workers) for workers in (1, 2, 4)])
+    assert found.kind == "weak"
+    assert of(found, "efficiency") == [1.0, 1.0, 1.0]
+    assert found.losses == [] or max(abs(loss.seconds) for loss in found.losses) < 1e-12
+    assert "same work" in found.missing["Amdahl"]
+
+
+def repeats(workers: int, factors: Sequence[float]) -> list[Run]:
+    return [made_run([plan(factor)] * 64, workers) for factor in factors]
+
+
+def test_intervals_of_repeats() -> None:
+    found = scaling([*repeats(1, [0.9, 1.0, 1.1]), *repeats(4, [0.95, 1.0, 1.05])])
+    assert found.basis == "repeats"
+    speedup = found.points[1].speedup
+    assert speedup.value == pytest.approx(4.0, rel=0.01)
+    assert speedup.low is not None
+    assert speedup.high is not None
+    assert 0.9 * 4 / 1.05 <= speedup.low < speedup.value < speedup.high <= 1.1 * 4 / 0.95
+    assert found.points[0].speedup.low is None
+    (doubt,) = found.doubts
+    assert "fewer than 5 repeats are too narrow" in doubt
+    assert scaling([*repeats(1, [0.9, 1.0, 1.1, 1.0, 1.0]), amdahl(4)]).doubts == []
+
+
+def test_a_table_with_intervals_is_whole_in_80_columns() -> None:
+    found = scaling([run for workers in (1, 2, 13) for run in repeats(workers, [0.912, 1.0, 1.113])])
+    told = str(found)
+    assert max(map(len, told.splitlines())) <= 80
+    words = " ".join(told.split())
+    assert "efficiency" in words
+    assert words.count("[") - words.count("]") == 0
+    assert "\u2026" not in told
+
+
+def test_what_cannot_be_compared_is_told() -> None:
+    with pytest.raises(NotMeasuredError, match="all these runs have 2 workers"):
+        scaling([amdahl(2), amdahl(2)])
+    other = amdahl(4)
+    other = replace(other, calls=tuple(replace(call, processor="Another") for call in other.calls))
+    with pytest.raises(NotMeasuredError, match=r"ran Another and .*: give runs of one analysis"):
+        scaling([amdahl(2), other])
+    found = scaling([made_run([plan(1.0)] * 8, 1, cores=2), made_run([plan(1.0, events=50)] * 16, 4, cores=2)])
+    assert found.doubts == [
+        "the runs have different chunk sizes: what chunks cost is in the difference",
+        "from 4 workers on they share 2 cores: the laws mix both",
+    ]
+
+
+def with_threads(run: Run, threads: int) -> Run:
+    """The same run, of workers with so many threads."""
+    assert run.lifetimes is not None
+    lives = [row | {"threads": threads} for row in run.lifetimes.to_pylist()]
+    return replace(run, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
+
+
+def test_cores_are_shared_by_threads() -> None:
+    def run(workers: int, threads: int) -> Run:
+        return with_threads(made_run([plan(1.0)] * 8, workers, cores=6), threads)
+
+    found = scaling([run(1, 4), run(2, 4)])
+    assert found.unit == "workers"
+    assert found.doubts == ["from 2 workers on they share 6 cores: the laws mix both"]
+    found = scaling([run(1, 3), run(2, 4)])
+    assert (found.unit, [point.workers for point in found.points]) == ("threads", [3, 8])
+
+
+def came_late(run: Run, seconds: Sequence[float]) -> Run:
+    """The same run, to which workers came so late."""
+    assert run.lifetimes is not None
+    lives = [row | {"start": row["start"] + late} for row, late in zip(run.lifetimes.to_pylist(), seconds, strict=True)]
+    return replace(run, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
+
+
+def test_workers_that_came_late_count_and_make_a_doubt() -> None:
+    """In the mean less than half of a worker was there, and 2.8 of four."""
+    late = came_late(made_run([plan(1.0)] * 8, 1), [4.8])
+    others = came_late(made_run([plan(1.0)] * 16, 4, name="four"), [0.0, 1.2, 1.7, 1.9])
+    found = scaling([late, others])
+    assert [point.workers for point in found.points] == [1, 4]
+    assert found.unit == "workers"
+    assert [doubt.split(":")[0] for doubt in found.doubts] == [
+        "workers came late or left in made",
+        "workers came late or left in four",
+    ]
+    assert "for 60 % of their time" in found.doubts[0]
+
+
+def test_the_threads_of_a_worker_are_a_mean() -> None:
+    """What is a float may differ in its last bit."""
+    one = came_late(made_run([plan(1.0)] * 9, 1), [0.01])
+    two = came_late(made_run([plan(1.0)] * 18, 2), [0.0, 0.01])
+    runs = [with_threads(run, 7) for run in (one, two)]
+    assert len({Measurement(run).metrics["cores_per_worker"] for run in runs}) > 1
+    assert scaling(runs).unit == "workers"
+
+
+def test_no_law_where_more_workers_are_slower() -> None:
+    found = scaling([gunther(workers, 1.2, 0.0) for workers in (1, 2, 4, 8)])
+    assert found.laws == {}
+    reason = "more workers made it slower: no share of the work explains that"
+    assert found.missing == {"Amdahl": reason, "USL": reason}
+    assert f"Amdahl: none, {reason}." in printed(found)
+
+
+def test_a_run_without_events_is_refused() -> None:
+    empty = made_run([plan(1.0, events=0)] * 8, 2, name="empty")
+    with pytest.raises(NotMeasuredError, match="empty processed 0 events"):
+        scaling([amdahl(1), empty])
+
+
+def printed(found: Scaling) -> str:
+    out = StringIO()
+    found.print(out)
+    return " ".join(out.getvalue().split())
+
+
+def test_shares_of_the_loss_make_up_all() -> None:
+    """With four workers each chunk takes a tenth less, and 6.4 s go by before them: 25.6 s lost, and 6.4 s won."""
+    found = scaling([made_run([plan(1.0)] * 64, 1), made_run([plan(0.9)] * 64, 4, before=6.4)])
+    assert "idle: client 4 ms 133 % others -1 ms -33.3 %" in printed(found)
+
+
+def test_the_scaling_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(Measurement(amdahl(workers)).save(tmp_path, f"run{workers}")) for workers in (1, 2, 4, 8)]
+    picture = tmp_path / "pictures" / "scaling.png"
+    assert main(["scaling", *paths, "--plot", str(picture)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Strong scaling" in out
+    assert "Amdahl: 0.1 [0.1, 0.1] of the work goes one after the other" in out or "Amdahl: 0.1 of the work" in out
+    assert "idle: client" in out
+    assert picture.stat().st_size > 10_000
+    assert main(["scaling", str(tmp_path / "run*"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["points"][3]["workers"] == 8
+    for name in ("scaling.xyz", "scaling"):
+        assert main(["scaling", *paths, "--plot", str(tmp_path / name)]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "ends with .png, .pdf, .svg" in said.err
+    assert main(["scaling", paths[0]]) == 1
+    assert "give runs with different numbers" in capsys.readouterr().err
+
+
+def test_nothing_lost_is_said() -> None:
+    assert "Nothing is lost" in printed(scaling([amdahl(1, serial=0.0), amdahl(2, serial=0.0)]))

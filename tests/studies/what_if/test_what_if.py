@@ -1,0 +1,414 @@
+"""Predictions from runs that are written down by hand, and one from a run that is really made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+from made_runs import in_two_calls, made_run, plan, with_call
+
+from roastcoffea.cli import main
+from roastcoffea.collector import MetricsCollector
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.calls import PREPROCESSING_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS
+from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.replay.cluster import CROWDED
+from roastcoffea.replay.recorded import recorded_run
+from roastcoffea.report.sheets import Heading, Sheet
+from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR, Prediction
+from roastcoffea.studies.what_if.what_if import WhatIf, what_if
+
+FOUR = [plan(1.0, 2.0), plan(2.0, 1.0), plan(3.0), plan(0.5, 2.5)] * 4
+"""Chunks of 3 s each: CPU and waiting."""
+
+
+def seconds(found: WhatIf, scenario: str = "as recorded") -> list[float]:
+    return [round(one.seconds or -1.0, 1) for one in found.predictions if one.scenario == scenario]
+
+
+def of_size(found: WhatIf, size: int) -> Prediction:
+    return next(one for one in found.predictions if one.rechunked and one.chunksize == size)
+
+
+def printed(found: WhatIf) -> str:
+    out = StringIO()
+    found.print(out)
+    return " ".join(out.getvalue().split())
+
+
+def test_workers_by_hand() -> None:
+    found = what_if(made_run(FOUR, 2), workers=[1, 2, 4, 16, 30])
+    assert seconds(found) == [48.0, 24.0, 12.0, 3.0, 3.0]
+    assert (found.spread, found.doubts) == (None, [])
+    assert [round(check.error, 3) for check in found.checks] == [0.0]
+    first = found.predictions[0]
+    assert (first.low, first.high) == pytest.approx((48.0 / (1 + TYPICAL_ERROR), 48.0 * (1 + TYPICAL_ERROR)), rel=0.01)
+
+
+def test_workers_bring_cores_or_share_those_of_one_host() -> None:
+    run = made_run([plan(3.0)] * 16, 2, cores=2)
+    assert seconds(what_if(run, workers=[1, 8])) == [48.0, 6.0]
+    shared = what_if(run, workers=[1, 2, 8], same_host=True)
+    # four on a core: half as much again, as it doubled twice
+    assert seconds(shared) == pytest.approx([48.0, 24.0, 24.0 * (1 + 2 * CROWDED)])
+    assert ["share a core" in " ".join(prediction.doubts) for prediction in shared.predictions[:3]] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_which_cores_workers_have_is_told() -> None:
+    run = made_run([plan(3.0)] * 16, 2, cores=2)
+    apart, shared = what_if(run), what_if(run, same_host=True)
+    assert [found.as_dict()["same_host"] for found in (apart, shared)] == [False, True]
+    assert "recorded: 24 s on 2 workers, 1 host of 2 cores, chunks of 100 events" in printed(apart)
+    assert "Wall time, each 2 workers with 2 cores of their own; give or take 10 %" in printed(apart)
+    assert "Wall time, workers sharing 2 cores; give or take 10 %" in printed(shared)
+    alone = printed(what_if(made_run([plan(3.0)] * 16, 1, cores=1)))
+    assert "on 1 worker, 1 host of 1 core," in alone
+    assert "each worker with 1 core of its own" in alone
+
+
+def test_what_lies_outside_of_tasks_stays() -> None:
+    run = made_run(FOUR, 2, before=7.0)
+    assert recorded_run(run, Measurement(run).metrics, "made").client == pytest.approx(7.0)
+    assert seconds(what_if(run, workers=[4])) == [19.0]
+
+
+def test_waiting_for_a_core_is_not_waiting() -> None:
+    """Two workers that shared one core: each chunk waited for it as long as it computed."""
+    run = made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=1)
+    found = what_if(run, workers=[1, 2, 4], same_host=True)
+    alone = 16.0 / (1 + CROWDED)  # on a core to itself a chunk takes less CPU time
+    assert seconds(found) == pytest.approx([alone, 16.0, alone * (1 + 2 * CROWDED)])
+    assert found.doubts == []
+    foreign = made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=8)
+    found = what_if(foreign, workers=[2])
+    assert seconds(found) == [alone / 2]
+    assert ["foreign load while recording made" in doubt for doubt in found.doubts] == [True, False]
+    assert "misses the 16 s of made by -60 %" in found.doubts[1]
+    assert found.error == pytest.approx(0.6, abs=0.01)
+
+
+def test_the_first_chunk_of_a_process_is_paid_by_each() -> None:
+    plans = [plan(5.0), plan(5.0), *[plan(1.0)] * 14]
+    assert seconds(what_if(made_run(plans, 2), workers=[1, 2, 4])) == [20.0, 12.0, 8.0]
+
+
+CHANGES = [plan(1.0, 0.5, open_cpu=0.5, open_wait=0.5, read=1.0, file=file) for file in ("a", "b") for _ in range(8)]
+
+
+def test_scenarios_by_hand() -> None:
+    found = what_if(made_run(CHANGES, 1), storage=2.0)
+    assert seconds(found) == [16 * 3.5]
+    assert seconds(found, "no metadata re-reads") == [16 * 2.5 + 2]
+    assert seconds(found, "storage 2 x faster") == [16 * 2.75]
+    assert seconds(found, "no stragglers") == [16 * 3.5]
+    assert seconds(found, "Dask's overhead gone") == [16 * 3.5]
+
+
+def test_faster_storage_for_preprocessing() -> None:
+    """A file is opened within 4 s, one of them CPU, before the chunks begin."""
+    run = made_run(FOUR, 2, before=4.0)
+    assert run.tasks is not None
+    moments = dict.fromkeys(("runnable", "assigned", "arrived", "ready", "start"), run.start)
+    opening = {"key": "p", "run_id": 1, "worker": "w0", "attempt": 1, "outcome": "ok", "thread": 1} | moments
+    opening |= {"stop": run.start + 4, "seen": run.start + 4, "prefix": "get", "kind": "preprocessing"}
+    tasks = table_of_rows(TASK_COLUMNS, [opening, *run.tasks.to_pylist()])
+    record = {"id": 1, "key": "p", "run_id": 1, "cpu_seconds": 1.0, "outcome": "ok"}
+    opened = replace(run, tasks=tasks, preprocessing=table_of_rows(PREPROCESSING_COLUMNS, [record]))
+    found = what_if(opened, storage=3.0)
+    assert seconds(found) == [28.0]
+    assert seconds(found, "storage 3 x faster") == [26.0]
+
+
+def test_without_stragglers() -> None:
+    plans = [*[plan(1.0)] * 15, plan(1.0, 9.0)]
+    found = what_if(made_run(plans, 2))
+    assert seconds(found) == [17.0]
+    assert seconds(found, "no stragglers") == [8.0]
+
+
+def test_a_busy_scheduler_is_told() -> None:
+    found = what_if(made_run([plan(0.01)] * 600, 2), workers=[4, 40], same_host=True)
+    quiet, busy = (one for one in found.predictions if one.scenario == "as recorded")
+    assert quiet.doubts == ()
+    assert busy.doubts[0].startswith("past the scheduler's throughput: it would be busy for 9")
+    assert busy.seconds == pytest.approx(600 * 1.1e-3, rel=0.05)
+
+
+def test_threads_have_a_range() -> None:
+    found = what_if(made_run(FOUR, 2), workers=[2], threads=[1, 4])
+    one, many = (each for each in found.predictions if each.scenario == "as recorded")
+    assert one.doubts == ()
+    assert "share one interpreter" in many.doubts[0]
+    assert many.low == pytest.approx(6.0 / (1 + TYPICAL_ERROR), rel=0.01)
+    # 26 s of CPU on two interpreters
+    assert many.high >= 13.0
+
+
+# Chunk sizes
+
+
+def in_chunks(size: int, workers: int = 1, fixed: float = 0.5, each: float = 0.01) -> Run:
+    """1600 events in two files, in chunks that take a fixed time and one for each event, half of it waiting."""
+    plans = [
+        plan(fixed + each * size / 2, each * size / 2, events=size, file=file)
+        for file in ("a", "b")
+        for _ in range(800 // size)
+    ]
+    return made_run(plans, workers)
+
+
+def test_another_chunk_size_from_two() -> None:
+    found = what_if(in_chunks(100), in_chunks(200), chunksize=[25, 400, 100])
+    assert of_size(found, 25).seconds == pytest.approx(64 * 0.5 + 16, rel=0.01)
+    assert of_size(found, 400).seconds == pytest.approx(4 * 0.5 + 16, rel=0.01)
+    assert of_size(found, 25).reason is None
+    assert [check.from_itself for check in found.checks] == [True, True]
+    (far,) = what_if(in_chunks(100), in_chunks(200), chunksize=[800]).predictions[-1].doubts
+    assert "chunks of 800 events are far beyond the 200 that were recorded" in far
+    assert of_size(found, 400).doubts == ()
+
+
+def test_the_recorded_chunk_size_is_another_prediction() -> None:
+    found = what_if(in_chunks(100), chunksize=[100], workers=[2])
+    assert [(one.workers, one.rechunked) for one in found.predictions] == [(2, False)] * 5 + [(1, True)]
+    text = printed(found)
+    # on two workers, and in chunks of 100 events between all fixed and almost nothing fixed
+    assert "2 12 s 10.9 s to 13.2 s" in text
+    assert "100 - 21.8 s to 26.4 s" in text
+
+
+def test_another_chunk_size_of_two_calls_on_different_datasets() -> None:
+    sizes = [100, 300] * 4
+    plans = [plan(0.5 + 0.01 * size, events=size, file="a", dataset="one") for size in sizes]
+    plans += [plan(1 + 0.01 * size, events=size, file="b", dataset="two") for size in sizes]
+    found = what_if(in_two_calls(made_run(plans, 1), len(sizes)), chunksize=[100])
+    assert of_size(found, 100).seconds == pytest.approx(16 * (0.5 + 1) + 32, rel=0.01)
+
+
+def test_another_chunk_size_from_chunks_that_vary() -> None:
+    plans = [plan(0.5 + 0.01 * size, events=size, file=str(number)) for number, size in enumerate([100, 300] * 8)]
+    found = what_if(made_run(plans, 1), chunksize=[50])
+    assert of_size(found, 50).seconds == pytest.approx(64 * 0.5 + 32, rel=0.01)
+
+
+def test_equal_chunks_give_a_bracket_and_the_reason() -> None:
+    found = of_size(what_if(in_chunks(100), chunksize=[400]), 400)
+    assert found.seconds is None
+    assert "chunks of data have about 100 events each" in str(found.reason)
+    assert found.low == pytest.approx((16 * 1.5 / 4) / (1 + TYPICAL_ERROR), rel=0.01)
+    assert found.high == pytest.approx(16 * 1.5 * (1 + TYPICAL_ERROR), rel=0.01)
+
+
+def test_a_dataset_of_few_chunks_gives_a_bracket() -> None:
+    few = [plan(1.0, events=size, file="c", dataset="few") for size in (100, 300)]
+    plans = [plan(0.01 * size, events=size, file=str(size)) for size in (100, 200, 300, 400)]
+    found = of_size(what_if(made_run([*plans, *few], 1), chunksize=[50]), 50)
+    assert found.seconds is None
+    assert "few has 2 chunks" in str(found.reason)
+
+
+# Several runs
+
+
+def test_repeats_and_other_runs_are_checks() -> None:
+    runs = [
+        made_run(FOUR, 2, name="first"),
+        made_run(FOUR, 2, before=2.4, name="again"),
+        made_run(FOUR, 4, name="more"),
+    ]
+    found = what_if(*runs, workers=[4])
+    assert found.spread == pytest.approx(2.4 / 25.2)
+    assert [(check.name, check.from_itself, round(check.predicted, 1)) for check in found.checks] == [
+        ("first", False, 26.4),
+        ("again", False, 24.0),
+        ("more", False, 13.2),
+    ]
+    assert seconds(found) == [13.2]
+
+
+def test_what_cannot_be_replayed_is_refused() -> None:
+    with pytest.raises(NotMeasuredError, match="give runs of one analysis"):
+        what_if(made_run(FOUR, 2), made_run(FOUR[:8], 2))
+    files, others = (with_call(made_run(FOUR, 2, name=name), fileset=name) for name in ("aa", "bb"))
+    with pytest.raises(NotMeasuredError, match="bb and aa read different files"):
+        what_if(files, made_run(FOUR, 2), others)
+    with pytest.raises(NotMeasuredError, match="aa ran Other and made Made"):
+        what_if(made_run(FOUR, 2), with_call(files, processor="Other"))
+    with pytest.raises(NotMeasuredError, match="made ran Made, Made and made Made"):
+        what_if(made_run(FOUR, 2), in_two_calls(made_run(FOUR, 2), 8))
+    with pytest.raises(NotMeasuredError, match="no scheduler"):
+        what_if(made_run(FOUR, 2, tasks=None, absent={"tasks": "no scheduler"}))
+    with pytest.raises(NotMeasuredError, match="made cannot be replayed: no chunk of it gave a result"):
+        empty = made_run(FOUR, 2)
+        what_if(made_run(FOUR, 2, chunks=empty.chunks.slice(0, 0)))  # type: ignore[union-attr]
+
+
+def test_what_is_not_known_makes_doubts() -> None:
+    run = made_run(FOUR, 2, cores=None)
+    assert "cores of its hosts are not known" in what_if(run).doubts[0]
+    assert seconds(what_if(run, workers=[16], same_host=True)) == [3.0]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"workers": [2, 0]}, {"threads": [-1]}, {"chunksize": [0]}, {"storage": 0.0}], ids=repr
+)
+def test_settings_are_above_0(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(settings))} is .*above 0"):
+        what_if(made_run(FOUR, 2), **settings)
+
+
+def test_a_range_is_above_0_with_any_error() -> None:
+    """One of two repeats took six times as long."""
+    found = what_if(made_run([plan(3.0)] * 16, 2), made_run([plan(0.5)] * 16, 2, name="quick"))
+    assert found.error == pytest.approx(5.0, rel=0.01)
+    one = found.predictions[0]
+    assert (one.low, one.high) == pytest.approx((14.0 / 6, 14.0 * 6), rel=0.01)
+
+
+def test_runs_that_read_other_branches_are_doubted() -> None:
+    def reading(*branches: str) -> Run:
+        reads = table_of_rows(BRANCH_READ_COLUMNS, [{"chunk": 0, "branch": branch} for branch in branches])
+        return made_run(FOUR, 2, branch_reads=reads)
+
+    found = what_if(reading("pt", "eta"), reading("eta", "pt"), reading("pt", "phi", "mass"))
+    (doubt,) = (doubt for doubt in found.doubts if "read" in doubt)
+    assert "read eta and 2 more: they are taken for runs of one analysis" in doubt
+
+
+# The command
+
+
+def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(Measurement(made_run(FOUR, 2)).save(tmp_path, "made"))
+    assert main(["what-if", path, "--workers", "1", "4", "--chunksize", "200", "--json", path]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert [(one["workers"], round(one["seconds"])) for one in found["predictions"][:2]] == [(1, 48), (4, 12)]
+    assert found["predictions"][-1]["chunksize"] == 200
+    assert len(found["checks"]) == 1
+    assert found["same_host"] is False
+    assert main(["what-if", path, "--workers", "4", "--chunksize", "100", "--same-host"]) == 0
+    assert "Wall time, workers sharing 64 cores" in capsys.readouterr().out
+    assert main(["what-if", "--workers=1", "4", "--", path]) == 0
+    out = capsys.readouterr().out
+    assert "48 s" in out
+    assert "give or take 10 %" in out
+    assert main(["what-if", path, "--workers", "0"]) == 2
+    assert main(["what-if", str(tmp_path / "nowhere")]) == 1
+    assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_the_command_takes_a_name_with_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for repeat in (1, 2):
+        Measurement(made_run(FOUR, 2)).save(tmp_path, f"made-{repeat}")
+    assert main(["what-if", str(tmp_path / "made"), "--workers", "4", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["checks"]) == 2
+    assert main(["what-if", str(tmp_path / "made-1"), str(tmp_path / "made-[12]"), "--workers", "4", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["checks"]) == 2
+    assert main(["what-if", str(tmp_path / "made-1"), str(tmp_path / "*-1"), "--workers", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["spread"] is None
+
+
+def test_a_failed_run_is_named() -> None:
+    failed = made_run(FOUR, 2, name="broken", outcome="failed")
+    with pytest.raises(NotMeasuredError, match="broken failed: leave it out"):
+        what_if(made_run(FOUR, 2), failed)
+
+
+def test_tables_name_doubts_and_reasons() -> None:
+    out = StringIO()
+    what_if(made_run(FOUR, 2, cores=None), chunksize=[400], threads=[2]).print(out)
+    text = " ".join(out.getvalue().split())
+    assert "Not to be trusted fully - the cores of its hosts are not known" in text
+    assert "(2 x 2 workers)" in text
+    assert "No number, but what it is between: chunks of data" in text
+
+
+# Sheets
+
+
+RUN = made_run([plan(1.0, 2.0)] * 16, 2)
+
+
+def titles(found: WhatIf) -> list[str]:
+    return [sheet.title for sheet in found.sheets()]
+
+
+def sheet(found: WhatIf, title: str) -> Sheet:
+    return next(sheet for sheet in found.sheets() if sheet.title.startswith(title))
+
+
+def test_one_screen_without_what_there_is_not() -> None:
+    found = what_if(RUN)
+    assert titles(found) == [
+        "made",
+        "Wall time, each 2 workers with 64 cores of their own; give or take 10 %",
+        "Wall time with one thing changed, by workers",
+        "Runs that were made, and what was predicted for them",
+    ]
+    assert isinstance(found.sheets()[0], Heading)
+
+
+def test_many_clusters_take_several_tables_of_changes() -> None:
+    found = what_if(RUN, workers=[1, 2, 3, 4, 5, 6, 7])
+    changed = [sheet for sheet in found.sheets() if sheet.rows and sheet.rows[0][0] == "as recorded"]
+    assert [len(sheet.columns) for sheet in changed] == [6, 3]
+    assert [bool(sheet.title) for sheet in changed] == [True, False]
+
+
+def test_a_size_without_a_number_has_its_reason_and_range() -> None:
+    sizes = sheet(what_if(RUN, chunksize=[200]), "Wall time in chunks of other sizes")
+    ((size, seconds, within),) = sizes.rows
+    assert (size, seconds) == ("200", None)
+    assert " to " in str(within)
+    assert sizes.notes[0].startswith("No number, but what it is between: chunks of data")
+
+
+def test_doubts_have_the_clusters_that_they_are_of() -> None:
+    doubts = sheet(what_if(RUN, workers=[2, 4], threads=[2]), "Not to be trusted fully")
+    (doubt,) = doubts.items
+    assert doubt.endswith("(2 x 2, 4 x 2 workers).")
+
+
+def test_it_is_shown_as_markdown_and_in_notebooks() -> None:
+    found = what_if(RUN)
+    assert "| workers | as recorded | range | scheduler busy |" in found.to_markdown()
+    assert "<table>" in found._repr_html_()
+
+
+# Really
+
+
+@pytest.mark.slow
+def test_a_real_run_on_more_workers(sample: dict[str, Any]) -> None:
+    """An analysis that waits, recorded on two processes and predicted for four."""
+    from analyses import Sleeping, runner_for
+
+    def recorded(workers: int) -> Measurement:
+        with (
+            LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
+            Client(cluster) as client,
+        ):
+            with MetricsCollector(client) as collector:
+                runner_for(client, 500)(sample, processor_instance=Sleeping(0.25))
+            return collector.measurement
+
+    base, other = recorded(2), recorded(4)
+    assert base.chunks["core_wait_seconds"].notna().all()
+    found = what_if(base, other, workers=[2, 4], same_host=True)
+    assert found.checks[1].measured == other.run.stop - other.run.start
+    # how well it predicts is measured by benchmarks/what_if.py, on a quiet machine
+    for check in found.checks:
+        assert 0.5 < check.predicted / check.measured < 2

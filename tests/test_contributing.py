@@ -1,0 +1,124 @@
+"""The examples of docs/contributing.md: each is inserted where it says, and is all that the change takes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import roastcoffea
+
+TESTS = Path(__file__).parent
+PAGE = TESTS.parent / "docs" / "contributing.md"
+PACKAGE = Path(roastcoffea.__file__).parent
+BLOCK = re.compile(r"<!-- tests/test_contributing.py runs this -->\n```python\n# in (\S+), (.*?)\n(.*?)```", re.DOTALL)
+EXAMPLES = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+
+PROGRAM = """
+import json, sys, tempfile
+from pathlib import Path
+sys.path[:0] = sys.argv[1:]
+import roastcoffea
+from coffea.nanoevents import NanoAODSchema
+from coffea.processor import IterativeExecutor, Runner
+from handmade import handmade_run
+from roastcoffea import Measurement, MetricsCollector, load
+from roastcoffea.demo import DijetProcessor, write_sample
+from roastcoffea.report.reference import metric_reference
+from roastcoffea.visualization.colours import OF_PHASES, OF_TIME
+
+folder = Path(tempfile.mkdtemp())
+fileset = write_sample(folder / "sample", files=1, events=1000, baskets=1)
+run = Runner(IterativeExecutor(status=False), chunksize=500, schema=NanoAODSchema)
+with MetricsCollector(backend="farm") as collector:
+    run(fileset, treename="Events", processor_instance=DijetProcessor())
+measurement = load(collector.save_measurement(folder / "runs"))
+older = load(Path(sys.argv[2]) / "data" / "schema6")
+figure, axes = roastcoffea.plot_chunk_events(measurement)
+made = Measurement(handmade_run())
+print(json.dumps({
+    "problems": measurement.problems,
+    "metric": measurement.metrics["events_per_chunk"],
+    "in the reference": "events_per_chunk" in metric_reference(),
+    "plot": [axes.get_title(), sum(bar.get_height() for bar in axes.patches), "plot_chunk_events" in dir(roastcoffea)],
+    "class": [made.time_ledger["authorize"], OF_TIME["authorize"], "authorize" in str(made.time_ledger)],
+    "phase": [OF_PHASES["token"], int(measurement.chunks["token_seconds"].notna().sum())],
+    "backend": [measurement.run.backend, measurement.lifetimes["worker"].tolist()],
+    "column": [bool((measurement.chunks["depth"] > 100).all()), int(older.chunks["depth"].notna().sum())],
+}))
+"""
+
+
+def inserted(text: str, place: str, example: str) -> str:
+    """Text of a module with an example at its end, or beside the only line that holds what the place names."""
+    side, _, beside = place.partition(" ")
+    if side == "at":
+        return f"{text}\n\n{example}"
+    lines = text.splitlines(keepends=True)
+    (number,) = (number for number, line in enumerate(lines) if beside in line and not line.startswith("from"))
+    indent = lines[number][: len(lines[number]) - len(lines[number].lstrip())]
+    entry = f"{example.rstrip()},\n" if lines[number].rstrip().endswith(",") else example
+    lines.insert(number + (side == "below"), f"{indent}{entry}")
+    return "".join(lines)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a copy of the package does with all examples inserted."""
+    folder = tmp_path_factory.mktemp("copy")
+    shutil.copytree(PACKAGE, folder / "roastcoffea", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, place, example in EXAMPLES:
+        module = folder / "roastcoffea" / name
+        module.write_text(example if place == "a new module" else inserted(module.read_text(), place, example))
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, str(folder), str(TESTS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert done.returncode == 0, done.stderr
+    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answers
+
+
+def test_the_page_counts_the_places_rightly() -> None:
+    chapters = PAGE.read_text(encoding="utf-8").split("\n### ")[1:]
+    counted = [re.search(r": (one|two|three) place", chapter.partition("\n")[0]) for chapter in chapters]
+    numbers = [("one", "two", "three").index(found[1]) + 1 for found in counted if found]
+    assert numbers == [len(BLOCK.findall(chapter)) for chapter in chapters] == [1, 1, 1, 1, 2, 3]
+
+
+def test_a_metric(found: dict[str, Any]) -> None:
+    assert found["metric"] == 500
+    assert found["in the reference"]
+
+
+def test_a_plot(found: dict[str, Any]) -> None:
+    assert found["plot"] == ["Events of chunks", 4, True]
+
+
+def test_a_class_and_a_phase(found: dict[str, Any]) -> None:
+    assert found["class"] == [0, "#123456", False]
+    assert found["phase"] == ["#123456", 0]
+
+
+def test_a_backend(found: dict[str, Any]) -> None:
+    assert found["problems"] == []
+    assert found["backend"] == ["farm", ["farm"]]
+
+
+def test_a_column(found: dict[str, Any]) -> None:
+    assert found["column"] == [True, 0]
+
+
+def test_every_room_is_on_the_page() -> None:
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - {"export"}
+    assert set(re.findall(r"^\| `(\w+)/` \|", PAGE.read_text(), re.MULTILINE)) == rooms
+
+
+def test_every_module_that_the_page_names_is_there() -> None:
+    named = re.findall(r"`(\w+/[\w/]+\.py)`", PAGE.read_text())
+    assert named
+    assert [name for name in named if not ((PACKAGE / name).exists() or (TESTS.parent / name).exists())] == []
