@@ -26,7 +26,7 @@ def unmark(task: Any, collector: str) -> None:
     mark = mark_of(task, collector)
     if mark is None:
         return
-    others = [other for other in mark["collectors"] if other != collector]
+    others = _others(task, collector)
     if others:
         task.annotations[ANNOTATION] = {**mark, "collectors": others}
     else:
@@ -34,6 +34,15 @@ def unmark(task: Any, collector: str) -> None:
 
 
 def clear_metadata(task: Any, collector: str) -> None:
-    """Take what the collector's worker plugin and its probe left in the metadata of a task."""
-    if task.metadata and task.metadata.pop(collector, None) is not None:
+    """Take what the collector's worker plugin and its probe left in the metadata of a task.
+
+    A record that another collector waits for stays: a task has left it there before its end is told.
+    """
+    if task.metadata and task.metadata.pop(collector, None) is not None and not _others(task, collector):
         task.metadata.pop(METADATA_KEY, None)
+
+
+def _others(task: Any, collector: str) -> list[str]:
+    """The other collectors that a task belongs to."""
+    mark = (task.annotations or {}).get(ANNOTATION)
+    return [other for other in mark.get("collectors", ()) if other != collector] if isinstance(mark, dict) else []
