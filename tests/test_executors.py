@@ -35,9 +35,7 @@ class ServedPool(concurrent.futures.ProcessPoolExecutor):
     """Processes that come from one without threads, which imported coffea once: the tests' own process has threads."""
 
     def __init__(self, max_workers: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["coffea.processor", "coffea.nanoevents", "roastcoffea"])
-        super().__init__(max_workers, mp_context=context)
+        super().__init__(max_workers, mp_context=multiprocessing.get_context("forkserver"))
 
 
 ON_DASK = {
