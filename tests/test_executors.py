@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from analyses import Jets, Raising, RaisingOnce, count_events
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor, Runner
 from coffea.processor.checkpointer import SimpleCheckpointer
+from conftest import ServedPool
 from distributed import Client
 from releases import needs_results, needs_retries
 
@@ -29,13 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Performed attempt:UserWarning"),
     pytest.mark.filterwarnings("ignore:Skipping bad file:UserWarning"),
 ]
-
-
-class ServedPool(concurrent.futures.ProcessPoolExecutor):
-    """Processes that come from one without threads, which imported coffea once: the tests' own process has threads."""
-
-    def __init__(self, max_workers: int) -> None:
-        super().__init__(max_workers, mp_context=multiprocessing.get_context("forkserver"))
 
 
 ON_DASK = {
@@ -115,13 +108,19 @@ def checked(measurement: Measurement, report: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind == "loky" else ()) for kind in HERE]
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow if kind in {"loky", "threads without compression"} else ())
+        for kind in HERE
+    ],
 )
 def test_executors_without_dask(kind: str, sample: dict[str, Any]) -> None:
     check_executor(kind, sample, None)
 
 
-@pytest.mark.parametrize("kind", ON_DASK)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if "reduction" in kind else ()) for kind in ON_DASK]
+)
 def test_executors_on_dask(kind: str, sample: dict[str, Any], client: Client) -> None:
     check_executor(kind, sample, client)
 

@@ -73,7 +73,7 @@ def test_span_metrics_by_the_span_s_id(client: Any) -> None:
 
 
 def task_of_this_span(number: int) -> str:
-    """Be a task whose name no other test has: while Dask remembers one, all of its name are in the span of the first."""
+    """Be a task of a name of its own: while Dask remembers one, all of its name are in the span of the first."""
     return str(number)
 
 
