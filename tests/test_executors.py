@@ -50,6 +50,10 @@ HERE = {
 }
 
 
+ON_DASK_TOO = pytest.param("dask", marks=pytest.mark.slow)
+"""What test_harmless and test_failure look at on Dask."""
+
+
 @contextmanager
 def executor_of(kind: str, stack: ExitStack, client: Client | None = None, **options: Any) -> Iterator[Any]:
     if kind in ON_DASK:
@@ -154,7 +158,7 @@ def _sorted(value: Any) -> Any:
     return sorted(value) if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("kind", ["iterative", "threads", pytest.param("loky", marks=pytest.mark.slow), "dask"])
+@pytest.mark.parametrize("kind", ["iterative", "threads", pytest.param("loky", marks=pytest.mark.slow), ON_DASK_TOO])
 def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client, tmp_path: Path) -> None:
     bad = tmp_path / "bad.root"
     good = {name: dict(what["files"]) for name, what in sample.items()}
@@ -202,7 +206,7 @@ def test_a_run_that_raises_leaves_its_records(kind: str, sample: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    "kind", [*(pytest.param(kind, marks=needs_retries) for kind in ("iterative", "threads")), "dask"]
+    "kind", [*(pytest.param(kind, marks=needs_retries) for kind in ("iterative", "threads")), ON_DASK_TOO]
 )
 def test_attempts_that_are_repeated_have_records_of_their_own(
     kind: str, sample: dict[str, Any], client: Client, tmp_path: Path
@@ -235,7 +239,7 @@ def test_a_recoverable_executor_gives_what_was_done(sample: dict[str, Any], caps
     assert collector.measurement.chunks["outcome"].value_counts()["ok"] > 0
 
 
-@pytest.mark.parametrize("kind", ["iterative", "dask"])
+@pytest.mark.parametrize("kind", ["iterative", ON_DASK_TOO])
 def test_chunks_from_checkpoints_read_nothing(
     kind: str, sample: dict[str, Any], client: Client, tmp_path: Path
 ) -> None:
@@ -258,7 +262,7 @@ def test_chunks_from_checkpoints_read_nothing(
     assert second.measurement.metrics["total_events"] == first.measurement.metrics["total_events"]
 
 
-@pytest.mark.parametrize("kind", ["iterative", "threads", "dask"])
+@pytest.mark.parametrize("kind", ["iterative", "threads", ON_DASK_TOO])
 def test_a_function_is_a_processor(kind: str, sample: dict[str, Any], client: Client) -> None:
     on_dask = client if kind == "dask" else None
     with ExitStack() as stack, executor_of(kind, stack, on_dask) as executor:

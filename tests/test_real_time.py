@@ -91,9 +91,9 @@ def test_sleep_is_waiting(client: Any, sample: Any, chunks: int, seconds: float)
 
 
 def test_cpu_is_computing(client: Any, sample: Any) -> None:
-    measurement = measured(client, sample, Spinning(0.05))
+    measurement = measured(client, sample, Spinning(0.05), 16)
     ledger = measurement.time_ledger
-    assert ledger["compute"] == pytest.approx(32 * 0.05, rel=0.1)
+    assert ledger["compute"] == pytest.approx(16 * 0.05, rel=0.1)
     busy = sum(ledger[name] for name in BUSY)
     told = measurement.fine_metrics
     digests = sum(value for key, value in told.items() if key[2] in ("thread-cpu", "thread-noncpu"))
