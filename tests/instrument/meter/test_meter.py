@@ -84,15 +84,19 @@ def outcome(
     return output[0], collector.measurement
 
 
-def slow_storage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each request of local storage take 0.2 s."""
-    ranges = LocalFileSystem.cat_ranges
+def slow_storage(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Have each request of local storage take 0.2 s, or what it took then."""
+    ranges, took = LocalFileSystem.cat_ranges, []
 
     def slow_ranges(self: Any, *args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
         time.sleep(0.2)
-        return ranges(self, *args, **kwargs)
+        found = ranges(self, *args, **kwargs)
+        took.append(time.perf_counter() - began)
+        return found
 
     monkeypatch.setattr(LocalFileSystem, "cat_ranges", slow_ranges)
+    return took
 
 
 def test_waiting_for_what_is_read_beside_the_events_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +106,12 @@ def test_waiting_for_what_is_read_beside_the_events_is_reading(tmp_path: Path, m
         (tree,) = events.attrs["@events_factory"]._mapping._cache.values()
         return float(ak.sum(tree["f0"].array()))
 
-    slow_storage(monkeypatch)
+    took = slow_storage(monkeypatch)
     _, measurement = outcome(tmp_path / "tree.root", beside)
     (chunk,) = measurement.chunks.to_dict("records")
-    assert chunk["read_seconds"] == pytest.approx(0.2, abs=0.05)
-    assert chunk["wait_seconds"] < 0.05
+    # between storage and the thread that reads are threads which may lack a core
+    assert chunk["read_seconds"] == pytest.approx(took[-1], abs=0.05 + chunk["core_wait_seconds"])
+    assert chunk["wait_seconds"] < 0.05 + chunk["core_wait_seconds"]
 
 
 @pytest.mark.parametrize("executors", [[], ["interpretation_executor"], ["decompression_executor"]])
