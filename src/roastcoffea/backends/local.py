@@ -134,8 +134,8 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         processes, own = [], _name(os.getpid())
         for worker, shift in shifts.items():
             here = (process for process in self.processes.seen if _name(process.pid) == worker)
-            was_there = (process for process in here if process.was_there(shift["start_min"], shift["stop_max"]))
-            process = next(was_there, None)
+            there = (process for process in here if process.may_have_lived(shift["start_min"], shift["stop_max"]))
+            process = next(there, None)
             threads = size if size and worker == own else shift["thread_count_distinct"]
             if process is None:
                 self._unseen[worker] = max(threads, self._unseen.get(worker, 0))
@@ -156,7 +156,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
             for process in self.processes.seen
             if process not in workers
             and not process.is_tracker
-            and process.was_there(start, stop)
+            and process.may_have_lived(start, stop)
             and any(process.parent == worker.parent for worker in workers)
         ]
         apart = {process: min(abs(process.born - worker.born) for worker in workers) for process in siblings}
