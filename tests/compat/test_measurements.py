@@ -9,6 +9,7 @@ import pytest
 from handmade import T, handmade_run, run_without_tables
 
 from roastcoffea.compat.measurements import load_measurement
+from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
 
 DATA = os.environ.get("ROASTCOFFEA_TEST_DATA")
@@ -41,3 +42,19 @@ def test_a_folder_of_the_older_prototype():
     file = io.StringIO()
     measurement.print_summary(file)
     assert "98.7 Mbit/s" in file.getvalue()
+
+
+def test_errors_are_those_that_scripts_of_the_older_prototype_catch(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no folder") as error:
+        load_measurement(tmp_path / "nowhere")
+    assert isinstance(error.value, MeasurementError)
+    with pytest.raises(FileNotFoundError, match="is no measurement"):
+        load_measurement(tmp_path)
+    folder = Measurement(handmade_run()).save(tmp_path)
+    (folder / "chunks.parquet").unlink()
+    with pytest.raises(FileNotFoundError, match=r"chunks.parquet is missing; restore"):
+        load_measurement(folder)
+    (folder / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run.json cannot be read .*; restore") as error:
+        load_measurement(folder)
+    assert isinstance(error.value, MeasurementError)
