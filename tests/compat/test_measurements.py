@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from handmade import T, handmade_run, run_without_tables
 
-from roastcoffea.compat.measurements import load_measurement
+from roastcoffea.compat.measurements import load_measurement, save_measurement
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
 
@@ -58,3 +58,24 @@ def test_errors_are_those_that_scripts_of_the_older_prototype_catch(tmp_path):
     with pytest.raises(ValueError, match=r"run.json cannot be read .*; restore") as error:
         load_measurement(folder)
     assert isinstance(error.value, MeasurementError)
+
+
+def test_settings_come_back_with_the_metrics(tmp_path):
+    folder = save_measurement({"total_events": 5}, 1.0, 3.0, tmp_path, "named", {"bins": [1, 2], "token": "abc"})
+    metrics, t0, t1, config = load_measurement(folder, config=True)
+    assert (metrics, t0, t1) == load_measurement(folder)
+    assert (metrics["total_events"], t0, t1) == (5, 1.0, 3.0)
+    assert config["bins"] == [1, 2]
+    assert config["token"] != "abc"
+    assert load_measurement(save_measurement({}, 0.0, 1.0, tmp_path), config=True)[3] is None
+    with pytest.raises(TypeError, match=r"config is a mapping .* not list"):
+        save_measurement({}, 0.0, 1.0, tmp_path, config=[1])
+
+
+def test_sections_have_the_older_shape(tmp_path):
+    measurement = Measurement(handmade_run())
+    metrics, _, _ = load_measurement(measurement.save(tmp_path))
+    timed = [chunk["timing"]["jets"] for chunk in metrics["raw_chunk_metrics"] if "jets" in chunk["timing"]]
+    assert metrics["sections"]["jets"]["total_duration"] == pytest.approx(sum(timed))
+    again, _, _ = load_measurement(save_measurement(metrics, 0.0, 1.0, tmp_path, "again"))
+    assert again["sections"] == metrics["sections"]
