@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from handmade import T, handmade_run, run_without_tables
 
+from roastcoffea.cli import main
 from roastcoffea.compat.measurements import load_measurement, save_measurement
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
@@ -79,3 +80,25 @@ def test_sections_have_the_older_shape(tmp_path):
     assert metrics["sections"]["jets"]["total_duration"] == pytest.approx(sum(timed))
     again, _, _ = load_measurement(save_measurement(metrics, 0.0, 1.0, tmp_path, "again"))
     assert again["sections"] == metrics["sections"]
+
+
+@pytest.mark.skipif(DATA is None, reason="ROASTCOFFEA_TEST_DATA is not set")
+def test_a_folder_of_the_older_prototype_on_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder, new = str(Path(str(DATA), "measurement-0.1.2")), str(Measurement(handmade_run()).save(tmp_path, "new"))
+
+    def printed(*arguments):
+        assert main([*arguments]) == 0
+        return capsys.readouterr().out
+
+    shown = printed("show", folder)
+    assert max(map(len, shown.splitlines())) <= 80
+    for words in ("Numbers as reported by roastcoffea 0.1.2", "2,000,000", "82.6 %", "took wall time for CPU time"):
+        assert words in shown
+    drawn = printed("plot", folder, "runtime_vs_events", "worker_count_timeline", "--out", "pictures").split()
+    assert [Path(file).stat().st_size > 10_000 for file in drawn] == [True, True]
+    compared = printed("compare", folder, new)
+    for words in ("reported by roastcoffea 0.1.2", "2,000,000", "core efficiency"):
+        assert words in compared
+    assert "149 MB" in printed("compare", folder, folder, "--all")
+    assert Path(printed("report", folder, "--output", "old.html").strip()).stat().st_size > 100_000
