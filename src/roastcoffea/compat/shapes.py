@@ -255,6 +255,13 @@ def in_bytes(mebibytes: float | None) -> int | None:
 
 # Arguments of plots
 
+IN_METRICS: Final = {
+    "tracking_data": "tracking_data",
+    "span_metrics": "raw_span_metrics",
+    "chunk_metrics": "raw_chunk_metrics",
+}
+"""Arguments that stand among metrics, by the names that they have there."""
+
 ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "tracking_data": ("samples", samples_of),
     "chunk_info": ("chunks", chunks_of_info),
@@ -263,13 +270,6 @@ ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "metrics": ("reported", dict),
 }
 """Arguments of 0.1.2; the field of a run that stands for each, and what makes it."""
-
-IN_METRICS: Final = {
-    "tracking_data": "tracking_data",
-    "span_metrics": "raw_span_metrics",
-    "chunk_metrics": "raw_chunk_metrics",
-}
-"""Arguments that stand among metrics, by the names that they have there."""
 
 NOT_GIVEN: Final = ("branch_reads", "sections", "preprocessing", "tasks", "lifetimes")
 """Records that none of these arguments has."""
