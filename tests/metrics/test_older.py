@@ -35,3 +35,9 @@ def test_without_records_they_are_missing_with_the_reason() -> None:
     missing = evaluate(run_without_tables()).missing
     for name in ("chunk_info", "file_metadata", "compression_ratios", "bytes_read_percent_per_file"):
         assert missing[name]
+
+
+def test_dictionaries_that_another_program_reported_need_not_have_ranges() -> None:
+    reported = {"raw_chunk_metrics": [{"file": A, "entry_start": 0, "entry_stop": 7, "bytes_read": 5}, {"a": 1}]}
+    metrics = evaluate(handmade_run(reported=reported, reported_by="it"))
+    assert metrics["chunk_info"] == {(A, 0, 7): (None, None, 5)}

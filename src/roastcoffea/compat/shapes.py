@@ -193,9 +193,8 @@ def percent(part: float | None, whole: float | None) -> float | None:
 
 def chunk_info(chunks: Iterable[Mapping[str, Any]]) -> ChunkInfo:
     """Start, stop and requested bytes of chunks, by file and range of entries, of a dictionary each."""
-    ranges = [[chunk[name] for name in KEY_OF_INFO] for chunk in chunks]
-    amounts = [[chunk[name] for name in OF_INFO] for chunk in chunks]
-    return {tuple(key): tuple(values) for key, values in zip(ranges, amounts, strict=True)}
+    known = (chunk for chunk in chunks if all(name in chunk for name in KEY_OF_INFO))
+    return {tuple(chunk[name] for name in KEY_OF_INFO): tuple(map(chunk.get, OF_INFO)) for chunk in known}
 
 
 def chunks_of_info(info: ChunkInfo) -> pa.Table:
