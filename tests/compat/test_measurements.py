@@ -101,4 +101,3 @@ def test_a_folder_of_the_older_prototype_on_the_command_line(tmp_path, monkeypat
     for words in ("reported by roastcoffea 0.1.2", "2,000,000", "core efficiency"):
         assert words in compared
     assert "149 MB" in printed("compare", folder, folder, "--all")
-    assert Path(printed("report", folder, "--output", "old.html").strip()).stat().st_size > 100_000

@@ -1,4 +1,7 @@
-"""Metrics of version 0.1.2 in its own shapes, made of ours."""
+"""Metrics of version 0.1.2 in its own shapes, made of ours.
+
+They are no part of `compat`, as a catalogue has to be whole wherever metrics are asked for.
+"""
 
 from __future__ import annotations
 
