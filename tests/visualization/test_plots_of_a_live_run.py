@@ -32,7 +32,7 @@ def drawn(source: Any) -> dict[str, str]:
 
 def test_a_run_that_finished(client: Any, sample: Any, tmp_path: Path) -> None:
     with MetricsCollector(client, worker_tracking_interval=0.5) as collector:
-        runner_for(client, 500)(sample, processor_instance=analyses.Jets())
+        runner_for(client, 2000)(sample, processor_instance=analyses.Jets())
     reasons = drawn(collector)
     assert {name for name, reason in reasons.items() if reason} - {OVERHEAD} == {NO_SECTIONS}
     counted = {key[2:] for key, amount in collector.span_metrics.items() if key[0] == "execute" and amount}
