@@ -251,6 +251,8 @@ def test_a_file_is_the_second_argument_as_it_was(run: Run, tmp_path: Path, no_py
     info = evaluate(run)["chunk_info"]
     plots.plot_throughput_timeline(info, tmp_path / "rate.svg")
     assert (tmp_path / "rate.svg").read_text().startswith("<?xml")
+    with pytest.raises(TypeError, match=r"takes a file as its second argument, not dict: give data by name \(tracking"):
+        plots.plot_throughput_timeline(info, {"worker_counts": {}})
 
 
 def test_nothing_to_draw_from() -> None:

@@ -120,6 +120,8 @@ def note(ax: Axes, text: str) -> None:
 
 def legend(ax: Axes, most: int | None = None) -> None:
     """Legend above all that was drawn, of so many entries: the y axis grows by the room that it takes."""
+    if most is not None and most < 0:
+        raise ValueError(f"a legend has 0 entries or more, not {most}")
     handles, labels = ax.get_legend_handles_labels()
     handles, labels = handles[:most], labels[:most]
     if not labels:

@@ -153,6 +153,9 @@ def _callable(entry: Plot) -> PlotFunction:
     def plotted(source: Any = None, /, output_path: Any = None, **given: Any) -> tuple[Figure, Axes]:
         ax, title, figsize = (given.pop(name, None) for name in ("ax", "title", "figsize"))
         chosen = {name: given.pop(name) for name in options if name in given}
+        if output_path is not None and not isinstance(output_path, str | PathLike):
+            found = f"{entry.function_name} takes a file as its second argument, not {type(output_path).__name__}"
+            raise TypeError(f"{found}: give data by name ({', '.join(f'{name}=' for name in ARGUMENTS)})")
         if unknown := given.keys() - ARGUMENTS:
             raise TypeError(f"{entry.function_name} takes no argument {', '.join(sorted(unknown))}")
         axes = entry.drawn(inputs_of(source, chosen, **given), ax, title, figsize)
