@@ -22,7 +22,7 @@ from roastcoffea.measurement import Measurement
 class Made(CollectorOf012):
     """A collector that has measured what was written down."""
 
-    processor_instance = None
+    processor_instance = t_end = None
     measurement = Measurement(handmade_run())
 
 
@@ -41,7 +41,7 @@ def test_sections_are_by_name_alone_and_all_else_is_that_of_the_measurement() ->
 
 def test_attributes(sample: dict[str, Any]) -> None:
     collector = MetricsCollector(track_workers=False, worker_tracking_interval=0.5)
-    assert (collector.client, collector.t_start, collector.t_end) == (None, None, None)
+    assert (collector.client, collector.t_start, collector.t_end, collector.processor_name) == (None,) * 4
     assert (collector.backend, collector.track_workers, collector.worker_tracking_interval) == ("local", False, 0.5)
     before = time.time()
     with collector:

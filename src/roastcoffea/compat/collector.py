@@ -33,6 +33,7 @@ class CollectorOf012(ABC):
     """Methods and attributes of collectors of 0.1.2, by their names, made of the measurement."""
 
     processor_instance: Any
+    t_end: float | None
 
     @property
     @abstractmethod
@@ -51,10 +52,10 @@ class CollectorOf012(ABC):
 
     @property
     def processor_name(self) -> str | None:
-        """Name of the processor's class: of the one that was handed over, else of the last that ran."""
+        """Name of the processor's class: of the one that was handed over, else, after the end, of the last that ran."""
         if self.processor_instance is not None:
             return type(self.processor_instance).__name__
-        calls = self.measurement.run.calls
+        calls = () if self.t_end is None else self.measurement.run.calls
         return calls[-1].processor if calls else None
 
     @property
