@@ -81,10 +81,12 @@ class MetricsCollector(CollectorOf012, Enterable):
         processor_instance: Any = None,
         live: bool = False,
     ) -> None:
-        self.processor_instance = processor_instance
+        self.client, self.processor_instance = client, processor_instance
+        self.track_workers, self.worker_tracking_interval = track_workers, worker_tracking_interval
         self.problems: list[str] = []
         self._interval = _checked_interval(worker_tracking_interval) if track_workers else None
         self._backend = backend_for(backend, client, carried=Probe)
+        self.backend = self._backend.kind if backend is None else backend
         self.topic = self._backend.name
         """Name of the plugin that takes this collector's records."""
         self._span = RunSpan("roastcoffea", self._backend.name)
@@ -94,10 +96,12 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._items_unseen = False
         self._chunks_unseen: str | None = None
         self._report: Any = None
-        self._custom: Any = None
+        self.custom_metrics: Any = None
         self._id = uuid.uuid4().hex
         self._entered = False
-        self._start: float | None = None
+        self.t_start: float | None = None
+        """When the with was entered (Unix seconds), and when it had been left."""
+        self.t_end: float | None = None
         self._began = math.nan
         self._measurement: Measurement | None = None
         self._why_no_measurement = "there is no measurement yet: leave the with of the MetricsCollector first"
@@ -128,10 +132,11 @@ class MetricsCollector(CollectorOf012, Enterable):
         with reported(self.note, "the live line could not be taken away", Exception):
             if self._live is not None:
                 self._live.stop()
-        if self._start is None:
+        if self.t_start is None:
             self._why_no_measurement = "there is no measurement: the MetricsCollector could not be entered"
         else:
-            self._measure(self._start, self._start + elapsed, error)
+            self.t_end = self.t_start + elapsed
+            self._measure(self.t_start, self.t_end, error)
 
     def _measure(self, start: float, stop: float, error: BaseException | None) -> None:
         """Make the measurement of what was seen; where that fails, one that tells why."""
@@ -158,7 +163,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         with reported(self.note, "the cluster is not seen", Exception):
             self._backend.open(self._interval, span)
         watch(self)
-        self._start, self._began = time.time(), time.perf_counter()
+        self.t_start, self._began = time.time(), time.perf_counter()
         if self._live is not None:
             self._live.start()
 
@@ -291,7 +296,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             span_metrics=backend.span_metrics,
             span_metrics_per_worker=backend.span_metrics_per_worker,
             coffea_report=self._report,
-            custom_metrics=self._custom,
+            custom_metrics=self.custom_metrics,
             attempts=backend.attempts,
             scheduler_clock_offset=backend.clock_offset,
             dropped=backend.dropped,
@@ -331,7 +336,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             if value is not None and not isinstance(value, Mapping):
                 raise TypeError(f"set_coffea_report: {name} must be a mapping, not {type(value).__name__}")
         report, custom_metrics = redacted_values(copy.deepcopy((report, custom_metrics)))
-        self._report, self._custom = report, custom_metrics
+        self._report, self.custom_metrics = report, custom_metrics
         if self._measurement is not None:
             self._measurement = Measurement(with_report(self._measurement.run, report, custom_metrics))
 

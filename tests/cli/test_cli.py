@@ -5,11 +5,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from handmade import handmade_run
 
 import roastcoffea
-from roastcoffea.cli import main
+from roastcoffea.cli import command_line, main
 from roastcoffea.compat.measurements import load_measurement, save_measurement
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.reference import metric_reference
@@ -218,3 +219,22 @@ def test_metrics_saved_the_old_way_come_back(load: Callable[..., tuple[dict, flo
     metrics, t0, t1 = load(runs / "good [red]run")
     assert {name: metrics[name] for name in METRICS} == METRICS
     assert (t0, t1) == (100.0, 112.5)
+
+
+def test_out_and_output_mean_the_same_in_every_command() -> None:
+    context = click.Context(command_line)
+    named = {
+        name: set(option.opts)
+        for name in command_line.list_commands(context)
+        for option in command_line.get_command(context, name).params
+        if {"-o", "--out", "--output"} & set(option.opts)
+    }
+    assert {"compare", "demo", "export", "plot", "report", "run"} <= named.keys()
+    assert {name: names for name, names in named.items() if names != {"-o", "--out", "--output"}} == {}
+
+
+@pytest.mark.parametrize("option", ["--out", "--output"])
+def test_what_is_written_goes_where_either_says(option: str, tmp_path: Path) -> None:
+    folder = Measurement(handmade_run()).save(tmp_path, "made")
+    assert main(["export", str(folder), "--format", "json", option, str(tmp_path / "there")]) == 0
+    assert (tmp_path / "there" / "chunks.json").exists()

@@ -24,7 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.compat.shapes import in_bytes, sample_rows
-from roastcoffea.errors import MeasurementError
+from roastcoffea.errors import UnreadableMeasurementError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.run import Environment, Run, unwatched_run
@@ -90,7 +90,7 @@ def load_legacy(folder: Path) -> Run:
     with reading(metadata_file):
         metadata = _json(metadata_file)
         if metadata.get("format") != FORMAT:
-            raise MeasurementError(f"{metadata_file} is not of {WRITER}; give the folder of a measurement")
+            raise UnreadableMeasurementError(f"{metadata_file} is not of {WRITER}; give the folder of a measurement")
         saved = _as_if_utc(metadata["timestamp"])
     with reading(times_file):
         t0, t1 = map(float, content_of(times_file).decode().split(","))

@@ -117,6 +117,13 @@ UNCHANGED: Final = ("dataset", "file", "uuid", "entry_start", "entry_stop", "wor
 NO_PHASES: Final = tuple(f"{of}_seconds" for of in ("wall", "helper_cpu", "process_cpu", "core_wait", "coffea_process"))
 """Durations of a chunk that are not in its dictionary under their own names."""
 
+WRITTEN: Final = {
+    "timestamp": "stop",
+    "accessed_bytes": "bytes_payload",
+    "accessed_uncompressed_bytes": "bytes_uncompressed",
+}
+"""Keys that are written and not read again: 0.1.2 gave each chunk the bytes of its branches in the whole file."""
+
 ALL_SECONDS: Final = [column.name for column in CHUNK_COLUMNS if column.name.endswith("_seconds")]
 DURATIONS: Final = tuple(name for name in ALL_SECONDS if name not in NO_PHASES)
 CHUNK_KEYS: Final = RENAMED | {name: name for name in (*UNCHANGED, *DURATIONS)}
@@ -125,7 +132,14 @@ CHUNK_KEYS: Final = RENAMED | {name: name for name in (*UNCHANGED, *DURATIONS)}
 TRACKED: Final = (("timing", "wall_seconds", 1.0), ("memory", "memory_delta", MIB), ("bytes", "bytes", 1))
 """Keys of a chunk's dictionary that hold {section: amount}; the column that it comes from, and its unit there."""
 
+SECTION_AMOUNTS: Final = {"timing": "duration", "memory": "mem_delta_mb", "bytes": "bytes"}
+"""Keys of a chunk's dictionary that hold {section: amount}, and what the amount is."""
+
+KEY_OF_INFO: Final = ("file", "entry_start", "entry_stop")
+OF_INFO: Final = ("t_start", "t_end", "bytes_read")
+
 ChunkDict = dict[str, Any]
+ChunkInfo = Mapping[tuple[Any, ...], Sequence[Any]]
 Row = Mapping[str, Any]
 
 
@@ -152,7 +166,7 @@ def branches_of_columns(columns: Iterable[str]) -> set[str]:
 
 
 def _chunk_dict(row: Row, metered: Mapping[int, Sequence[Row]] | None, passes: Sequence[Row]) -> ChunkDict:
-    chunk = {name: row[column] for name, column in CHUNK_KEYS.items()}
+    chunk = {name: row[column] for name, column in (CHUNK_KEYS | WRITTEN).items()}
     before, after = (None if row[name] is None else row[name] / MIB for name in ("memory_before", "memory_after"))
     growth = None if before is None or after is None else after - before
     chunk |= {"mem_before_mb": before, "mem_after_mb": after, "mem_delta_mb": growth}
@@ -164,9 +178,57 @@ def _chunk_dict(row: Row, metered: Mapping[int, Sequence[Row]] | None, passes: S
         branches = list(branches_of_columns(row["coffea_columns"]))
     if branches is not None:
         chunk |= {"accessed_branches": sorted(branches), "num_branches_accessed": len(branches)}
+    chunk["file_metadata"] = {"filename": row["file"], "total_branches": row["tree_branches"]}
+    chunk["branches_read_percent"] = percent(None if branches is None else len(branches), row["tree_branches"])
+    chunk["bytes_read_percent"] = percent(row["bytes_payload"], row["file_bytes"])
     for key, column, unit in TRACKED:
         chunk[key] = {each["name"]: each[column] / unit for each in passes if each[column] is not None}
     return chunk
+
+
+def percent(part: float | None, whole: float | None) -> float | None:
+    """Share in percent; None where it is not known."""
+    return 100 * part / whole if part is not None and whole else None
+
+
+def chunk_info(chunks: Iterable[Mapping[str, Any]]) -> ChunkInfo:
+    """Start, stop and requested bytes of chunks, by file and range of entries, of a dictionary each."""
+    known = (chunk for chunk in chunks if all(name in chunk for name in KEY_OF_INFO))
+    return {tuple(chunk[name] for name in KEY_OF_INFO): tuple(map(chunk.get, OF_INFO)) for chunk in known}
+
+
+def chunks_of_info(info: ChunkInfo) -> pa.Table:
+    """Attempts of chunks, of what `chunk_info` gives."""
+    pairs = [(*zip(KEY_OF_INFO, key, strict=True), *zip(OF_INFO, info[key], strict=True)) for key in info]
+    return chunks_of(
+        [dict(pair) | {"duration": _between(*info[key][:2])} for pair, key in zip(pairs, info, strict=True)]
+    )
+
+
+def _between(start: float | None, stop: float | None) -> float | None:
+    return None if start is None or stop is None else stop - start
+
+
+def sections_of(chunks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What chunks passed through, by section, of a dictionary each: {section: {amount: value}}.
+
+    `count` is the number of chunks; of what was measured there are `total_`, `mean_`, `min_` and `max_` over chunks of
+    `duration` [s], `mem_delta_mb` [MiB] and `bytes`.
+    """
+    found: dict[str, dict[str, list[Any]]] = {}
+    for chunk in chunks:
+        for key, amount in SECTION_AMOUNTS.items():
+            for section, value in (chunk.get(key) or {}).items():
+                found.setdefault(section, {}).setdefault(amount, []).append(value)
+    return {section: _summed(amounts) for section, amounts in found.items()}
+
+
+def _summed(amounts: Mapping[str, list[Any]]) -> dict[str, Any]:
+    summed: dict[str, Any] = {"count": max(map(len, amounts.values()))}
+    for name, values in amounts.items():
+        summed |= {f"total_{name}": sum(values), f"mean_{name}": sum(values) / len(values)}
+        summed |= {f"min_{name}": min(values), f"max_{name}": max(values)}
+    return summed
 
 
 def _of_each_chunk(table: pa.Table, columns: list[str]) -> dict[int, list[dict[str, Any]]]:
@@ -192,8 +254,16 @@ def in_bytes(mebibytes: float | None) -> int | None:
 
 # Arguments of plots
 
+IN_METRICS: Final = {
+    "tracking_data": "tracking_data",
+    "span_metrics": "raw_span_metrics",
+    "chunk_metrics": "raw_chunk_metrics",
+}
+"""Arguments that stand among metrics, by the names that they have there."""
+
 ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "tracking_data": ("samples", samples_of),
+    "chunk_info": ("chunks", chunks_of_info),
     "chunk_metrics": ("chunks", chunks_of),
     "span_metrics": ("span_metrics", dict),
     "metrics": ("reported", dict),
@@ -215,14 +285,21 @@ def argument_of(data: object) -> str | None:
     """Name of the argument that data of this shape was given as; None for what is none of them."""
     if isinstance(data, Mapping):
         if any(isinstance(key, tuple) for key in data):
-            return "span_metrics"
+            of_chunks = all(isinstance(values, Sequence) for values in data.values())
+            return "chunk_info" if of_chunks else "span_metrics"
         return "tracking_data" if {COUNTS, *(name for name, _ in SERIES)} & set(data) else "metrics"
     return "chunk_metrics" if isinstance(data, Sequence) and not isinstance(data, str) else None
 
 
 def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
     """Run in which data that were given stand in place of its own, and what it reported in the shapes of 0.1.2."""
-    fields: dict[str, Any] = {ARGUMENTS[name][0]: ARGUMENTS[name][1](data) for name, data in given.items()}
+    if run is None:
+        among, taken = given.get("metrics") or {}, {ARGUMENTS[name][0] for name in given}
+        found = {name: among[key] for name, key in IN_METRICS.items() if among.get(key)}
+        given = {name: data for name, data in found.items() if ARGUMENTS[name][0] not in taken} | {**given}
+    fields: dict[str, Any] = {
+        field: made_of(given[name]) for name, (field, made_of) in ARGUMENTS.items() if name in given
+    }
     if "reported" in fields:
         fields["reported_by"] = "the metrics that were given"
     reported = fields.get("reported") or (run.reported if run is not None else None) or {}

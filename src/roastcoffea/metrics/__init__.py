@@ -14,4 +14,7 @@ from roastcoffea.metrics.catalogue import CATALOGUE, GROUPS, Metric
 from roastcoffea.metrics.evaluation import Metrics, evaluate
 from roastcoffea.metrics.time_ledger import TimeLedger
 
+# isort: split
+from roastcoffea.metrics import older
+
 __all__ = ["CATALOGUE", "GROUPS", "ByteLedger", "Metric", "Metrics", "TimeLedger", "evaluate"]

@@ -212,7 +212,7 @@ def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
     """Values, with reasons of those that are missing; then what chunks have, with a column for each statistic."""
     known = [metric for metric in members if metric.name in metrics]
     rows = [(metric.label, amount_of(metrics, metric.name)) for metric in known if metric.statistic is None]
-    missing = _missing(members, metrics).items()
+    missing = labels_by_reason(members, metrics).items()
     reasons = [("\n".join(labels), Reason(reason)) for reason, labels in missing]
     yield Sheet(columns=(LABELS, Column("")), rows=[*rows, *reasons])
     spread = [metric for metric in known if metric.statistic is not None]
@@ -220,7 +220,7 @@ def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
         yield _distributions(spread, metrics)
 
 
-def _missing(members: Sequence[Metric], metrics: Metrics) -> dict[str, Iterable[str]]:
+def labels_by_reason(members: Sequence[Metric], metrics: Metrics) -> dict[str, Iterable[str]]:
     """Labels of missing metrics by their reason.
 
     A row of statistics that is missing whole has one label, and so has a whole group that is missing for one

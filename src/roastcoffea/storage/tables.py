@@ -13,7 +13,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roastcoffea.errors import MeasurementError
+from roastcoffea.errors import UnreadableMeasurementError
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
@@ -146,4 +146,6 @@ def _check_rows(found: int, expected: int) -> None:
 def check_columns(table: pa.Table, name: str, where: str) -> None:
     """Raise where a table lacks columns."""
     if missing := ", ".join(column.name for column in TABLES[name] if column.name not in table.column_names):
-        raise MeasurementError(f"{where} lacks the columns {missing}; restore it from a copy, or measure again")
+        raise UnreadableMeasurementError(
+            f"{where} lacks the columns {missing}; restore it from a copy, or measure again"
+        )
