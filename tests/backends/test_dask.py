@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 import pytest
@@ -59,24 +58,6 @@ def test_tracking_gives_each_field_of_each_worker(client: Any) -> None:
         assert all(10e6 < value < 10e9 for _, value in data["worker_memory"][address])
 
 
-def test_span_metrics_by_the_span_s_id(client: Any) -> None:
-    backend = DaskMetricsBackend(client)
-    span = backend.create_span("mine")
-    assert span["name"] == "mine"
-    with span["context"] as identity:
-        client.gather(client.map(task_of_this_span, range(6), pure=False))
-    key = ("execute", "task_of_this_span", "thread-cpu", "seconds")
-    # workers are asked to report, and a busy host may make them late
-    assert wait_until(lambda: backend.get_span_metrics({**span, "id": identity}).get(key, 0) > 0)
-    assert backend.get_span_metrics(span) == {}
-    assert backend.get_span_metrics({**span, "id": "unknown"}) == {}
-
-
-def task_of_this_span(number: int) -> str:
-    """Be a task of a name of its own: while Dask remembers one, all of its name are in the span of the first."""
-    return str(number)
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["dask", "local"])
 def test_a_backend_begins_afresh_each_time(client: Any, kind: str) -> None:
@@ -102,61 +83,7 @@ def test_a_backend_begins_afresh_each_time(client: Any, kind: str) -> None:
     assert min(samples) > 0
     assert len(names) == 3
 
-
-@pytest.mark.parametrize("error", [KeyError, TypeError, RuntimeError, OSError, TimeoutError, ConnectionError])
-@pytest.mark.parametrize("where", ["in the plugin", "in the client"])
-def test_an_error_of_ours_at_the_end_is_no_lost_connection(
-    client: Any, monkeypatch: pytest.MonkeyPatch, error: type[Exception], where: str
-) -> None:
-    backend = DaskMetricsBackend(client)
-    backend.open(0.1)
-    client.gather(client.map(str, range(5), pure=False))
-    if where == "in the plugin":
-        client.run_on_scheduler(break_finish, name=backend.name, error=error)
-    else:
-        monkeypatch.setattr("roastcoffea.backends.dask.hosts_of", partial(raise_error, error))
-    backend.close()
-    (note,) = backend.notes()
-    assert note.startswith("roastcoffea failed")
-    assert f"{error.__name__}: " in note
-    assert "planted" in note
-    assert "lost" not in note
-    assert backend.absent == {"span_metrics": note}
-    assert backend.tasks().num_rows == 5
     # the fixture checks that the plugins are gone
-
-
-def raise_error(error: type[Exception], *arguments: Any, **others: Any) -> None:
-    raise error("planted")
-
-
-def break_finish(name: str, error: type[Exception], dask_scheduler: Any) -> None:
-    def broken(**arguments: Any) -> None:
-        raise error("planted")
-
-    dask_scheduler.plugins[name].finish = broken
-
-
-@pytest.fixture
-def missing_plugin(client: Any) -> DaskMetricsBackend:
-    """A backend whose plugin went away behind its back."""
-    backend = DaskMetricsBackend(client)
-    backend.open(0.1)
-    client.submit(str, 1, pure=False).result()
-    backend.drain()
-    client.run_on_scheduler(remove_plugin, name=backend.name)
-    return backend
-
-
-async def remove_plugin(name: str, dask_scheduler: Any = None) -> None:
-    await dask_scheduler.plugins[name].stop(1)
-
-
-def test_a_plugin_that_is_gone_is_noted_and_what_was_drained_is_kept(missing_plugin: DaskMetricsBackend) -> None:
-    missing_plugin.close()
-    assert missing_plugin.tasks().num_rows == 1
-    assert "no longer has the collector's plugin" in missing_plugin.absent["span_metrics"]
-    assert len(missing_plugin.notes()) == 1
 
 
 def test_a_cluster_that_cannot_be_seen_does_not_stop_the_analysis(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,81 @@
+"""The span of a run: in every thread, and apart from spans of others."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import dask
+from analyses import Jets, runner_for
+from conftest import wait_until
+from distributed import Client
+
+from roastcoffea.backends.dask import DaskMetricsBackend
+from roastcoffea.collector import MetricsCollector
+
+
+def test_span_metrics_by_the_span_s_id(client: Any) -> None:
+    backend = DaskMetricsBackend(client)
+    span = backend.create_span("mine")
+    assert span["name"] == "mine"
+    with span["context"] as identity:
+        client.gather(client.map(task_of_this_span, range(6), pure=False))
+    key = ("execute", "task_of_this_span", "thread-cpu", "seconds")
+    # workers are asked to report, and a busy host may make them late
+    assert wait_until(lambda: backend.get_span_metrics({**span, "id": identity}).get(key, 0) > 0)
+    assert backend.get_span_metrics(span) == {}
+    assert backend.get_span_metrics({**span, "id": "unknown"}) == {}
+
+
+def task_of_this_span(number: int) -> str:
+    """Be a task of a name of its own: while Dask remembers one, all of its name are in the span of the first."""
+    return str(number)
+
+
+def test_a_span_of_before_that_takes_our_tasks_is_told_apart(client: Any) -> None:
+    counted = ("execute", "count_one", "counted", "count")
+    alive = client.map(count_one, range(7), pure=False)
+    client.gather(alive)
+    with MetricsCollector(client) as collector:
+        client.gather(client.map(count_one, range(5), pure=False))
+    assert collector.measurement.problems == []
+    assert collector.span_metrics[counted] == 5
+    del alive
+
+
+def count_one(number: int) -> int:
+    from distributed.metrics import context_meter
+
+    context_meter.digest_metric("counted", 1, "count")
+    return number
+
+
+def test_tasks_of_others_in_the_span_are_noticed(client: Any, sample: Any) -> None:
+
+    runner = runner_for(client, 1000)
+    with Client(client.scheduler.address) as other, MetricsCollector(client) as collector:
+        lasting = client.submit(pause, 0.5, pure=False)
+        with dask.annotate(span=None, roastcoffea=None):
+            foreign = other.submit(pause, 0.1, pure=False)
+            foreign.result()
+        lasting.result()
+        runner(sample, processor_instance=Jets())
+    missing = collector.measurement.metrics.missing["processor_cpu_time_seconds"]
+    assert "1 task(s) of others" in missing
+
+
+def pause(seconds: float) -> None:
+
+    time.sleep(seconds)
+
+
+def test_a_runner_in_a_thread_without_context_is_seen(client: Any, sample: Any) -> None:
+    import threading
+
+    with MetricsCollector(client) as collector:
+        runner = runner_for(client, 4000)
+        thread = threading.Thread(target=runner, args=(sample, Jets()))
+        thread.start()
+        thread.join()
+    assert len(collector.measurement.chunks) == 4
+    assert collector.span_metrics["execute", "Jets", "memory-read", "count"] == 4

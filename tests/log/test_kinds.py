@@ -1,0 +1,13 @@
+"""Kinds of entries of the scheduler's log."""
+
+from __future__ import annotations
+
+from log_entries import entries
+
+from roastcoffea.log import kinds
+
+
+def test_every_kind_of_entry_is_in_the_example_and_is_one_of_its_own() -> None:
+    assert {kind for kind, _ in entries()} == set(kinds.ALL)
+    assert len(set(kinds.ALL)) == len(kinds.ALL)
+    assert [kind.code for kind in kinds.ALL] == [bytes([place]) for place in range(len(kinds.ALL))]
