@@ -5,18 +5,25 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from analyses import Jets, runner_for
 from distributed import Client, wait
-from scheduler_runs import HASH, TASKS, WORKERS, Clock, drained, run_tasks
+from scheduler_runs import HASH, TASKS, WORKERS, Clock, T, annotations, drained, run_tasks
 from stand_ins import Scheduler, Task, started_plugin
 
 from roastcoffea import load
+from roastcoffea.backends.attempts import kind_of
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.records.tasks import (
     CANCELLED,
+    MERGE,
     OTHER,
+    PREPROCESSING,
+    PROCESSOR,
+    UNFINISHED,
 )
 
 
@@ -87,3 +94,42 @@ def submit_theirs(client: Client) -> None:
 
 def fail_secretly(number: int) -> None:
     raise ValueError(f"a secret {number}")
+
+
+@pytest.mark.parametrize(
+    ("step", "prefix", "kind"),
+    [
+        ("processing", "DijetProcessor", PROCESSOR),
+        ("processing", "reduce", MERGE),
+        ("processing", "inc", OTHER),
+        ("preprocessing", "DijetProcessor", PREPROCESSING),
+        (None, "DijetProcessor", OTHER),
+        ("no mark", "DijetProcessor", OTHER),
+    ],
+)
+def test_what_a_task_does_is_told_by_its_mark_and_its_name(step: str | None, prefix: str, kind: str) -> None:
+    mark = None if step == "no mark" else {"step": step, "prefix": "DijetProcessor"}
+    assert kind_of(SimpleNamespace(prefix=SimpleNamespace(name=prefix)), mark) == kind
+
+
+def test_attempts_are_counted_when_they_end_or_are_written_as_unfinished() -> None:
+    scheduler = Scheduler(1)
+    plugin = started_plugin(scheduler)
+    (worker,) = scheduler.workers.values()
+    marked = annotations("processing")
+    scheduler.run(plugin, Task("chunk-1", worker, annotations=marked))
+    running = [Task(f"chunk-{number}", worker, annotations=marked) for number in (2, 3)]
+    for task in running:
+        scheduler.tasks[task.key] = task
+        plugin.transition(task.key, "waiting", "processing", stimulus_id="update-graph-1")
+    assert set(plugin.attempts.open_keys) == {"chunk-2", "chunk-3"}
+    assert plugin.attempts.by_kind()[PROCESSOR] == 1
+    # on the worker's clock: arrived, ready and began, and Dask's shift of its times
+    plugin.attempts.write_unfinished({worker.address: [("chunk-2", [T, T + 1, T + 2, 0.5])], "gone": [("chunk-3", [])]})
+    assert plugin.attempts.by_kind()[PROCESSOR] == 2
+    _, row = drained(plugin).attempts.table(0.0).to_pylist()
+    assert (row["key"], row["outcome"], row["start"], row["stop"]) == ("chunk-2", UNFINISHED, T + 2, None)
+    assert (row["arrived"], row["ready"]) == (T, T + 1)
+    plugin.attempts.restarted()
+    assert plugin.attempts.by_kind()[PROCESSOR] == 1
+    assert set(plugin.attempts.open_keys) == set()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import platform
+import socket
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from roastcoffea.backends.hosts import hosts_of, with_more, with_throttling
+import roastcoffea
+from roastcoffea.backends.hosts import environment_of, hosts_of, with_more, with_throttling
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Host
 from roastcoffea.records.workers import LIFETIME_COLUMNS
@@ -83,3 +86,11 @@ def test_throttling_stands_with_the_last_worker_of_an_address() -> None:
 def test_hosts_of_older_records_have_no_machine() -> None:
     host = Host(name="node", cores=8, memory=None)
     assert host.node_cores is host.node_memory is None
+
+
+def test_the_environment_has_the_versions_of_this_process() -> None:
+    host = Host(name="node", cores=8, memory=None)
+    found = environment_of([host])
+    assert (found.client_host, found.hosts) == (socket.gethostname(), (host,))
+    assert found.versions["python"] == platform.python_version()
+    assert found.versions["roastcoffea"] == roastcoffea.__version__

@@ -11,7 +11,9 @@ from conftest import wait_until
 from distributed import Client
 
 from roastcoffea.backends.dask import DaskMetricsBackend
+from roastcoffea.backends.spans import RunSpan
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.log.marks import ANNOTATION
 
 
 def test_span_metrics_by_the_span_s_id(client: Any) -> None:
@@ -79,3 +81,49 @@ def test_a_runner_in_a_thread_without_context_is_seen(client: Any, sample: Any) 
         thread.join()
     assert len(collector.measurement.chunks) == 4
     assert collector.span_metrics["execute", "Jets", "memory-read", "count"] == 4
+
+
+def annotations_in_a_thread(span: RunSpan) -> dict[str, Any]:
+    """Annotations of what is submitted in a thread that has inherited none."""
+    import threading
+
+    found: dict[str, Any] = {}
+
+    def look() -> None:
+        with span.ensured():
+            found.update(dask.get_annotations())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return found
+
+
+def test_a_span_is_opened_again_where_it_is_not_inherited() -> None:
+    span = RunSpan("run", "topic")
+    assert span.id is None
+    with span as identity:
+        inside = dask.get_annotations()
+        assert inside["span"] == {"name": ("run",), "ids": (identity,)}
+        assert inside[ANNOTATION] == {"collectors": ("topic",), "step": None, "prefix": None}
+        with span.ensured():
+            assert dask.get_annotations() == inside
+        assert annotations_in_a_thread(span) == {"span": inside["span"]}
+        with RunSpan("inner", "other") as inner:
+            nested = dask.get_annotations()
+            assert nested["span"]["ids"] == (identity, inner)
+            assert nested[ANNOTATION]["collectors"] == ("topic", "other")
+    assert dask.get_annotations() == {}
+
+
+def test_a_span_of_the_user_s_in_the_thread_is_kept_inside() -> None:
+    with RunSpan("run") as identity:
+        ours = dask.get_annotations()["span"]
+    span = RunSpan("again")
+    with span as again, dask.annotate(span=ours), span.ensured():
+        assert dask.get_annotations()["span"] == {"name": ("again", "run"), "ids": (again, identity)}
+
+
+def test_a_span_that_was_not_opened_changes_nothing() -> None:
+    with RunSpan("run").ensured():
+        assert dask.get_annotations() == {}
