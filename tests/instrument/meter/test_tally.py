@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -20,7 +22,16 @@ from stored import baskets_of, clusters_of, write_tree
 
 from roastcoffea.instrument.meter import sources
 from roastcoffea.instrument.meter.meter import Meter
-from roastcoffea.instrument.meter.tally import BranchRead
+from roastcoffea.instrument.meter.tally import (
+    ASKED,
+    DECOMPRESSED,
+    INTERPRETED,
+    INTERRUPTED,
+    BranchRead,
+    Shadow,
+    Tally,
+    branch_path,
+)
 from roastcoffea.log.packing import BASKETS_LISTED
 
 
@@ -218,3 +229,107 @@ def test_of_very_many_baskets_the_first_and_the_last_tell_their_sizes() -> None:
     columns = meter.branch_columns()
     assert [*map(columns.get, ("baskets", BASKETS_LISTED, "basket"))] == [[1, 1000], [1, 2], [0, 0, 999]]
     assert (columns["bytes_payload"], columns["basket_bytes"]) == ([5, 504_500], [5, 5, 1004])
+
+
+def test_steps_of_a_thread_add_up_to_waiting_decompression_and_interpretation() -> None:
+    """Two baskets of "a" are asked for at 10 s of wall and 1 s of CPU time, and one more of it comes again."""
+    tally = Tally()
+    tally.in_line = True
+    me, branch = get_ident(), branch_named("a")
+    tally.steps.extend((ASKED, me, None, 2, 0, None, 1.0, 10.0))
+    # 3 s until it is decompressed, of which 0.5 s were for another request, with 0.25 s of CPU, and 0.5 s decompression
+    tally.steps.extend((INTERRUPTED, me, None, 0, 0, None, 0.25, 0.5))
+    tally.steps.extend((DECOMPRESSED, me, branch, 0, 100, 1.25, 1.75, 13.0))
+    tally.steps.extend((INTERPRETED, me, branch, None, 400, None, 2.0, 13.25))
+    # 2 s more, of which 1 s is decompression
+    tally.steps.extend((DECOMPRESSED, me, branch, 1, 50, 2.0, 3.0, 15.25))
+    tally.steps.extend((INTERPRETED, me, branch, None, 200, None, 3.5, 16.0))
+    # no more is asked for: what passes until then is no waiting
+    tally.steps.extend((DECOMPRESSED, me, branch, 1, 50, 4.0, 4.5, 20.0))
+    waited, decompress, interpret = tally.seconds()
+    assert waited == (13.0 - 10.5 - (1.75 - 1.25)) + (15.25 - 13.25 - (3.0 - 2.0)) == 3.0
+    assert decompress == 0.5 + 1.0 + 0.5
+    assert interpret == 0.25 + 0.5
+    columns = tally.branch_columns()
+    names = ("branch", "bytes_payload", "bytes_again", "bytes_uncompressed", "baskets", "read_seconds")
+    assert [list(columns[name]) for name in names] == [["a"], [150], [50], [600], [2], [3.0]]
+    assert (tally.payload, tally.helper_cpu, tally.problems) == (200, 0.0, ())
+
+
+def test_steps_of_another_thread_are_those_of_a_helper() -> None:
+    tally, branch = Tally(), branch_named("a")
+    tally.steps.extend((DECOMPRESSED, get_ident() + 1, branch, 0, 100, 1.0, 1.5, 0.0))
+    tally.steps.extend((INTERPRETED, get_ident() + 1, branch, None, 400, 1.5, 1.75, 0.0))
+    assert tally.seconds() == (0.0, 0.0, 0.0)
+    assert (tally.helper_cpu, tally.payload) == (0.75, 100)
+
+
+def test_parts_of_a_cluster_are_payload_once() -> None:
+    read = BranchRead()
+    for cluster, part, size in ((0, "x", 10), (0, "y", 5), (0, "x", 10), (1, "x", 7)):
+        read.add_part(cluster, part, size)
+    assert (read.sizes, read.again) == ({0: 15, 1: 7}, 10)
+
+
+def test_what_could_not_be_metered_is_said_once() -> None:
+    tally = Tally()
+    for _ in range(2):
+        tally.miss("bytes of branches", KeyError("x"), "bytes_payload")
+    tally.miss("waiting", "nobody tells", "read_seconds")
+    assert tally.problems == (
+        "bytes of branches could not be metered: KeyError: 'x'",
+        "waiting could not be metered: nobody tells",
+    )
+    assert tally.unknown == {"bytes_payload", "read_seconds"}
+
+
+def test_bytes_are_those_of_all_sources_as_long_as_each_counts_them() -> None:
+    tally = Tally()
+    assert tally.requested() is None
+    tally.sources += [SimpleNamespace(num_requested_bytes=5), SimpleNamespace(num_requested_bytes=7)]
+    assert tally.requested() == 12
+    tally.sources.append(object())
+    assert tally.requested() is None
+    assert tally.unknown >= {"bytes_requested", "bytes_payload"}
+    tally.without_source = 3
+    assert tally.requested() == 3
+
+
+class Greeting:
+    """Has a method that can be shadowed."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def greet(self) -> str:
+        return self.word
+
+
+class Loud(Shadow):
+    """Says it louder."""
+
+    def __call__(self) -> str:
+        return str(self.original()).upper()
+
+
+def test_a_shadow_is_taken_away_and_a_copy_has_none() -> None:
+    tally, thing = Tally(), Greeting("hello")
+    tally.shadow(thing, "greet", Loud)
+    tally.change(thing, "word", "hi", thing.word)
+    assert thing.greet() == "HI"
+    assert copy.deepcopy(thing).greet() == "hi"
+    tally.restore()
+    assert thing.greet() == "hello"
+    assert vars(thing) == {"word": "hello"}
+    assert tally.problems == ()
+
+
+def test_a_branch_is_named_with_those_that_it_is_in() -> None:
+    class Branch(SimpleNamespace):
+        basket = None
+
+    tree = SimpleNamespace(name="Events")
+    outer = Branch(name="muons", parent=tree)
+    assert branch_path(Branch(name="pt", parent=outer)) == "muons/pt"
+    assert branch_path(outer) == "muons"
+    assert branch_path(branch_named("eta")) == "eta"
