@@ -228,5 +228,3 @@ def test_whatever_fails_at_the_end_is_told_and_hides_nothing(
     assert measurement.outcome == ("finished" if raised is None else "failed")
     assert any("TypeError: planted" in problem for problem in measurement.problems)
     assert wait_until(lambda: what_stays(shared_client) == [])
-
-    # the fixture checks that the plugins go all the same

@@ -83,8 +83,6 @@ def test_a_backend_begins_afresh_each_time(client: Any, kind: str) -> None:
     assert min(samples) > 0
     assert len(names) == 3
 
-    # the fixture checks that the plugins are gone
-
 
 def test_a_cluster_that_cannot_be_seen_does_not_stop_the_analysis(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from roastcoffea.collector import MetricsCollector

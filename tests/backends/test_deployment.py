@@ -48,6 +48,7 @@ def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch
     assert "the connection to the cluster was lost" in reasons["total_cores"]
     assert "the connection to the cluster was lost" in reasons["processor_cpu_time_seconds"]
     assert collector.measurement.problems
+    # the fixture checks that the plugins go all the same
 
 
 def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +93,7 @@ def test_an_error_of_ours_at_the_end_is_no_lost_connection(
     assert "lost" not in note
     assert backend.absent == {"span_metrics": note}
     assert backend.tasks().num_rows == 5
+    # the fixture checks that the plugins are gone
 
 
 def raise_error(error: type[Exception], *arguments: Any, **others: Any) -> None:

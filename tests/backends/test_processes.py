@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import pytest
 from conftest import wait_until
 from local_work import cpu_of_children
 
-from roastcoffea.backends.processes import ProcessTree
+from roastcoffea.backends.processes import ProcessTree, Sample
 
 
 def test_a_process_that_ended_between_two_looks_lacks_no_cpu() -> None:
@@ -86,3 +87,38 @@ def test_beginnings_are_known_better_than_to_a_second() -> None:
         child.kill()
         child.wait()
         assert before - 0.05 < process.born < began + 0.05
+
+
+def test_neighbours_become_one_sample_with_their_highest_memory() -> None:
+    tree = ProcessTree()
+    tree.look(sample=False)
+    (own,) = (process for process in tree.family() if process.pid == os.getpid())
+    own.samples = [
+        Sample(1.0, None, 30, 0.1, 5),
+        Sample(2.0, 50.0, 10, 0.6, 6),
+        Sample(3.0, 20.0, 40, 0.8, 7),
+        Sample(4.0, 40.0, 20, 1.2, 8),
+        Sample(5.0, 10.0, 15, 1.3, 9),
+    ]
+    assert own.merge_neighbours() == 2
+    assert own.samples == [
+        Sample(2.0, 50.0, 30, 0.6, 6),
+        Sample(4.0, 30.0, 40, 1.2, 8),
+        Sample(5.0, 10.0, 15, 1.3, 9),
+    ]
+
+
+def test_this_process_is_the_first_of_its_family() -> None:
+    tree = ProcessTree()
+    tree.look(sample=True)
+    own = next(process for process in tree.family() if process.pid == os.getpid())
+    (sample,) = own.samples
+    assert (sample.cpu_percent, own.ended, own.is_tracker) == (None, False, False)
+    assert sample.memory > 10_000_000
+    before, used = own.cpu_seconds, time.process_time()
+    assert 0 <= before < 1
+    while time.process_time() < used + 0.05:
+        pass
+    tree.look(sample=False)
+    assert before + 0.05 <= own.cpu_seconds <= time.process_time()
+    assert len(own.samples) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler_runs import SAMPLES, WORKERS, Clock, T, drained, take_samples
-from stand_ins import Scheduler, started_plugin
+from stand_ins import NAME, TOKEN, Scheduler, started_plugin
 
 from roastcoffea.records.workers import OF_SCHEDULER
 
@@ -54,4 +54,34 @@ def test_pauses_are_told_from_when_to_when(clock: Clock) -> None:
         {"worker": first.address, "start": known + 1.5, "stop": known + 2},
         {"worker": second.address, "start": known + 1.5, "stop": known + 2},
     ]
+    assert plugin.problems.failures == 0
+
+
+def test_a_worker_s_last_words_count_whenever_they_come(clock: Clock) -> None:
+    scheduler = Scheduler(3)
+    plugin = started_plugin(scheduler)
+    plugin.loss = "its last seconds"
+    addresses = [*scheduler.workers]
+    before, after, never = addresses
+
+    def say(address: str) -> None:
+        key = ("execute", "span-1", "Jets", "thread-cpu", "seconds")
+        plugin.log_event(
+            NAME, {"token": TOKEN, "worker": address, "digests": [(key, 2.0)], "cpu_seconds": 1.5, "last": True}
+        )
+
+    say(before)
+    for address in addresses:
+        plugin.log_event("all", {"action": "remove-worker", "worker": address, "expected": address != never})
+        del scheduler.workers[address]
+        plugin.remove_worker(scheduler, address)
+    say(after)
+    clock.now += 1000
+    plugin.workers.give_up_departed()
+    log = drained(plugin)
+    lifetimes = log.workers.lifetimes(0.0, T, T + 10_000).to_pylist()
+    assert [row["cpu_seconds"] for row in lifetimes] == [1.5, 1.5, None]
+    counted = log.workers.counted((), ["span-1"])
+    assert counted == {address: {("execute", "Jets", "thread-cpu", "seconds"): 2.0} for address in (before, after)}
+    assert log.problems == [f"{never} was lost: its last seconds"]
     assert plugin.problems.failures == 0

@@ -21,6 +21,8 @@ from releases import needs_retries
 from stored import baskets_of, served, write_tree
 
 from roastcoffea import MetricsCollector
+from roastcoffea.instrument.meter.sources import CountedFileSystem
+from roastcoffea.instrument.meter.tally import Tally
 
 
 def test_waiting_for_what_is_read_beside_the_events_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,3 +169,29 @@ def test_a_source_that_reads_baskets_one_by_one_is_counted_once(folder: Path) ->
     payload = sum(size for size, _ in baskets_of(str(folder / "tree.root"), "f0", 0, 10**9).values())
     assert measurement.byte_ledger["payload"] == payload
     assert measurement.byte_ledger.residual == 0
+
+
+def test_a_file_system_counts_what_came_and_gives_it_as_it_is() -> None:
+    failed = OSError("not now")
+    inner = SimpleNamespace(
+        cat_file=lambda path: b"12345",
+        cat_ranges=lambda paths: [b"1", bytearray(b"23"), failed],
+        exists=lambda path: path == "here",
+    )
+    tally = Tally()
+    tally.transferred = 0
+    system = CountedFileSystem(inner, tally)
+    assert system.cat_file("x") == b"12345"
+    assert system.cat_ranges(["x"] * 3) == [b"1", bytearray(b"23"), failed]
+    assert tally.transferred == 5 + 3
+    assert system.exists("here")
+    assert (tally.problems, tally.helper_cpu) == ((), 0.0)
+
+
+def test_what_has_no_length_is_not_counted_and_given_all_the_same() -> None:
+    tally = Tally()
+    tally.transferred = 0
+    assert CountedFileSystem(SimpleNamespace(cat_file=lambda path: 5), tally).cat_file("x") == 5
+    assert tally.unknown == {"bytes_transferred"}
+    (problem,) = tally.problems
+    assert problem.startswith("bytes transferred could not be metered: TypeError")
