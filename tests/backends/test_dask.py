@@ -72,6 +72,53 @@ def test_span_metrics_by_the_span_s_id(client: Any) -> None:
     assert backend.get_span_metrics({**span, "id": "unknown"}) == {}
 
 
+def test_the_class_as_the_documents_use_it_three_times(client: Any) -> None:
+    backend = DaskMetricsBackend(client)
+    workers = set(client.scheduler_info()["workers"])
+    for cycle in range(3):
+        backend.start_tracking()  # the documented default
+        span_info = backend.create_span(name=f"cycle-{cycle}")
+        with span_info["context"] as span_id:
+            client.gather(client.map(abs, range(cycle + 2), pure=False))
+        span_info["id"] = span_id
+
+        def cpu(span_info: Any = span_info) -> float:
+            metrics = backend.get_span_metrics(span_info=span_info, delay=2.0)
+            return metrics.get(("execute", "abs", "thread-cpu", "seconds"), 0.0)
+
+        assert wait_until(lambda: cpu() > 0)
+        tracking = backend.stop_tracking()
+        assert set(tracking) == {"worker_counts", *FIELDS}
+        assert set(tracking["worker_counts"].values()) == {2}
+        assert {worker for field in FIELDS for worker in tracking[field]} == workers
+        assert backend.tasks().num_rows == cycle + 2
+    assert backend.supports_fine_metrics() is True
+    assert backend.get_span_metrics({"name": "no id"}) == {}
+
+
+def test_a_backend_needs_a_client() -> None:
+    with pytest.raises(ValueError, match=r"needs a distributed\.Client; its client is None"):
+        DaskMetricsBackend(None)
+    with pytest.raises(TypeError, match="not str"):
+        DaskMetricsBackend("tcp://127.0.0.1:8786")
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "0.5"])
+def test_delays_are_bounds_in_seconds(client: Any, delay: Any) -> None:
+    with pytest.raises(ValueError, match="delay must be a number of seconds"):
+        DaskMetricsBackend(client).get_span_metrics({"id": "x"}, delay=delay)
+
+
+def test_a_long_delay_is_not_slept_through(client: Any) -> None:
+    backend = DaskMetricsBackend(client)
+    span = backend.create_span("quick")
+    with span["context"] as identity:
+        client.submit(abs, 1, pure=False).result()
+    began = time.monotonic()
+    assert backend.get_span_metrics({**span, "id": identity}, 300.0)
+    assert time.monotonic() - began < 150
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["dask", "local"])
 def test_a_backend_begins_afresh_each_time(client: Any, kind: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any, Self
@@ -10,11 +11,12 @@ import pyarrow as pa
 
 import roastcoffea
 from roastcoffea.backends.attempts import TasksOfRun
-from roastcoffea.backends.base import AbstractMetricsBackend
+from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.backends.connection import Connection, pickled
 from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
 from roastcoffea.backends.hosts import hosts_of, with_more, with_throttling
+from roastcoffea.backends.recorder import Recorder
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.survey import metrics_of_span
@@ -34,15 +36,26 @@ SILENT = (
 )
 
 
-class DaskMetricsBackend(AbstractMetricsBackend):
+class DaskMetricsBackend(Recorder):
     """Records the cluster that a client is connected to.
+
+    What the scheduler knows by itself (tasks assigned, occupancy, results held, number of workers) is sampled at the
+    interval, down to 0.05 s. What workers report (memory, CPU, tasks executing) comes with their heartbeats: each
+    0.5 s up to ten workers, less often with more.
 
     Parameters
     ----------
     client : distributed.Client
-        A synchronous client; one that cannot be used is refused as `Connection` does.
+        A connected, synchronous client.
     carried : optional
         What tasks need of ours, for workers that cannot import it.
+
+    Raises
+    ------
+    ValueError
+        The client is None, or not connected.
+    TypeError
+        The client is asynchronous, or no client.
     """
 
     kind = "dask"
@@ -50,6 +63,8 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     merges_equal_chunks = True
 
     def __init__(self, client: Any, carried: Any = None) -> None:
+        if client is None:
+            raise ValueError("DaskMetricsBackend needs a distributed.Client; its client is None")
         self.client = client
         self._connection = Connection(client)
         self._carried = carried
@@ -60,6 +75,13 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         if client is None:
             raise ValueError('the backend "dask" needs a distributed.Client: MetricsCollector(client)')
         return cls(client, carried)
+
+    def renewed(self, client: Any, carried: Any) -> Self:
+        if client is not None and client is not self.client:
+            raise ValueError("the collector and its DaskMetricsBackend have different clients: give one of them only")
+        fresh = super().renewed(client, carried)
+        fresh._carried = carried
+        return fresh
 
     def _reset(self) -> None:
         super()._reset()
@@ -145,11 +167,35 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     def create_span(self, name: str) -> dict[str, Any]:
         return {"context": RunSpan(name), "name": name}
 
-    def get_span_metrics(self, span: Mapping[str, Any]) -> dict[tuple[Any, ...], float]:
-        if span.get("id") is None:
+    def get_span_metrics(
+        self, span_info: Mapping[str, Any], delay: float = FINE_METRICS_DELAY
+    ) -> dict[tuple[Any, ...], float]:
+        """Fine metrics of a span; empty where its id is missing or unknown.
+
+        The workers are asked to report at once. It returns as soon as the scheduler has all that they counted, and
+        after `delay` at the latest with what it has then.
+
+        Parameters
+        ----------
+        span_info : mapping
+            What `create_span` returned, with what its context's `__enter__` returned as `id`.
+        delay : float
+            Seconds that the workers have at most.
+
+        Raises
+        ------
+        ValueError
+            The delay is negative, or no number of seconds.
+        ConnectionError
+            The scheduler does not answer.
+        """
+        if not (isinstance(delay, (int, float)) and 0 <= delay < math.inf):
+            raise ValueError(f"delay must be a number of seconds, at least 0, not {delay!r}")
+        if span_info.get("id") is None:
             return {}
-        arguments = {"flush": pickled(flush), "span": span["id"], "timeout": WORKERS_TIMEOUT}
-        return dict(self._connection.answer(metrics_of_span, arguments)["span"] or ())
+        arguments = {"flush": pickled(flush), "span": span_info["id"], "timeout": delay}
+        patience = self._connection.patience + delay
+        return dict(self._connection.answer(metrics_of_span, arguments, patience)["span"] or ())
 
     def supports_fine_metrics(self) -> bool:
         return True
