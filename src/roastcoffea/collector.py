@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
 from roastcoffea.backends.hosts import environment_of
-from roastcoffea.backends.recorder import FROM_CHUNKS, TABLES
+from roastcoffea.backends.recorder import FROM_CHUNKS, SAMPLED, TABLES
 from roastcoffea.backends.registry import backend_for
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.compat.collector import CollectorOf012
@@ -238,7 +238,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             with reported(self.note, f"the records of {name} could not be read", Exception):
                 if name == "chunks":
                     tables[name] = self._backend.chunks(self._began_calls)
-                elif name == "samples" and self._interval is None:
+                elif name in SAMPLED and self._interval is None:
                     tables[name] = None
                 else:
                     tables[name] = self._backend.table(name, tables.get("chunks"), start, stop)
@@ -246,7 +246,7 @@ class MetricsCollector(CollectorOf012, Enterable):
                 absent[name] = self.problems[-1]
         absent = self._backend.absent | absent
         if self._interval is None:
-            absent["samples"] = "track_workers=False"
+            absent |= dict.fromkeys(SAMPLED, "track_workers=False")
         if self._items_unseen:
             absent["asked"] = "what was asked for was not recorded"
         with reported(self.note, "records of chunks and tasks could not be compared", Exception):

@@ -59,9 +59,15 @@ class Measurement:
         "worker_balance", "Workers side by side: chunks, CPU and waiting, speed, spilling and transfers."
     )
     tasks = _Table("tasks", "Finished attempts of tasks.")
-    workers = _Table("workers", "Samples of workers.")
+    workers = _Table(
+        "workers", "Samples of what workers reported with their heartbeats; without Dask, at the interval."
+    )
     lifetimes = _Table("lifetimes", "Workers, with their arrival and departure.")
     pauses = _Table("pauses", "Times in which Dask had paused workers for memory.")
+    sampling = _Table("sampling", "Samples that Dask's scheduler took of itself at the interval, and those it missed.")
+    worker_states = _Table(
+        "worker_states", "What the scheduler knew of each worker in these samples: tasks, results held, occupancy."
+    )
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -17,10 +17,12 @@ from roastcoffea.compat.shapes import COUNTS, SAMPLED, SERIES, seconds
 from roastcoffea.compat.shapes import samples_of as samples_of_tracking
 from roastcoffea.errors import reported
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, SAMPLING_COLUMNS
 
 CORES: Final = "worker_cores"
-WHOLE_NUMBERS: Final = {column.name for column in SAMPLE_COLUMNS if column.kind == "integer"}
+WHOLE_NUMBERS: Final = {
+    column.name for column in (*SAMPLE_COLUMNS, *LIFETIME_COLUMNS, *SAMPLING_COLUMNS) if column.kind == "integer"
+}
 
 AT_THE_EDGES: Final = 2.0
 """Intervals from the first sample of a worker back to the beginning of the run, within which it was there all along."""
@@ -45,6 +47,9 @@ class AdaptedRecorder(Recorder):
     def _reset(self) -> None:
         super()._reset()
         self.absent["span_metrics"] = f"{self._called} has no fine metrics"
+        self.absent["worker_states"] = f"{self._called} samples no scheduler: its series are in the samples"
+        self.absent["sampling"] = f"{self._called} returned no {COUNTS}"
+        self._counts: list[tuple[float, int]] = []
         self._series: dict[str, Series] = {}
         self._interval: float | None = None
         self._tracks = False
@@ -95,6 +100,11 @@ class AdaptedRecorder(Recorder):
             "time"
         )
 
+    def sampling(self) -> pa.Table:
+        """How many workers there were, as the backend counted them."""
+        rows = ({"time": moment, "workers": workers} for moment, workers in self._counts)
+        return table_of_rows(SAMPLING_COLUMNS, rows)
+
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers from their first sample to their last, with the threads that they had in the last.
 
@@ -129,7 +139,11 @@ class AdaptedRecorder(Recorder):
                 with reported(self.note, f"{name} of {self._called} could not be read", Exception):
                     read = {str(worker): list(_points(points, columns[name])) for worker, points in series.items()}
                     self._series[name] = {worker: points for worker, points in read.items() if points}
-            elif name != COUNTS:
+            elif name == COUNTS:
+                with reported(self._lose_counts, f"{COUNTS} of {self._called} could not be read", Exception):
+                    self._counts = list(_points(series.items(), "workers"))
+                    self.absent.pop("sampling", None)
+            else:
                 known = ", ".join((COUNTS, *columns))
                 self.note(f"{self._called} returned {name!r}, which is none of the series {known}")
         if not any(self._series.values()):
@@ -139,6 +153,10 @@ class AdaptedRecorder(Recorder):
 
     def _lose_workers(self, reason: str) -> None:
         self.absent |= dict.fromkeys(("samples", "lifetimes"), reason)
+
+    def _lose_counts(self, problem: str) -> None:
+        self.note(problem)
+        self.absent["sampling"] = problem
 
     def _lose_noted(self, problem: str) -> None:
         self.note(problem)
@@ -157,7 +175,7 @@ def _points(points: Iterable[tuple[Any, Any]], column: str) -> Iterator[tuple[fl
         elif isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(f"a value is {type(value).__name__}, not a number")
         elif math.isfinite(value):
-            yield moment, round(value) if column in WHOLE_NUMBERS or column == "threads" else float(value)
+            yield moment, round(value) if column in WHOLE_NUMBERS else float(value)
 
 
 def checked_metrics(metrics: Any) -> dict[tuple[Any, ...], float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.survey import metrics_of_span
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
 from roastcoffea.log.reader import ClusterLog
+
+SHORTEST_INTERVAL: Final = 0.05
+"""Seconds between samples of the scheduler, at least: it takes them itself, and has other things to do."""
 
 LOSS = f"its fine metrics lack what it did in its last {PUSH_SECONDS:g} s at most"
 """What is missing of a worker that is lost."""
@@ -100,6 +103,10 @@ class DaskMetricsBackend(Recorder):
         answer = self._deployment.survey()
         self._scheduler_package: str | None = answer["package"]
         self._learn_environment(answer)
+        if interval is not None and interval < SHORTEST_INTERVAL:
+            asked = f"an interval of {interval:g} s would burden the scheduler"
+            self.note(f"{asked}: it was sampled each {SHORTEST_INTERVAL:g} s")
+            interval = SHORTEST_INTERVAL
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
         carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
         plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS)
@@ -155,6 +162,12 @@ class DaskMetricsBackend(Recorder):
 
     def samples(self) -> pa.Table:
         return self.log.workers.samples(self.clock_offset)
+
+    def sampling(self) -> pa.Table:
+        return self.log.sampling.sampling(self.clock_offset)
+
+    def worker_states(self) -> pa.Table:
+        return self.log.sampling.states(self.clock_offset)
 
     def tasks(self) -> pa.Table:
         return self.log.attempts.table(self.clock_offset)

@@ -21,9 +21,13 @@ from roastcoffea.records.workers import PAUSE_COLUMNS
 if TYPE_CHECKING:
     import pyarrow as pa
 
+NO_SCHEDULER: Final = "there is no scheduler to sample: the run was measured without a Dask client"
 NO_TASKS: Final = "there are no Dask tasks: the run was measured without a Dask client"
 
-TABLES: Final = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes", "pauses")
+SAMPLED: Final = ("samples", "sampling", "worker_states")
+"""Tables of a run that are sampled."""
+
+TABLES: Final = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", *SAMPLED, "lifetimes", "pauses")
 """Those of a run, in the order in which they are made: a backend learns from chunks which workers there were."""
 
 FROM_CHUNKS: Final = ("branch_reads", "sections")
@@ -89,6 +93,7 @@ class Recorder(AbstractMetricsBackend):
         self.name = f"roastcoffea-{uuid.uuid4().hex[:12]}"
         self.problems: list[str] = []
         self.absent: dict[str, str] = dict.fromkeys(("tasks", "span_metrics"), NO_TASKS)
+        self.absent |= dict.fromkeys(("sampling", "worker_states"), NO_SCHEDULER)
         self.hosts: tuple[Host, ...] = ()
         self.attempts: dict[str, int] | None = None
         self.span_metrics: dict[tuple[Any, ...], float] | None = None
@@ -190,6 +195,14 @@ class Recorder(AbstractMetricsBackend):
     def samples(self) -> pa.Table:
         """Samples of the workers."""
 
+    def sampling(self) -> pa.Table | None:
+        """Samples that a scheduler took of itself; None where there is none."""
+        return None
+
+    def worker_states(self) -> pa.Table | None:
+        """What it knew of each worker in them; None where there is no scheduler."""
+        return None
+
     def tasks(self) -> pa.Table | None:
         """Finished attempts of tasks; None where there are no tasks."""
         return None
@@ -244,7 +257,9 @@ class Recorder(AbstractMetricsBackend):
         Returns
         -------
         dict
-            `worker_counts` {datetime: int}, and for each worker field {worker address: [(datetime, value), ...]}.
+            `worker_counts` {datetime: int}, and for each worker field {worker address: [(datetime, value), ...]}; the
+            `pace` of a series says when its values were taken.
         """
         self.close()
-        return tracking_data(self.samples(), self.lifetimes(self._began, time.time()))
+        lifetimes = self.lifetimes(self._began, time.time())
+        return tracking_data(self.samples(), lifetimes, self.sampling(), self.worker_states())

@@ -23,7 +23,13 @@ from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import (
+    LIFETIME_COLUMNS,
+    PAUSE_COLUMNS,
+    SAMPLE_COLUMNS,
+    SAMPLING_COLUMNS,
+    WORKER_STATE_COLUMNS,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +58,8 @@ TABLES: Final[Mapping[str, Table]] = {
     "workers": _recorded("samples", SAMPLE_COLUMNS),
     "lifetimes": _recorded("lifetimes", LIFETIME_COLUMNS),
     "pauses": _recorded("pauses", PAUSE_COLUMNS),
+    "sampling": _recorded("sampling", SAMPLING_COLUMNS),
+    "worker_states": _recorded("worker_states", WORKER_STATE_COLUMNS),
     "branches": _derived("branches", BRANCH_COLUMNS),
     "sections": _derived("section_totals", SECTION_TOTALS),
     "preprocessing": _recorded("preprocessing", PREPROCESSING_COLUMNS),

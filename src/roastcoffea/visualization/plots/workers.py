@@ -187,9 +187,9 @@ def plot_cpu_utilization_per_worker_timeline(ax: Axes, worker_samples: pa.Table,
 
 
 @plot("Occupancy of each worker")
-def plot_occupancy_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
+def plot_occupancy_timeline(ax: Axes, states_of_workers: pa.Table, start: float) -> None:
     """Draw how much work the scheduler expected each worker to have; many workers as bands."""
-    series = series_of(worker_samples, "occupancy")
+    series = series_of(states_of_workers, "occupancy")
     scale = draw.seconds_scale(max(values.max() for values in series.values))
     draw.worker_lines(ax, series, start, f"work expected by the scheduler ({scale.unit})", scale.factor)
 
@@ -202,20 +202,20 @@ def plot_executing_tasks_timeline(ax: Axes, worker_samples: pa.Table, start: flo
 
 
 @plot("Tasks assigned to each worker")
-def plot_worker_activity_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
+def plot_worker_activity_timeline(ax: Axes, states_of_workers: pa.Table, start: float) -> None:
     """Draw how many tasks each worker was assigned, executing or waiting; many workers as bands."""
-    draw.worker_lines(ax, series_of(worker_samples, "processing"), start, "tasks assigned")
+    draw.worker_lines(ax, series_of(states_of_workers, "processing"), start, "tasks assigned")
     draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to all workers")
 def plot_total_active_tasks_timeline(
-    ax: Axes, worker_samples: pa.Table, start: float, worker_lifetimes: pa.Table | None = None
+    ax: Axes, states_of_workers: pa.Table, start: float, worker_lifetimes: pa.Table | None = None
 ) -> None:
     """Draw how many tasks all workers together were assigned, executing or waiting.
 
     A worker has what its first sample tells from its arrival on, and what its last one tells until it left.
     """
-    series = series_of(worker_samples, "processing")
+    series = series_of(states_of_workers, "processing")
     draw.worker_sum(ax, series, start, "tasks assigned", _presence(worker_lifetimes))
     draw.whole_numbers(ax.yaxis)
