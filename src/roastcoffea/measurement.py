@@ -49,6 +49,7 @@ class Measurement:
     preprocessing = _Table("preprocessing", "Openings of files by coffea's metadata tasks.")
     branches = _Table("branches", "Branches of files by dataset, over the attempts that counted.")
     sections = _Table("sections", "Sections by name and dataset, over all attempts.")
+    custom = _Table("custom", "Values that the processor recorded, by name and dataset, over attempts that counted.")
     failed = _Table("failed", "Attempts that gave nothing, with their reason.")
     failed_files = _Table("failed_files", "Files in which an attempt failed.")
     missing = _Table("missing", "Chunks, and files without any, that coffea asked for and that gave nothing at all.")

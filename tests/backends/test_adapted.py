@@ -15,6 +15,7 @@ import pytest
 from analyses import Jets
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, Runner
+from test_documentation import DOCS, RUN_HERE
 
 from roastcoffea import Measurement, MetricsCollector, load
 from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
@@ -225,3 +226,25 @@ def test_threads_of_a_pool_are_measured(sample: Any) -> None:
 def test_intervals_are_positive_numbers(interval: Any) -> None:
     with pytest.raises(ValueError, match="interval must be a positive number of seconds, not"):
         checked_interval(interval)
+
+
+def test_the_example_of_the_guide_measures_its_pool(sample: Any) -> None:
+    (code, *_) = RUN_HERE[DOCS / "howto" / "backends.md"]
+    names: dict[str, Any] = {"fileset": sample, "processor": Jets()}
+    before, began = time.process_time(), time.time()
+    exec(compile(code.text, "the guide", "exec"), names)
+    spent, ended = time.process_time() - before, time.time()
+    measurement = names["collector"].measurement
+    assert measurement.problems == []
+    assert measurement.metrics["num_chunks"] == 16
+    (row,) = measurement.lifetimes.to_dict("records")
+    assert (row["worker"], row["threads"]) == (HERE, 2)
+    assert set(measurement.chunks["worker"]) == {HERE}
+    assert measurement.metrics["total_cores"] == 2
+    (seconds,) = measurement.fine_metrics.values()
+    assert 0 < measurement.chunks["cpu_seconds"].sum() <= seconds <= spent
+    samples = measurement.workers
+    assert samples["time"].between(began, ended).all()
+    assert samples["memory"].between(10e6, 10e9).all()
+    assert measurement.sampling["workers"].tolist() == [1] * len(samples)
+    assert abs(measurement.time_ledger.residual) <= 0.05 * measurement.time_ledger.total

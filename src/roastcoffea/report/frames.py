@@ -14,6 +14,7 @@ from roastcoffea.metrics import byte_ledger as byte_metrics
 from roastcoffea.metrics import time_ledger as time_metrics
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.custom import CUSTOM_TOTALS
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
 from roastcoffea.metrics.sections import SECTION_TOTALS
@@ -61,6 +62,7 @@ TABLES: Final[Mapping[str, Table]] = {
     "sampling": _recorded("sampling", SAMPLING_COLUMNS),
     "worker_states": _recorded("worker_states", WORKER_STATE_COLUMNS),
     "branches": _derived("branches", BRANCH_COLUMNS),
+    "custom": _derived("custom_totals", CUSTOM_TOTALS),
     "sections": _derived("section_totals", SECTION_TOTALS),
     "preprocessing": _recorded("preprocessing", PREPROCESSING_COLUMNS),
     "failed": _derived("failed_work", FAILED_COLUMNS),

@@ -76,6 +76,8 @@ def _cell(value: Any) -> Cell:
     """Value of a frame in the types of Python."""
     import pandas as pd
 
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={each}" for name, each in value.items())
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     if pd.isna(value):
