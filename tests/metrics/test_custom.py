@@ -112,7 +112,8 @@ def test_values_are_in_exports_of_tables(tmp_path: Path, file_format: str) -> No
 
 
 def test_values_are_in_other_exports_and_on_the_page(tmp_path: Path) -> None:
-    measurement = Measurement(run_with(*VALUES))
+    values = [{**one, "number": f"of {one['jets']}"} for one in VALUES]
+    measurement = Measurement(run_with(*values))
     custom = measurement.metrics["custom"]
     metrics = measurement.export(tmp_path / "metrics.prom", "openmetrics").read_text()
     for dataset, row in custom["jets"].items():

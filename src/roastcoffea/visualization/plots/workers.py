@@ -188,7 +188,7 @@ def plot_cpu_utilization_per_worker_timeline(ax: Axes, worker_samples: pa.Table,
 
 @plot("Occupancy of each worker")
 def plot_occupancy_timeline(ax: Axes, states_of_workers: pa.Table, start: float) -> None:
-    """Draw how much work the scheduler expected each worker to have; many workers as bands."""
+    """Draw how much work the scheduler expected each worker to have, at each sample of it; many workers as bands."""
     series = series_of(states_of_workers, "occupancy")
     scale = draw.seconds_scale(max(values.max() for values in series.values))
     draw.worker_lines(ax, series, start, f"work expected by the scheduler ({scale.unit})", scale.factor)
@@ -203,7 +203,7 @@ def plot_executing_tasks_timeline(ax: Axes, worker_samples: pa.Table, start: flo
 
 @plot("Tasks assigned to each worker")
 def plot_worker_activity_timeline(ax: Axes, states_of_workers: pa.Table, start: float) -> None:
-    """Draw how many tasks each worker was assigned, executing or waiting; many workers as bands."""
+    """Draw how many tasks each worker was assigned, at each sample of the scheduler; many workers as bands."""
     draw.worker_lines(ax, series_of(states_of_workers, "processing"), start, "tasks assigned")
     draw.whole_numbers(ax.yaxis)
 
