@@ -57,7 +57,20 @@ def test_a_toy_backend_measures_a_run(toys: None, sample: Any, tmp_path: Any) ->
 def test_what_a_toy_does_not_reach_says_so(toys: None, client: Client, sample: Any) -> None:
     with MetricsCollector(backend="toy") as collector:
         runner_for(client, 4000)(sample, processor_instance=Jets())
-    assert any("runs on a Dask cluster" in problem for problem in collector.measurement.problems)
+    assert any("Toy has no records of a Dask cluster" in problem for problem in collector.measurement.problems)
+
+
+def test_an_instance_says_where_and_measures_as_the_name_does(client: Client, sample: Any) -> None:
+    given = DaskMetricsBackend(client)
+    for _ in range(2):
+        with MetricsCollector(backend=given) as collector:
+            runner_for(client, 4000)(sample, processor_instance=Jets())
+        measurement = collector.measurement
+        assert measurement.problems == []
+        assert measurement.run.backend == "dask"
+        assert (measurement.tasks["kind"] == "processor").sum() == len(measurement.chunks) == 4
+        assert len(measurement.fine_metrics) > 0
+    assert not given.was_open
 
 
 def test_a_backend_may_be_used_without_a_collector(toys: None) -> None:

@@ -36,11 +36,10 @@ class AdaptedRecorder(Recorder):
     What the backend fails at is noted, and absent for that reason: it must not fail the analysis.
     """
 
-    elsewhere = "it runs on a Dask cluster, whose client the collector must be given: MetricsCollector(client)"
-
     def __init__(self, backend: AbstractMetricsBackend) -> None:
         self._backend = backend
         self._called = type(backend).__name__
+        self.elsewhere = f"{self._called} has no records of a Dask cluster; measure it with MetricsCollector(client)"
         self.kind = str(getattr(backend, "kind", self._called))
         super().__init__()
 

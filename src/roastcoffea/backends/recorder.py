@@ -68,7 +68,7 @@ class Recorder(AbstractMetricsBackend):
     kind: str
     """Name of the backend in a run."""
 
-    elsewhere: ClassVar[str]
+    elsewhere: str
     """Why what runs on an executor that is not reached is not recorded."""
 
     merges_equal_chunks: ClassVar[bool] = False
