@@ -162,7 +162,7 @@ def test_plot_without_names_draws_all_that_can_be(
     assert sorted(map(str, (tmp_path / "all").iterdir())) == sorted(out.splitlines())
 
 
-@pytest.mark.parametrize("lines", [0, 1, 5])
+@pytest.mark.parametrize("lines", [0, 5])
 def test_a_reader_that_leaves_gets_no_traceback(lines: int) -> None:
     command = [sys.executable, "-m", "roastcoffea", "metrics", "--markdown"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -175,7 +175,11 @@ def test_a_reader_that_leaves_gets_no_traceback(lines: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "status"), [([], 0), (["--format", "json", "--fail-if", "elapsed_time_seconds > 5%"], 2)]
+    ("options", "status"),
+    [
+        pytest.param([], 0, marks=pytest.mark.slow),
+        (["--format", "json", "--fail-if", "elapsed_time_seconds > 5%"], 2),
+    ],
 )
 def test_a_reader_that_leaves_does_not_make_a_comparison_fail(options: list[str], status: int, drawable: Path) -> None:
     command = [sys.executable, "-m", "roastcoffea", "compare", str(drawable), str(drawable), *options]

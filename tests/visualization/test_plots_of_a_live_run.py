@@ -31,7 +31,7 @@ def drawn(source: Any) -> dict[str, str]:
 
 def test_a_run_that_finished(client: Any, sample: Any, tmp_path: Path) -> None:
     with MetricsCollector(client, worker_tracking_interval=0.5) as collector:
-        runner_for(client, 500)(sample, processor_instance=analyses.Jets())
+        runner_for(client, 2000)(sample, processor_instance=analyses.Jets())
     reasons = drawn(collector)
     assert {name for name, reason in reasons.items() if reason} == {NO_SECTIONS}
     assert reasons[NO_SECTIONS] == "plot_sections has nothing to draw: the processor names no section"

@@ -62,7 +62,8 @@ def test_payload_is_that_of_the_branches_that_were_read(study: BranchStudy, samp
 
 
 @pytest.mark.filterwarnings("ignore:Branch Photon_:RuntimeWarning")
-@pytest.mark.parametrize("chunksize", [100_000, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("chunksize", [100_000, 20])
 def test_payload_of_a_real_file(chunksize: int, real_files: dict[str, Any]) -> None:
     fileset = {"dy": real_files["dy"]}
     found = branch_study(Columns, fileset, COUNTS, chunksize=chunksize)
