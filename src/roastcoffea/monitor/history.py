@@ -140,6 +140,8 @@ class Snapshot(Mapping[str, Any]):
         (None where not known yet).
     states : collections.Counter
         Number of tasks by state.
+    prefixes : dict of collections.Counter
+        The same by prefix of the tasks.
     reply : object
         What the question gave that `TaskMonitor.snapshot` was called with.
     """
@@ -171,6 +173,15 @@ class Snapshot(Mapping[str, Any]):
         """Number of tasks by state."""
         counts = np.bincount(self._latest()["state"], minlength=len(STATES)).tolist()
         return Counter({state: count for state, count in zip(STATES, counts, strict=True) if count})
+
+    @property
+    def prefixes(self) -> dict[str, Counter[str]]:
+        """Number of tasks by prefix and state."""
+        counts: dict[str, Counter[str]] = {}
+        rows = self._latest()
+        for task, state in zip(rows["task"].tolist(), rows["state"].tolist(), strict=True):
+            counts.setdefault(key_split(self._history.tasks[task].key), Counter())[STATES[state]] += 1
+        return counts
 
     def __getitem__(self, part: str) -> Any:
         if part not in self.PARTS:

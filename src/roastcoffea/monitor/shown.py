@@ -66,10 +66,12 @@ def _live_rows(counts: Mapping[str, Counter[str]]) -> Iterator[str]:
     if rest := ranked[MOST_LIVE:]:
         rows[OTHERS] = sum((counts[prefix] for prefix in rest), Counter())
     names = [state for state in LIVE_STATES if any(row[state] for row in rows.values())] + [FINISHED, ALL]
-    width = min(max(map(len, ("prefix", *rows))), LONGEST_PREFIX)
-    yield "  " + "prefix".ljust(width) + "".join(f"  {name:>10}" for name in names)
-    for prefix, row in rows.items():
-        yield "  " + prefix[:width].ljust(width) + "".join(f"  {number(row[name]):>10}" for name in names)
+    table = [("prefix", *names), *((prefix, *(number(row[name]) for name in names)) for prefix, row in rows.items())]
+    width, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
+    width = min(width, LONGEST_PREFIX)
+    for prefix, *cells in table:
+        amounts = (cell.rjust(wide) for cell, wide in zip(cells, widths, strict=True))
+        yield "  ".join(["", prefix[:width].ljust(width), *amounts])
 
 
 # Tables
@@ -95,7 +97,8 @@ def monitor_sheets(
     for task in tasks:
         alike.setdefault((task["prefix"], task["kind"]), []).append(task)
     rows = [_row_of(*names, theirs, failed[names]) for names, theirs in alike.items()]
-    table = Sheet(title="tasks", columns=OF_PREFIX, rows=rows, things="prefixes")
+    none = [] if rows else ["No task was seen."]
+    table = Sheet(title="tasks", lead=none, columns=OF_PREFIX, rows=rows, things="prefixes")
     found = [Heading(title="tasks of the cluster", label=NAME, lead=[lead]), table]
     return [*found, Sheet(title="problems", items=problems)] if problems else found
 

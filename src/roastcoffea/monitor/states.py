@@ -19,8 +19,11 @@ from roastcoffea.monitor.coffea_tasks import CoffeaTasks
 CENSUS_SLICE = 1000
 """Tasks that are written in one go when a monitor begins: they hold the scheduler for a few milliseconds."""
 
-ENTRY = 100_000
-"""Bytes of states in one entry of the log; what is written one by one costs the scheduler more."""
+ROW = packing(STATE_FIELDS)
+BLOCK = 256
+"""Rows that are packed in one go, and are one entry of the log; one by one they cost the scheduler twice as much."""
+
+FULL = BLOCK * len(STATE_FIELDS)
 
 PLACED = ("processing", "memory", "erred")
 """States in which a task is with a worker."""
@@ -41,13 +44,14 @@ class TaskStates(Addition):
         self._failed = plugin.problems.failed
         self._transition = plugin.transition
         self._began = time.time()
-        self._pack = struct.Struct(packing(STATE_FIELDS)).pack
+        self._pack_block = struct.Struct("<" + BLOCK * ROW[1:]).pack
         self._states = {state: code for code, state in enumerate(STATES)}
         self._coffea = CoffeaTasks()
         self._numbers: dict[Any, int] = {}
         self._known = self._written = 0
         self._names: list[Any] = []
-        self._rows = bytearray()
+        self._rows: list[float] = []
+        """Values of all fields of rows, one after the other."""
         self._present = dict.fromkeys(plugin.scheduler.tasks)
         self._census = asyncio.ensure_future(self._count_present())
         plugin.transition = self._follow
@@ -57,7 +61,9 @@ class TaskStates(Addition):
 
         Give how many of the tasks that were there before are still to be written.
         """
-        names, rows = json.dumps(self._names, default=plain_part).encode(), bytes(self._rows)
+        count = len(self._rows) // len(STATE_FIELDS)
+        pack = self._pack_block if count == BLOCK else struct.Struct("<" + count * ROW[1:]).pack
+        names, rows = json.dumps(self._names, default=plain_part).encode(), pack(*self._rows)
         header = struct.pack(STATE.packing, self._written, len(rows))
         self._written = self._known
         self._names.clear()
@@ -96,7 +102,7 @@ class TaskStates(Addition):
 
     def _write(self, task: Any, before: int, state: str, moment: float) -> None:
         log = self._log
-        if not log.has_room(STATE):
+        if log.size > log.cap and not log.has_room(STATE):
             return
         number = self._numbers.get(task.key)
         if number is None:
@@ -105,8 +111,8 @@ class TaskStates(Addition):
         if state in PLACED:
             expected = task.prefix.duration_average if state == "processing" else NO_DURATION
             place = (task.suspicious, log.number(holder_of(task)), log.number(task.type), task.nbytes, expected)
-        self._rows += self._pack(number, before, self._states[state], *place, moment)
-        if len(self._rows) >= ENTRY:
+        self._rows += (number, before, self._states[state], *place, moment)
+        if len(self._rows) >= FULL:
             self.before_drain()
 
     def _numbered(self, task: Any) -> int:

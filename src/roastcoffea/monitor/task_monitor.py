@@ -156,7 +156,7 @@ class TaskMonitor(RecordedTasks, Enterable):
                     self._transitions = Transitions(self._call, watch)
                     self._transitions.start()
                 if self._live:
-                    self._live_text = LiveText(lambda *, whole: live_text(watch, ended=whole), self._note)
+                    self._live_text = LiveText(lambda *, whole=False: live_text(watch, ended=whole), self._note)
                     self._live_text.start()
                 return
         except BaseException:
