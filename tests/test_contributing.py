@@ -122,3 +122,8 @@ def test_every_module_that_the_page_names_is_there() -> None:
     named = re.findall(r"`(\w+/[\w/]+\.py)`", PAGE.read_text())
     assert named
     assert [name for name in named if not ((PACKAGE / name).exists() or (TESTS.parent / name).exists())] == []
+    # beside a module of a room others of that room go by their own names
+    for row in PAGE.read_text().splitlines():
+        rooms = [(PACKAGE / room) for room in re.findall(r"`(\w+/[\w/]*?)(?:\w+\.py)?`", row)]
+        for name in re.findall(r"`(\w+\.py)`", row):
+            assert any((room / name).exists() for room in [*rooms, PACKAGE]), row

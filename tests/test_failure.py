@@ -149,7 +149,7 @@ def test_a_client_process_that_is_killed_leaves_nothing(shared_client: Any, tmp_
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    assert wait_until(lambda: what_stays(shared_client) == [], 5)
+    assert wait_until(lambda: what_stays(shared_client) == [], 30)
     with MetricsCollector(shared_client) as collector:
         shared_client.submit(sum, [1, 2], pure=False).result()
     assert collector.measurement.problems == []

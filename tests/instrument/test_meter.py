@@ -84,15 +84,44 @@ def outcome(
     return output[0], collector.measurement
 
 
-def slow_storage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each request of local storage take 0.2 s."""
-    ranges = LocalFileSystem.cat_ranges
+class Slept(list[float]):
+    """Seconds that sleeps really took: on a busy host they take longer."""
+
+    def sleep(self, seconds: float) -> None:
+        began = time.perf_counter()
+        time.sleep(seconds)
+        self.append(time.perf_counter() - began)
+
+
+WAITED = Slept()
+
+
+def wait_for(seconds: float) -> None:
+    """Sleep in a processor: coffea copies the processor, and with it what is defined in a test."""
+    WAITED.sleep(seconds)
+
+
+def is_spent_on(chunk: Any, read: list[float], waited: list[float]) -> bool:
+    """Whether a chunk's reading and waiting hold these sleeps, each once, and nothing of the others.
+
+    Between a sleep and the clock that measures it the host may do something else; it cannot take time away.
+    """
+    between = chunk["process_seconds"] - sum(read) - sum(waited)
+    small = 0.005 * (1 + len(read) + len(waited))
+    differences = chunk["read_seconds"] - sum(read), chunk["wait_seconds"] - sum(waited)
+    return all(-small <= difference <= between + small for difference in differences)
+
+
+def slow_storage(monkeypatch: pytest.MonkeyPatch) -> Slept:
+    """Have each request of local storage take 0.2 s; give how long each took."""
+    ranges, slept = LocalFileSystem.cat_ranges, Slept()
 
     def slow_ranges(self: Any, *args: Any, **kwargs: Any) -> Any:
-        time.sleep(0.2)
+        slept.sleep(0.2)
         return ranges(self, *args, **kwargs)
 
     monkeypatch.setattr(LocalFileSystem, "cat_ranges", slow_ranges)
+    return slept
 
 
 def test_waiting_for_what_is_read_beside_the_events_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +131,10 @@ def test_waiting_for_what_is_read_beside_the_events_is_reading(tmp_path: Path, m
         (tree,) = events.attrs["@events_factory"]._mapping._cache.values()
         return float(ak.sum(tree["f0"].array()))
 
-    slow_storage(monkeypatch)
+    read = slow_storage(monkeypatch)
     _, measurement = outcome(tmp_path / "tree.root", beside)
     (chunk,) = measurement.chunks.to_dict("records")
-    assert chunk["read_seconds"] == pytest.approx(0.2, abs=0.05)
-    assert chunk["wait_seconds"] < 0.05
+    assert is_spent_on(chunk, read[1:], [])  # the first run had no collector
 
 
 @pytest.mark.parametrize("executors", [[], ["interpretation_executor"], ["decompression_executor"]])
@@ -115,12 +143,11 @@ def test_waiting_is_reading_whoever_reads_baskets(
 ) -> None:
     write_tree(tmp_path / "tree.root")
     ranges = LocalFileSystem.cat_ranges
-    asked = []
+    read = Slept()
 
     def slow_ranges(self: Any, *args: Any, **kwargs: Any) -> Any:
-        asked.append(args)
-        time.sleep(0.2)
-        if len(asked) in (1, 4):
+        read.sleep(0.2)
+        if len(read) in (1, 4):
             raise OSError("not now")
         return ranges(self, *args, **kwargs)
 
@@ -128,9 +155,9 @@ def test_waiting_is_reading_whoever_reads_baskets(
         (tree,) = events.attrs["@events_factory"]._mapping._cache.values()
         with suppress(Exception):
             ak.sum(events["f0"])
-        read = float(ak.sum(tree["f0"].array()))
-        time.sleep(0.3)
-        return read + float(ak.sum(events["f1"]))
+        total = float(ak.sum(tree["f0"].array()))
+        wait_for(0.3)
+        return total + float(ak.sum(events["f1"]))
 
     monkeypatch.setattr(LocalFileSystem, "cat_ranges", slow_ranges)
     with ThreadPoolExecutor(2) as pool:
@@ -139,28 +166,30 @@ def test_waiting_is_reading_whoever_reads_baskets(
         _, measurement = outcome(tmp_path / "tree.root", again_and_beside, **dict.fromkeys(executors, pool))
         monkeypatch.undo()
     (chunk,) = measurement.chunks.to_dict("records")
-    assert chunk["read_seconds"] == pytest.approx(0.6, abs=0.15)
-    assert chunk["wait_seconds"] == pytest.approx(0.3, abs=0.15)
+    assert len(read) == 6  # the first half is of a run without a collector
+    assert is_spent_on(chunk, read[3:], WAITED[-1:])
 
 
 def test_what_is_read_in_a_step_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tmp_path / "tree.root")
     array, file = uproot.AsDtype.basket_array, LocalFileSystem.cat_file
+    slept, in_steps = Slept(), []
 
     def asking(self: Any, data: Any, offsets: Any, basket: Any, branch: Any, *args: Any) -> Any:
         branch.file.source.chunk(0, 100)
+        in_steps.append(slept[-1])
         return array(self, data, offsets, basket, branch, *args)
 
     def slow_file(self: Any, *args: Any, **kwargs: Any) -> Any:
-        time.sleep(0.05)
+        slept.sleep(0.05)
         return file(self, *args, **kwargs)
 
     monkeypatch.setattr(uproot.AsDtype, "basket_array", asking)
     monkeypatch.setattr(LocalFileSystem, "cat_file", slow_file)
     _, measurement = outcome(tmp_path / "tree.root", total_of_f0)
     (chunk,) = measurement.chunks.to_dict("records")
-    assert chunk["process_seconds"] > 0.2
-    assert chunk["read_seconds"] == pytest.approx(chunk["process_seconds"], rel=0.1)
+    of_the_second_run = sum(in_steps[len(in_steps) // 2 :])
+    assert 0.2 < of_the_second_run < chunk["read_seconds"] <= chunk["process_seconds"]
 
 
 def test_a_collector_within_a_collector_sees_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,26 +197,24 @@ def test_a_collector_within_a_collector_sees_the_same(tmp_path: Path, monkeypatc
 
     def read_and_sleep(events: Any) -> float:
         total = total_of_f0(events)
-        time.sleep(0.3)
+        wait_for(0.3)
         return total
 
-    slow_storage(monkeypatch)
+    read = slow_storage(monkeypatch)
     with MetricsCollector() as outer:
         _, inner = outcome(tmp_path / "tree.root", read_and_sleep)
     (chunk,) = inner.chunks.to_dict("records")
-    assert chunk["read_seconds"] == pytest.approx(0.2, abs=0.05)
-    assert chunk["wait_seconds"] == pytest.approx(0.3, abs=0.05)
+    assert is_spent_on(chunk, read[1:], WAITED[-1:])
     assert chunk["bytes_payload"] == sum(
         size for size, _ in baskets_of(tmp_path / "tree.root", "f0", 0, 10**9).values()
     )
-    for seen in outer.measurement.chunks.to_dict("records"):
-        assert seen["read_seconds"] == pytest.approx(0.2, abs=0.05)
-        assert seen["wait_seconds"] == pytest.approx(0.3, abs=0.05)
+    for place, seen in enumerate(outer.measurement.chunks.to_dict("records")):
+        assert is_spent_on(seen, [read[place]], [WAITED[place - 2]])
         assert {name for name in READ if seen[name] != chunk[name]} == set()
     assert len(outer.measurement.chunks) == 2
     for measurement in (inner, outer.measurement):
         (of_branch,) = measurement.branches["read_seconds"]
-        assert of_branch == pytest.approx(0.2 * len(measurement.chunks), abs=0.1)
+        assert of_branch == pytest.approx(measurement.chunks["read_seconds"].sum(), rel=1e-4)
 
 
 def total_of_all(events: Any) -> list[float]:
@@ -308,19 +335,19 @@ def test_trees_of_one_name_have_their_own_number_of_branches(tmp_path: Path) -> 
 def test_waiting_for_what_never_comes_is_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tmp_path / "tree.root")
     ranges = LocalFileSystem.cat_ranges
-    asked = []
+    asked, read = [], Slept()
 
     def failing_ranges(self: Any, *args: Any, **kwargs: Any) -> Any:
         asked.append(args)
         if len(asked) < 2:
             return ranges(self, *args, **kwargs)
-        time.sleep(0.2)
+        read.sleep(0.2)
         raise OSError("the storage gave up")
 
     def both(events: Any) -> float:
-        read = float(ak.sum(events["f0"]))
-        time.sleep(0.1)
-        return read + float(ak.sum(events["f1"]))
+        total = float(ak.sum(events["f0"]))
+        wait_for(0.1)
+        return total + float(ak.sum(events["f1"]))
 
     monkeypatch.setattr(LocalFileSystem, "cat_ranges", failing_ranges)
     executor = IterativeExecutor(status=False, retries=0)
@@ -330,8 +357,7 @@ def test_waiting_for_what_never_comes_is_reading(tmp_path: Path, monkeypatch: py
         runner(fileset, processor_instance=Doing(both))
     (chunk,) = collector.measurement.chunks.to_dict("records")
     assert chunk["outcome"] == "error"
-    assert chunk["read_seconds"] == pytest.approx(0.2, abs=0.05)
-    assert chunk["wait_seconds"] == pytest.approx(0.1, abs=0.05)
+    assert is_spent_on(chunk, read, WAITED[-1:])
 
 
 def test_an_open_file_does_not_keep_the_meter(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_metadata_are_cleared_where_they_are_of_the_collector() -> None:
 
 
 def test_a_record_that_another_collector_waits_for_stays() -> None:
-    """The worker plugin of one collector leaves while a chunk of another one, whose end it has not told, has its record."""
+    """One collector leaves a worker where a chunk of another one has its record, and its end is not told yet."""
     theirs = task(marked("b"), {"a": [1.0], "b": [1.0], METADATA_KEY: b"record"})
     clear_metadata(theirs, "a")
     assert theirs.metadata == {"b": [1.0], METADATA_KEY: b"record"}
