@@ -28,6 +28,9 @@ FULL = BLOCK * len(STATE_FIELDS)
 PLACED = ("processing", "memory", "erred")
 """States in which a task is with a worker."""
 
+WITHOUT_ATTEMPT = {("released", "waiting"), ("memory", "released"), ("released", "forgotten"), ("memory", "forgotten")}
+"""Transitions that begin and end no attempt, and leave no queue."""
+
 NO_DURATION = -1.0
 
 NOWHERE = (0, NO_STRING, NO_STRING, NO_SIZE, NO_DURATION)
@@ -77,6 +80,7 @@ class TaskStates(Addition):
         self._census.cancel()
 
     def _follow(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        # half a dozen times for each task: what is not called, and not looked up twice, is a third of the cost
         try:
             task = self._scheduler.tasks[key]
             if self._present and key in self._present:
@@ -88,7 +92,8 @@ class TaskStates(Addition):
                 self._coffea.forget(key)
         except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
             self._failed(problem)
-        self._transition(key, start, finish, *args, **kwargs)
+        if (start, finish) not in WITHOUT_ATTEMPT:
+            self._transition(key, start, finish, *args, **kwargs)
 
     async def _count_present(self) -> None:
         """Write the states of the tasks that were there before, some at a time."""
