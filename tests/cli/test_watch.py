@@ -44,9 +44,10 @@ def test_each_look_as_json_is_what_the_scheduler_has(client: Client, capsys: Any
         truth = client.run_on_scheduler(
             lambda dask_scheduler: sorted(task.state for task in dask_scheduler.tasks.values())
         )
+        assert main(["watch", client.scheduler.address, *options[:5]]) == 0
     captured = capsys.readouterr()
     looks = [json.loads(line) for line in captured.out.splitlines()]
-    assert len(looks) >= 3
+    assert len(looks) >= 6
     for look in looks:
         assert look["workers"] == 2
         (states,) = look["tasks"].values()
@@ -55,9 +56,12 @@ def test_each_look_as_json_is_what_the_scheduler_has(client: Client, capsys: Any
     assert [task["prefix"] for task in loaded.get_all_tasks()] == ["wait_for"] * 5
 
 
-def test_a_line_for_each_change_and_a_table(client: Client, capsys: Any) -> None:
+def test_a_line_for_each_change_and_a_table(client: Client, capsys: Any, tmp_path: Path) -> None:
     with waiting_tasks(client, "roastcoffea-lines"):
         assert main(["watch", client.scheduler.address, "--interval", "0.1", "--seconds", "0.5"]) == 0
+        assert capsys.readouterr().out.count("5 tasks") == 1
+        options = ["--interval", "0.1", "--seconds", "0.5", "-o", str(tmp_path)]
+        assert main(["watch", client.scheduler.address, *options]) == 0
     line, *rest = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\d  2 workers, 5 tasks: .*processing.*", line)
     assert any(row.split()[:4] == ["wait_for", "other", "5", "0"] for row in rest)
@@ -94,5 +98,4 @@ def test_ctrl_c_ends_it_and_a_lost_scheduler_is_a_failure(command_line_cluster: 
         status = process.wait(60)
         reader.join()
         errors = process.stderr.read() if process.stderr else ""
-    assert "tasks of the cluster" in "".join(lines)
     assert (status, errors.strip()) == ((1, f"roastcoffea: the scheduler at {address} is gone") if lost else (0, ""))

@@ -13,6 +13,7 @@ import numpy as np
 from roastcoffea.backends.connection import NoAnswerError
 from roastcoffea.log.kinds import STATES
 from roastcoffea.monitor.history import ALL, CHUNK, FINISHED, FORGOTTEN, History
+from roastcoffea.monitor.looks import Look
 from roastcoffea.monitor.tables import known_total, quotient
 from roastcoffea.monitor.watch import Watch, Watched, attempts_of
 from roastcoffea.records.arrow import table_of_rows
@@ -54,18 +55,29 @@ def live_text(watch: Watch, *, ended: bool = False) -> str:
     seconds = SECOND.text(float(round(time.time() - watch.start)))
     tasks = f"{counted(sum(each[ALL] for each in counts.values()), 'task')} so far"
     now = "" if ended else f", {number(known)} at the scheduler"
-    return "\n".join([f"{NAME}  {seconds}, {counted(workers, 'worker')}, {tasks}{now}", *_live_rows(counts)])
+    first = f"{NAME}  {seconds}, {counted(workers, 'worker')}, {tasks}{now}"
+    return "\n".join([first, *_live_rows(counts, (FINISHED, ALL))])
 
 
-def _live_rows(counts: Mapping[str, Counter[str]]) -> Iterator[str]:
-    """A row for each prefix with the most tasks, with the states that occur."""
+def look_text(look: Look, seconds: float) -> str:
+    """Lines of tasks by prefix and state of a look, so many seconds after the first one."""
+    counts = {name: look.prefixes.get(name, Counter()) + Counter({FINISHED: n}) for name, n in look.finished.items()}
+    shown = {name: row for name, row in counts.items() if row}
+    passed, workers = SECOND.text(float(round(seconds))), counted(look.num_workers, "worker")
+    first = f"{NAME}  {passed}, {workers}, {counted(look.num_tasks, 'task')} at the scheduler"
+    return "\n".join([first, *_live_rows(shown, (FINISHED,))])
+
+
+def _live_rows(counts: Mapping[str, Counter[str]], sums: tuple[str, ...]) -> Iterator[str]:
+    """A row for each prefix with the most tasks, with the states that occur, and these sums."""
     if not counts:
         return
-    ranked = sorted(counts, key=lambda prefix: -counts[prefix][ALL])
+    ranked = sorted(counts, key=lambda prefix: -counts[prefix].total())
     rows = {prefix: counts[prefix] for prefix in sorted(ranked[:MOST_LIVE])}
     if rest := ranked[MOST_LIVE:]:
         rows[OTHERS] = sum((counts[prefix] for prefix in rest), Counter())
-    names = [state for state in LIVE_STATES if any(row[state] for row in rows.values())] + [FINISHED, ALL]
+    names = [state for state in LIVE_STATES if any(row[state] for row in rows.values())]
+    names += sums
     table = [("prefix", *names), *((prefix, *(number(row[name]) for name in names)) for prefix, row in rows.items())]
     width, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
     width = min(width, LONGEST_PREFIX)

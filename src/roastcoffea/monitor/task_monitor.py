@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Self
 
@@ -14,6 +13,7 @@ from roastcoffea.backends.connection import Connection, NoAnswerError
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import Enterable
 from roastcoffea.monitor.history import Snapshot
+from roastcoffea.monitor.pace import ticks
 from roastcoffea.monitor.recorded import RecordedTasks
 from roastcoffea.monitor.shown import live_text
 from roastcoffea.monitor.transitions import Transitions, caller_of
@@ -241,13 +241,10 @@ class TaskMonitor(RecordedTasks, Enterable):
         return self._watch_on(first, interval, question)
 
     def _watch_on(self, snapshot: Snapshot, interval: float, question: Callable[..., Any] | None) -> Iterator[Snapshot]:
-        due = time.monotonic()
-        watch = self._watch
-        while True:
-            yield snapshot
-            now = time.monotonic()
-            due += interval * max(1, math.ceil((now - due) / interval))
-            time.sleep(max(0.0, due - now))
+        watch, times = self._watch, ticks(interval)
+        next(times)
+        yield snapshot
+        for _ in times:
             if watch is None or self._watch is not watch:
                 return
             try:
@@ -256,6 +253,7 @@ class TaskMonitor(RecordedTasks, Enterable):
                 if self._watch is watch:
                     self._note(f"the watch ended: {problem}")
                 return
+            yield snapshot
 
     @property
     def problems(self) -> list[str]:
