@@ -42,7 +42,8 @@ All are called alike. They take a collector, a measurement or a run, draw on axe
 and give `(figure, axes)`. `title=`, `figsize=` and `output_path=` (a file: png, pdf or svg) are optional.
 `measurement.plot("time_ledger")` and `roastcoffea plot FOLDER` draw the same. A plot for which something was not
 measured raises a `ValueError` that says what, and why. The data that version 0.1.2 took are still taken:
-`tracking_data=`, `span_metrics=`, `metrics=` and `chunk_metrics=`.
+`tracking_data=`, `span_metrics=`, `metrics=`, `chunk_info=` and `chunk_metrics=`.
+Distributions take `bins=`, and plots with a line for each worker `max_legend_entries=`.
 
 Below, each is drawn of one small run on two workers.
 
@@ -172,6 +173,20 @@ def of_exports() -> Described:
     return Described("`metrics` in exports", rows, [(name, meaning, None) for name, meaning in described.items()])
 
 
+MADE = """\
+made = {
+    ("execute", "Dijets", "serialize", "seconds"): 0.4,
+    ("execute", "Dijets", "disk-write", "seconds"): 0.9,
+    ("execute", "reduce", "deserialize", "seconds"): 0.3,
+    ("execute", "reduce", "disk-read", "seconds"): 0.6,
+}
+roastcoffea.plot_per_task_overhead(span_metrics=made);"""
+CALLS = {
+    "per_task_overhead": ("Dask counted none of it in this small run, so that the numbers here are made up.", MADE)
+}
+"""Plots that the run of the page has nothing for: what is said of that, and how they are called."""
+
+
 def plot_page() -> str:
     """Markdown of all plots, a notebook."""
     return "\n".join([HEADING_OF_PLOTS, *(plot_text(name) for name in plots.PLOTS)])
@@ -181,8 +196,9 @@ def plot_text(name: str) -> str:
     """Markdown of one plot."""
     function = plots.PLOTS[name].function_name
     meaning = (inspect.getdoc(plots.PLOTS[name].draw) or "").strip()
-    call = f"```{{code-cell}} ipython3\nroastcoffea.{function}(measurement);\n```"
-    return f"## `{function}`\n\n{meaning}\n\n{call}\n"
+    remark, call = CALLS.get(name, ("", f"roastcoffea.{function}(measurement);"))
+    parts = [f"## `{function}`", meaning, *filter(None, [remark]), f"```{{code-cell}} ipython3\n{call}\n```"]
+    return "\n\n".join(parts) + "\n"
 
 
 WRITTEN = {"columns.md": column_page, "plots.md": plot_page}

@@ -199,9 +199,9 @@ def test_a_runner_in_a_thread_without_context_is_seen(client: Any, sample: Any) 
     assert collector.span_metrics["execute", "Jets", "memory-read", "count"] == 4
 
 
-def test_eight_collectors_in_a_row(client: Any, sample: Any) -> None:
+def test_four_collectors_in_a_row(client: Any, sample: Any) -> None:
     runner = runner_for(client, 4000)
-    for _ in range(8):
+    for _ in range(4):
         with MetricsCollector(client) as collector:
             runner(sample, processor_instance=Jets())
         assert len(collector.measurement.chunks) == 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import multiprocessing
 import os
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from analyses import Jets, Raising, RaisingOnce, count_events
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor, Runner
 from coffea.processor.checkpointer import SimpleCheckpointer
+from conftest import ServedPool
 from distributed import Client
 from releases import needs_results, needs_retries
 
@@ -29,15 +29,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Performed attempt:UserWarning"),
     pytest.mark.filterwarnings("ignore:Skipping bad file:UserWarning"),
 ]
-
-
-class ServedPool(concurrent.futures.ProcessPoolExecutor):
-    """Processes that come from one without threads, which imported coffea once: the tests' own process has threads."""
-
-    def __init__(self, max_workers: int) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["coffea.processor", "coffea.nanoevents", "roastcoffea"])
-        super().__init__(max_workers, mp_context=context)
 
 
 ON_DASK = {
@@ -57,6 +48,10 @@ HERE = {
     "loky": (FuturesExecutor, {"pool": loky.ProcessPoolExecutor, "workers": 2}),
     "merging": (FuturesExecutor, {"pool": ServedPool, "workers": 2, "merging": (2, 2, 3)}),
 }
+
+
+ON_DASK_TOO = pytest.param("dask", marks=pytest.mark.slow)
+"""What test_harmless and test_failure look at on Dask."""
 
 
 @contextmanager
@@ -117,13 +112,19 @@ def checked(measurement: Measurement, report: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind == "loky" else ()) for kind in HERE]
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.slow if kind in {"loky", "threads without compression"} else ())
+        for kind in HERE
+    ],
 )
 def test_executors_without_dask(kind: str, sample: dict[str, Any]) -> None:
     check_executor(kind, sample, None)
 
 
-@pytest.mark.parametrize("kind", ON_DASK)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if "reduction" in kind else ()) for kind in ON_DASK]
+)
 def test_executors_on_dask(kind: str, sample: dict[str, Any], client: Client) -> None:
     check_executor(kind, sample, client)
 
@@ -157,7 +158,7 @@ def _sorted(value: Any) -> Any:
     return sorted(value) if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("kind", ["iterative", "threads", pytest.param("loky", marks=pytest.mark.slow), "dask"])
+@pytest.mark.parametrize("kind", ["iterative", "threads", pytest.param("loky", marks=pytest.mark.slow), ON_DASK_TOO])
 def test_a_bad_file_is_skipped(kind: str, sample: dict[str, Any], client: Client, tmp_path: Path) -> None:
     bad = tmp_path / "bad.root"
     good = {name: dict(what["files"]) for name, what in sample.items()}
@@ -205,7 +206,7 @@ def test_a_run_that_raises_leaves_its_records(kind: str, sample: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    "kind", [*(pytest.param(kind, marks=needs_retries) for kind in ("iterative", "threads")), "dask"]
+    "kind", [*(pytest.param(kind, marks=needs_retries) for kind in ("iterative", "threads")), ON_DASK_TOO]
 )
 def test_attempts_that_are_repeated_have_records_of_their_own(
     kind: str, sample: dict[str, Any], client: Client, tmp_path: Path
@@ -238,7 +239,7 @@ def test_a_recoverable_executor_gives_what_was_done(sample: dict[str, Any], caps
     assert collector.measurement.chunks["outcome"].value_counts()["ok"] > 0
 
 
-@pytest.mark.parametrize("kind", ["iterative", "dask"])
+@pytest.mark.parametrize("kind", ["iterative", ON_DASK_TOO])
 def test_chunks_from_checkpoints_read_nothing(
     kind: str, sample: dict[str, Any], client: Client, tmp_path: Path
 ) -> None:
@@ -261,7 +262,7 @@ def test_chunks_from_checkpoints_read_nothing(
     assert second.measurement.metrics["total_events"] == first.measurement.metrics["total_events"]
 
 
-@pytest.mark.parametrize("kind", ["iterative", "threads", "dask"])
+@pytest.mark.parametrize("kind", ["iterative", "threads", ON_DASK_TOO])
 def test_a_function_is_a_processor(kind: str, sample: dict[str, Any], client: Client) -> None:
     on_dask = client if kind == "dask" else None
     with ExitStack() as stack, executor_of(kind, stack, on_dask) as executor:

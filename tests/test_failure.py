@@ -113,9 +113,9 @@ def test_a_client_that_is_closed_inside_of_the_with(shared_client: Any, sample: 
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_that_dies_does_not_hide_the_exception(sample: Any, command_line_cluster: Any) -> None:
-    cluster = command_line_cluster(path=str(Path(__file__).parent))
+    cluster = command_line_cluster(workers=1, path=str(Path(__file__).parent))
     client = Client(scheduler_file=str(cluster.file))
-    client.wait_for_workers(2)
+    client.wait_for_workers(1)
     began = time.monotonic()
     with pytest.raises(KeyError, match="mine"), MetricsCollector(client) as collector:
         runner_for(client, 4000)(sample, processor_instance=analyses.Jets())

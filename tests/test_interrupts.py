@@ -171,7 +171,7 @@ def check_steps(client: Any, fileset: Any, number: int) -> None:
 
 
 def test_a_run_that_is_interrupted_at_steps_of_its_life(client: Any, sample: Any) -> None:
-    check_steps(client, sample, 6)
+    check_steps(client, sample, len(PHASES))
 
 
 @pytest.mark.slow

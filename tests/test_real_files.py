@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 import pytest
 from analyses import Jets, runner_for
+from conftest import REAL_FILES
 from distributed import Client, LocalCluster
 
 import roastcoffea
@@ -45,7 +46,7 @@ def packages_without_ours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def without_package(packages_without_ours: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """`dask scheduler` and two `dask worker` of an environment that lacks roastcoffea."""
+    """`dask scheduler` and `dask worker` of an environment that lacks roastcoffea."""
     from conftest import CommandLineCluster
 
     bare = tmp_path_factory.mktemp("bare") / "environment"
@@ -56,10 +57,10 @@ def without_package(packages_without_ours: Path, tmp_path_factory: pytest.TempPa
         [str(python), "-c", "import roastcoffea"], env={"PYTHONPATH": path}, capture_output=True, check=False
     )
     assert b"No module named 'roastcoffea'" in lacking.stderr
-    cluster = CommandLineCluster(tmp_path_factory.mktemp("cluster"), path=path, python=str(python))
+    cluster = CommandLineCluster(tmp_path_factory.mktemp("cluster"), workers=1, path=path, python=str(python))
     try:
         with Client(scheduler_file=str(cluster.file)) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(1, timeout=60)
             yield client
     finally:
         cluster.close()
@@ -92,9 +93,17 @@ def check(client: Client, fileset: Any, chunksize: int, plain: Any = None) -> Me
     return collector
 
 
-@pytest.mark.parametrize("chunksize", [pytest.param(50, marks=pytest.mark.slow), 100_000])
-def test_two_workers(client: Client, real_files: Any, chunksize: int) -> None:
-    assert check(client, real_files, chunksize).measurement.problems == []
+@pytest.mark.parametrize(
+    ("names", "chunksize"),
+    [
+        (["dimuon"], 100_000),
+        pytest.param(list(REAL_FILES), 50, marks=pytest.mark.slow),
+        pytest.param(list(REAL_FILES), 100_000, marks=pytest.mark.slow),
+    ],
+)
+def test_two_workers(client: Client, real_files: Any, names: list[str], chunksize: int) -> None:
+    fileset = {name: real_files[name] for name in names}
+    assert check(client, fileset, chunksize).measurement.problems == []
 
 
 @pytest.mark.slow

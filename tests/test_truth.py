@@ -31,7 +31,7 @@ def cpu_of_task_threads(dask_worker: Any) -> float:
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
 @pytest.mark.parametrize("processor", [Sleeping(0.1), Spinning(0.1)], ids=["sleeping", "spinning"])
 def test_cpu_time_is_that_of_the_operating_system(client: Any, sample: Any, processor: Any) -> None:
-    runner = runner_for(client, 1000)
+    runner = runner_for(client, 2000)
     chunks = list(runner.preprocess(sample))
     runner.run(list(chunks), Sleeping(0))
     processes = [psutil.Process(pid) for pid in client.run(os.getpid).values()]
@@ -48,7 +48,7 @@ def test_cpu_time_is_that_of_the_operating_system(client: Any, sample: Any, proc
     capacity = metrics["elapsed_time_seconds"] * 2
     assert metrics["core_efficiency"] == pytest.approx(metrics["total_cpu_time"] / capacity)
     if isinstance(processor, Spinning):
-        assert metrics["total_cpu_time"] > 16 * 0.1
+        assert metrics["total_cpu_time"] > 8 * 0.1
     else:
         assert metrics["total_cpu_time"] < 1.5
 
@@ -176,7 +176,7 @@ def counted(number: int) -> int:
 
 def test_fine_metrics_are_complete_whatever_the_heartbeats(slow_heartbeats: Any) -> None:
     client = slow_heartbeats
-    for round_ in range(20):
+    for round_ in range(6):
         with MetricsCollector(client) as collector:
             client.gather(client.map(counted, range(20), pure=False))
         found = sum(value for key, value in collector.span_metrics.items() if key[2] == "counted")

@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector as MetricsCollector
     from roastcoffea.compat.measurements import load_measurement as load_measurement
+    from roastcoffea.compat.measurements import save_measurement as save_measurement
+    from roastcoffea.compat.tables import format_chunk_metrics_table as format_chunk_metrics_table
+    from roastcoffea.compat.tables import format_event_processing_table as format_event_processing_table
+    from roastcoffea.compat.tables import format_fine_metrics_table as format_fine_metrics_table
+    from roastcoffea.compat.tables import format_resources_table as format_resources_table
+    from roastcoffea.compat.tables import format_throughput_table as format_throughput_table
+    from roastcoffea.compat.tables import format_timing_table as format_timing_table
     from roastcoffea.errors import ComparisonError as ComparisonError
     from roastcoffea.errors import MeasurementError as MeasurementError
+    from roastcoffea.errors import MissingMeasurementError as MissingMeasurementError
     from roastcoffea.errors import MissingMetricError as MissingMetricError
     from roastcoffea.errors import RoastcoffeaError as RoastcoffeaError
+    from roastcoffea.errors import UnreadableMeasurementError as UnreadableMeasurementError
     from roastcoffea.instrument.track import track_bytes as track_bytes
     from roastcoffea.instrument.track import track_memory as track_memory
     from roastcoffea.instrument.track import track_metrics as track_metrics
     from roastcoffea.instrument.track import track_time as track_time
+    from roastcoffea.instrument.values import record as record
     from roastcoffea.measurement import Measurement as Measurement
     from roastcoffea.measurement import load as load
     from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
@@ -31,14 +41,22 @@ __version__ = "1.0.0.dev0"
 
 _PLOTS: Final = "roastcoffea.visualization.plots"
 
+_TABLES: Final = " ".join(
+    f"format_{name}_table"
+    for name in ("chunk_metrics", "event_processing", "fine_metrics", "resources", "throughput", "timing")
+)
+
 # Workers import this package for its probe alone, so nothing else may come with it.
 _MODULES: Final = {
     name: f"roastcoffea.{module}"
     for module, names in (
         ("collector", "MetricsCollector"),
-        ("compat.measurements", "load_measurement"),
-        ("errors", "ComparisonError MeasurementError MissingMetricError RoastcoffeaError"),
+        ("compat.measurements", "load_measurement save_measurement"),
+        ("compat.tables", _TABLES),
+        ("errors", "ComparisonError MeasurementError MissingMeasurementError MissingMetricError"),
+        ("errors", "RoastcoffeaError UnreadableMeasurementError"),
         ("instrument.track", "track_bytes track_memory track_metrics track_time"),
+        ("instrument.values", "record"),
         ("measurement", "Measurement load"),
         ("monitor.task_monitor", "TaskMonitor"),
         ("recording.importers", "measurement_from_report"),

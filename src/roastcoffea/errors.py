@@ -19,6 +19,14 @@ class MeasurementError(RoastcoffeaError):
     """A stored measurement cannot be read or written; the text names the file and the way out."""
 
 
+class MissingMeasurementError(MeasurementError, FileNotFoundError):
+    """There is no measurement, or not all of it, where one was to be read."""
+
+
+class UnreadableMeasurementError(MeasurementError, ValueError):
+    """What is stored is damaged, of a newer version, or no measurement."""
+
+
 class ComparisonError(RoastcoffeaError):
     """Runs cannot be compared as was asked; the text says why, and the way out."""
 

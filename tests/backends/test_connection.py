@@ -67,23 +67,18 @@ class Gone:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("how", ["killed", "stopped", "client_closed"])
-@pytest.mark.parametrize("meanwhile", [False, True], ids=["before the call", "during the call"])
 def test_a_scheduler_that_is_gone_gives_no_answer(
-    command_line_cluster: Any, monkeypatch: pytest.MonkeyPatch, how: str, meanwhile: bool
+    command_line_cluster: Any, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     cluster = command_line_cluster(workers=0, path=str(Path(analyses.__file__).parent))
     client = Client(scheduler_file=str(cluster.file))
-    connection = Connection(client)
     monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 0.5)
-    end = partial(getattr(Gone, how), client, cluster)
-    if meanwhile:
-        ending = threading.Timer(0.2, end)
-        ending.start()
-    else:
-        end()
-    with pytest.raises(NoAnswerError, match="the connection to the cluster was lost"):
-        connection.answer(analyses.wait_long, {})
-    if meanwhile:
+    it_goes_during_the_call, it_was_gone_before = Connection(client), Connection(client)
+    ending = threading.Timer(0.2, partial(getattr(Gone, how), client, cluster))
+    ending.start()
+    for connection in (it_goes_during_the_call, it_was_gone_before):
+        with pytest.raises(NoAnswerError, match="the connection to the cluster was lost"):
+            connection.answer(analyses.wait_long, {})
         ending.join()
     cluster.processes[0].kill()
     client.close()

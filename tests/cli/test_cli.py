@@ -5,11 +5,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from handmade import handmade_run
 
 import roastcoffea
-from roastcoffea.cli import main
+from roastcoffea.cli import command_line, main
 from roastcoffea.compat.measurements import load_measurement, save_measurement
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.reference import metric_reference
@@ -175,7 +176,7 @@ def test_plot_without_names_draws_all_that_can_be(
     assert sorted(map(str, (tmp_path / "all").iterdir())) == sorted(out.splitlines())
 
 
-@pytest.mark.parametrize("lines", [0, 1, 5])
+@pytest.mark.parametrize("lines", [0, 5])
 def test_a_reader_that_leaves_gets_no_traceback(lines: int) -> None:
     command = [sys.executable, "-m", "roastcoffea", "metrics", "--markdown"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -188,7 +189,11 @@ def test_a_reader_that_leaves_gets_no_traceback(lines: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "status"), [([], 0), (["--format", "json", "--fail-if", "elapsed_time_seconds > 5%"], 2)]
+    ("options", "status"),
+    [
+        pytest.param([], 0, marks=pytest.mark.slow),
+        (["--format", "json", "--fail-if", "elapsed_time_seconds > 5%"], 2),
+    ],
 )
 def test_a_reader_that_leaves_does_not_make_a_comparison_fail(options: list[str], status: int, drawable: Path) -> None:
     command = [sys.executable, "-m", "roastcoffea", "compare", str(drawable), str(drawable), *options]
@@ -227,3 +232,22 @@ def test_metrics_saved_the_old_way_come_back(load: Callable[..., tuple[dict, flo
     metrics, t0, t1 = load(runs / "good [red]run")
     assert {name: metrics[name] for name in METRICS} == METRICS
     assert (t0, t1) == (100.0, 112.5)
+
+
+def test_out_and_output_mean_the_same_in_every_command() -> None:
+    context = click.Context(command_line)
+    named = {
+        name: set(option.opts)
+        for name in command_line.list_commands(context)
+        for option in command_line.get_command(context, name).params
+        if {"-o", "--out", "--output"} & set(option.opts)
+    }
+    assert {"compare", "demo", "export", "plot", "report", "run"} <= named.keys()
+    assert {name: names for name, names in named.items() if names != {"-o", "--out", "--output"}} == {}
+
+
+@pytest.mark.parametrize("option", ["--out", "--output"])
+def test_what_is_written_goes_where_either_says(option: str, tmp_path: Path) -> None:
+    folder = Measurement(handmade_run()).save(tmp_path, "made")
+    assert main(["export", str(folder), "--format", "json", option, str(tmp_path / "there")]) == 0
+    assert (tmp_path / "there" / "chunks.json").exists()

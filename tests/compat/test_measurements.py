@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from handmade import T, handmade_run, run_without_tables
 
-from roastcoffea.compat.measurements import load_measurement
+from roastcoffea.cli import main
+from roastcoffea.compat.measurements import load_measurement, save_measurement
+from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
 
 DATA = os.environ.get("ROASTCOFFEA_TEST_DATA")
@@ -41,3 +43,61 @@ def test_a_folder_of_the_older_prototype():
     file = io.StringIO()
     measurement.print_summary(file)
     assert "98.7 Mbit/s" in file.getvalue()
+
+
+def test_errors_are_those_that_scripts_of_the_older_prototype_catch(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no folder") as error:
+        load_measurement(tmp_path / "nowhere")
+    assert isinstance(error.value, MeasurementError)
+    with pytest.raises(FileNotFoundError, match="is no measurement"):
+        load_measurement(tmp_path)
+    folder = Measurement(handmade_run()).save(tmp_path)
+    (folder / "chunks.parquet").unlink()
+    with pytest.raises(FileNotFoundError, match=r"chunks.parquet is missing; restore"):
+        load_measurement(folder)
+    (folder / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run.json cannot be read .*; restore") as error:
+        load_measurement(folder)
+    assert isinstance(error.value, MeasurementError)
+
+
+def test_settings_come_back_with_the_metrics(tmp_path):
+    folder = save_measurement({"total_events": 5}, 1.0, 3.0, tmp_path, "named", {"bins": [1, 2], "token": "abc"})
+    metrics, t0, t1, config = load_measurement(folder, config=True)
+    assert (metrics, t0, t1) == load_measurement(folder)
+    assert (metrics["total_events"], t0, t1) == (5, 1.0, 3.0)
+    assert config["bins"] == [1, 2]
+    assert config["token"] != "abc"
+    assert load_measurement(save_measurement({}, 0.0, 1.0, tmp_path), config=True)[3] is None
+    with pytest.raises(TypeError, match=r"config is a mapping .* not list"):
+        save_measurement({}, 0.0, 1.0, tmp_path, config=[1])
+
+
+def test_sections_have_the_older_shape(tmp_path):
+    measurement = Measurement(handmade_run())
+    metrics, _, _ = load_measurement(measurement.save(tmp_path))
+    timed = [chunk["timing"]["jets"] for chunk in metrics["raw_chunk_metrics"] if "jets" in chunk["timing"]]
+    assert metrics["sections"]["jets"]["total_duration"] == pytest.approx(sum(timed))
+    again, _, _ = load_measurement(save_measurement(metrics, 0.0, 1.0, tmp_path, "again"))
+    assert again["sections"] == metrics["sections"]
+
+
+@pytest.mark.skipif(DATA is None, reason="ROASTCOFFEA_TEST_DATA is not set")
+def test_a_folder_of_the_older_prototype_on_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder, new = str(Path(str(DATA), "measurement-0.1.2")), str(Measurement(handmade_run()).save(tmp_path, "new"))
+
+    def printed(*arguments):
+        assert main([*arguments]) == 0
+        return capsys.readouterr().out
+
+    shown = printed("show", folder)
+    assert max(map(len, shown.splitlines())) <= 80
+    for words in ("Numbers as reported by roastcoffea 0.1.2", "2,000,000", "82.6 %", "took wall time for CPU time"):
+        assert words in shown
+    drawn = printed("plot", folder, "runtime_vs_events", "worker_count_timeline", "--out", "pictures").split()
+    assert [Path(file).stat().st_size > 10_000 for file in drawn] == [True, True]
+    compared = printed("compare", folder, new)
+    for words in ("reported by roastcoffea 0.1.2", "2,000,000", "core efficiency"):
+        assert words in compared
+    assert "149 MB" in printed("compare", folder, folder, "--all")

@@ -12,17 +12,19 @@ from roastcoffea.compat.shapes import (
     CHUNK_KEYS,
     argument_of,
     chunks_of,
+    chunks_of_info,
     counts_of,
     run_without_records,
     samples_of,
     seconds,
+    sections_of,
     with_older,
 )
 from roastcoffea.metrics import evaluate
 from roastcoffea.metrics.facts import counted_chunks
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.workers import SAMPLE_COLUMNS
+from roastcoffea.records.workers import SAMPLE_COLUMNS, SAMPLING_COLUMNS, WORKER_STATE_COLUMNS
 
 
 def local(after: float) -> datetime:
@@ -60,6 +62,38 @@ def test_tracking_data() -> None:
         "worker_last_seen",
         "worker_cpu",
     }
+
+
+def test_series_of_the_scheduler_have_its_pace() -> None:
+    states = [
+        {"worker": "A", "time": T + 1, "processing": 3, "nbytes": 7, "occupancy": 0.5},
+        {"worker": "B", "time": T + 1, "processing": 0, "nbytes": 0, "occupancy": 0.0},
+        {"worker": "A", "time": T + 2, "processing": 1, "nbytes": 7, "occupancy": 0.25},
+    ]
+    samples = [{"time": T + 1, "workers": 2}, {"time": T + 2, "workers": 1}]
+    run = handmade_run(
+        sampling=table_of_rows(SAMPLING_COLUMNS, samples), worker_states=table_of_rows(WORKER_STATE_COLUMNS, states)
+    )
+    before, tracking = evaluate(handmade_run())["tracking_data"], evaluate(run)["tracking_data"]
+    assert tracking["worker_counts"] == {local(1): 2, local(2): 1}
+    assert tracking["worker_active_tasks"] == {"A": [(local(1), 3), (local(2), 1)], "B": [(local(1), 0)]}
+    assert tracking["worker_nbytes"]["A"] == [(local(1), 7), (local(2), 7)]
+    assert tracking["worker_occupancy"]["A"] == [(local(1), 0.5), (local(2), 0.25)]
+    assert tracking["worker_cores"] == {"A": [(local(1), 2), (local(2), 2)], "B": [(local(1), 4)]}
+    paces = {name: series.pace for name, series in tracking.items()}
+    at_interval = {name for name, pace in paces.items() if "by the scheduler" in pace}
+    assert at_interval == {
+        "worker_counts",
+        "worker_active_tasks",
+        "worker_nbytes",
+        "worker_occupancy",
+        "worker_cores",
+        "worker_memory_limit",
+    }
+    for name in tracking.keys() - at_interval:
+        assert tracking[name] == before[name]
+        assert "heartbeats" in paces[name]
+    assert before["worker_counts"].pace == "at each arrival, departure and sample of a worker"
 
 
 def test_samples_without_a_time_are_no_points() -> None:
@@ -119,6 +153,12 @@ def test_chunk_dictionaries() -> None:
         "wait_seconds": 0.5,
         "checkpoint_seconds": 0.25,
         "result_seconds": 0.125,
+        "timestamp": T,
+        "accessed_bytes": 800,
+        "accessed_uncompressed_bytes": 2000,
+        "branches_read_percent": 50.0,
+        "bytes_read_percent": pytest.approx(100 * 800 / 4800),
+        "file_metadata": {"filename": A, "total_branches": 4},
     }
     assert by_task["k2"]["timing"] == {}
     assert by_task[None]["memory"] == {"jets": 3.0}
@@ -159,6 +199,7 @@ def test_a_dictionary_of_little_is_a_chunk_of_little() -> None:
         ({"worker_cpu": {}}, "tracking_data"),
         ({"total_events": 3}, "metrics"),
         ([{"duration": 1.0}], "chunk_metrics"),
+        ({("a.root", 0, 10): (1.0, 2.0, 30)}, "chunk_info"),
         ("a text", None),
         (handmade_run(), None),
         (None, None),
@@ -185,6 +226,38 @@ def test_data_stand_in_place_of_those_of_the_run_and_nothing_else_changes() -> N
     assert older.run.samples is run.samples
     assert (older.run.start, older.run.stop, older.inputs) == (run.start, run.stop, {})
     assert with_older(run, {}).run == run
+
+
+def test_chunk_info_there_and_back() -> None:
+    metrics = evaluate(handmade_run())
+    info = metrics["chunk_info"]
+    assert info[A, 0, 100] == (T + 1, T, 1000)
+    assert len(info) == metrics["num_chunks"]
+    one, *_ = chunks_of_info({("a.root", 0, 10): (1.0, 2.5, 30)}).to_pylist()
+    assert (one["file"], one["entry_start"], one["entry_stop"]) == ("a.root", 0, 10)
+    assert (one["start"], one["stop"], one["wall_seconds"], one["bytes_requested"]) == (1.0, 2.5, 1.5, 30)
+    assert chunks_of_info({("a.root", 0, 10): (None, None, None)})["wall_seconds"].to_pylist() == [None]
+
+
+def test_sections_by_name_over_chunks() -> None:
+    chunks = [{"timing": {"jets": 1.0}, "bytes": {"jets": 8}}, {"timing": {"jets": 3.0}}, {"memory": {"muons": -0.5}}]
+    jets = {"total_duration": 4.0, "mean_duration": 2.0, "min_duration": 1.0, "max_duration": 3.0}
+    once = {f"{statistic}_bytes": 8 for statistic in ("total", "mean", "min", "max")}
+    found = sections_of(chunks)
+    assert found["jets"] == {"count": 2, **jets, **once}
+    assert (found["muons"]["count"], found["muons"]["mean_mem_delta_mb"]) == (1, -0.5)
+    assert sections_of([]) == {}
+
+
+def test_metrics_hold_the_other_arguments() -> None:
+    run = handmade_run()
+    metrics = evaluate(run).built()
+    older = with_older(None, {"metrics": metrics})
+    assert len(older.run.chunks) == metrics["num_chunks"]
+    assert older.run.span_metrics == run.span_metrics
+    assert len(older.run.samples)
+    alone = with_older(None, {"metrics": metrics, "chunk_info": {("a.root", 0, 10): (1.0, 2.0, 30)}})
+    assert alone.run.chunks["file"].to_pylist() == ["a.root"]
 
 
 def test_metrics_that_were_given_are_reported_ones() -> None:

@@ -38,6 +38,37 @@ def test_each_phase_has_its_cause(column, cause):
     assert measurement.verdict[0].seconds == pytest.approx(100)
 
 
+@pytest.mark.parametrize(
+    ("activity", "cause", "words"),
+    [
+        (
+            "serialize",
+            "serialization",
+            "12 % of the threads' time goes into Dask's serialization in tasks (serialization",
+        ),
+        ("deserialize", "serialization", "(deserialization 12 s)"),
+        ("compress", "compression", "Dask's compression in tasks, which is not ROOT's (compression 12 s)"),
+        ("decompress", "compression", "(decompression 12 s)"),
+        ("disk-write", "memory", "moving results to disk and back for 12 s"),
+        ("disk-read", "memory", "moving results to disk and back for 12 s"),
+    ],
+)
+def test_what_dask_counts_in_tasks_is_found_where_it_is_a_large_share(activity, cause, words):
+    run = one_kind_of_time("compute_seconds").run
+    key = ("execute", "Dijet", activity, "seconds")
+
+    def verdict(*seconds):
+        counted = {f"worker {place}": {key: amount} for place, amount in enumerate(seconds)}
+        changes = {"span_metrics": {key: sum(seconds)}, "span_metrics_per_worker": counted}
+        return Measurement(dataclasses.replace(run, **changes)).verdict
+
+    (finding,) = verdict(9.0, 3.0)
+    assert finding.cause == cause
+    assert finding.seconds == pytest.approx(12)
+    assert words in finding.text
+    assert verdict(1.0, 1.0).healthy
+
+
 def test_what_first_chunks_load_is_told_apart_from_what_each_chunk_opens():
     run = one_kind_of_time("compute_seconds").run
 

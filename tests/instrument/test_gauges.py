@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -12,14 +11,16 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import psutil
 import pytest
 from evidence import stolen
 
-from roastcoffea.instrument import attempt, gauges, track
+from roastcoffea.instrument import attempt, track
 from roastcoffea.instrument.attempt import Attempt, Clocks
 from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.gauges import CoreWait, Interval, resident_memory
@@ -54,15 +55,23 @@ def test_peak_of_what_was_freed_inside() -> None:
 
 @linux
 def test_what_the_process_ran_before_is_no_peak(tmp_path: Path) -> None:
-    """Its high-water mark stays in the accounting of the system, though not in /proc."""
+    """Its high-water mark stays in the accounting of the system, though not in /proc.
+
+    What an interval learned of a process holds for no other that it is sent to.
+    """
     code = """
-        import os, sys
+        import os, pickle, sys
         if len(sys.argv) == 1:
-            held = bytearray(600_000_000)
-            held[::4096] = bytes(len(held[::4096])).replace(b"\\0", b"1")
+            from roastcoffea.backends.byvalue import packed_by_value
+            from roastcoffea.instrument.gauges import Interval
+            held = b"1" * 100_000_000
+            Interval().close()
+            with open("interval", "wb") as file:
+                file.write(packed_by_value(Interval))
+            held = b"1" * 600_000_000
             os.execv(sys.executable, [sys.executable, sys.argv[0], "again"])
-        from roastcoffea.instrument.gauges import Interval
-        interval = Interval()
+        with open("interval", "rb") as file:
+            interval = pickle.load(file)()
         held = b"1" * 100_000_000
         del held
         interval.close()
@@ -70,15 +79,10 @@ def test_what_the_process_ran_before_is_no_peak(tmp_path: Path) -> None:
     """
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(code))
-    ran = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True)
+    # by a shell: the mark of a process that this one starts is not below the memory of this one
+    command = ["sh", "-c", '"$0" "$1"; exit $?', sys.executable, str(script)]
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, cwd=tmp_path)
     assert int(ran.stdout) / MB == pytest.approx(100, rel=0.1)
-
-
-@linux
-def test_what_is_known_of_earlier_programs_stays_in_the_process() -> None:
-    Interval().close()
-    assert gauges._earlier_programs
-    assert pickle.loads(pickle.dumps(gauges._earlier_programs)) == {}
 
 
 @linux
@@ -125,28 +129,38 @@ def test_the_process_keeps_no_state_of_closed_intervals() -> None:
     assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
 
 
-def what_is_open() -> tuple[list[str], int]:
-    """States of ours in this process, and files that it has open."""
-    return [name for name in sys.modules if name.startswith("_roastcoffea")], psutil.Process().num_fds()
+def what_is_open() -> tuple[list[str], list[str]]:
+    """States of ours in this process, and files of the kernel that it has open; others may be those of a cluster."""
+    files = (file.path for file in psutil.Process().open_files())
+    states = [name for name in sys.modules if name.startswith("_roastcoffea")]
+    return states, sorted(file for file in files if file.startswith("/proc"))
 
 
-def interrupted(*_: object) -> None:
+def interrupted(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def interrupt_opening(name: str, broken: pytest.MonkeyPatch) -> None:
+    """Let an interrupt come when a file of the kernel's is opened."""
+    plain = os.open
+
+    def opened(path: object, *arguments: Any, **others: Any) -> int:
+        return plain(path, *arguments, **others) if path != f"/proc/self/{name}" else interrupted()
+
+    broken.setattr(os, "open", opened)
+
+
 @linux
-@pytest.mark.parametrize(
-    "name",
-    ["_restart_highest_resident_memory", "_highest_by_usage", "resident_memory", "_highest_and_resident_memory"],
-)
+@pytest.mark.parametrize("name", ["clear_refs", "statm", "status", "the accounting"])
 def test_an_interval_that_could_not_begin_is_not_open(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(gauges, "_earlier_programs", {})
     before = what_is_open()
     outer = Interval()
     with monkeypatch.context() as broken:
-        # the accounting's mark is of an earlier program: resident memory is asked for
-        broken.setattr(gauges, "_highest_by_usage", lambda: None)
-        broken.setattr(gauges, name, interrupted)
+        if name == "the accounting":
+            broken.setattr("resource.getrusage", interrupted)
+        else:  # where it does not tell, files are read
+            broken.setitem(sys.modules, "resource", None)
+            interrupt_opening(name, broken)
         with pytest.raises(KeyboardInterrupt):
             Interval()
     outer.close()
@@ -156,18 +170,18 @@ def test_an_interval_that_could_not_begin_is_not_open(monkeypatch: pytest.Monkey
 
 @linux
 @pytest.mark.parametrize(
-    ("make", "module", "name"),
+    ("make", "break_"),
     [
-        (lambda: Clocks(DaskTask()), CoreWait, "seconds"),
-        (lambda: Attempt(DaskTask()), attempt, "Interval"),
-        (lambda: Attempt(DaskTask()), gauges, "_restart_highest_resident_memory"),
+        (lambda: Clocks(DaskTask()), lambda broken: broken.setattr(CoreWait, "seconds", interrupted)),
+        (lambda: Attempt(DaskTask()), lambda broken: broken.setattr(attempt, "Interval", interrupted)),
+        (lambda: Attempt(DaskTask()), partial(interrupt_opening, "clear_refs")),
     ],
 )
 def test_what_could_not_begin_leaves_nothing_open(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[[], object], module: object, name: str
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[], object], break_: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     before = what_is_open()
-    monkeypatch.setattr(module, name, interrupted)
+    break_(monkeypatch)
     with pytest.raises(KeyboardInterrupt) as raised:
         make()
     # the frames of the traceback still hold what was made

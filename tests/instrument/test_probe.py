@@ -9,6 +9,8 @@ import textwrap
 from functools import partial
 from typing import Any
 
+import cloudpickle
+import lz4.frame
 import pytest
 from coffea.processor import Runner
 from coffea.processor.executor import WorkItem
@@ -54,14 +56,24 @@ def test_a_gauge_that_fails_does_not_fail_the_chunk(monkeypatch: pytest.MonkeyPa
     assert probe(lambda item: 5)(ITEM) == 5
 
 
-def test_an_interrupt_before_the_chunk_begins_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
+def interrupted() -> None:
+    raise KeyboardInterrupt
 
-    # the processor is unpickled there
-    monkeypatch.setattr("roastcoffea.instrument.probe._replaced", interrupted)
+
+class InterruptsUnpickling:
+    """A processor that takes so long to unpickle that the user has enough of it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return interrupted, ()
+
+
+def test_an_interrupt_before_the_chunk_begins_leaves_nothing_open() -> None:
+    begun = []
+    packed = lz4.frame.compress(cloudpickle.dumps(InterruptsUnpickling()))
+    function = partial(lambda item, processor_instance: begun.append(item), processor_instance=packed)
     with pytest.raises(KeyboardInterrupt):
-        probe(lambda item: 5)(ITEM)
+        probe(function)(ITEM)
+    assert begun == []
     assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
 
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
+from analyses import Jets, runner_for
+from coffea.nanoevents import BaseSchema
+from coffea.processor import DaskExecutor, IterativeExecutor, ProcessorABC, Runner
+from distributed import Client
+from stored import write_tree
 
+from roastcoffea import MetricsCollector
 from roastcoffea.log import received
 from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
 from roastcoffea.log.received import numbered_attempts
+from roastcoffea.measurement import load
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -125,3 +133,164 @@ def test_the_reason_is_said_only_where_it_is_known(
     lacks = chunks_without_record(calls_of({"a": 7}), chunk_table(rows), asked_twice({"x": 3, "y": 2}), losses)
     expected = f"{7 - recorded} of 7 chunks have no record of their own: "
     assert list(lacks) == ([] if reasons is None else [expected + "; ".join(reasons)])
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:Skipping bad file", "ignore:Performed attempt")
+
+EVENTS = 1000
+
+
+class Counting(ProcessorABC):
+    """Counts events; raises in chunks that begin at these entries: once, where there is a folder to remember it in."""
+
+    def __init__(
+        self, error: type[Exception] = OSError, entries: tuple[int, ...] = (), folder: Path | None = None
+    ) -> None:
+        self.error = error
+        self.entries = entries
+        self.folder = folder
+
+    def process(self, events: Any) -> dict[str, int]:
+        metadata = events.metadata
+        if metadata["entrystart"] in self.entries:
+            marker = None if self.folder is None else self.folder / f"{Path(metadata['filename']).name}-once"
+            if marker is None or not marker.exists():
+                if marker is not None:
+                    marker.touch()
+                raise self.error("planted")
+        return {"events": len(events)}
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+def runner(skip: Any = True, retries: int = 0, client: Client | None = None, **options: Any) -> Runner:
+    kind: Any = IterativeExecutor(status=False, retries=retries)
+    if client is not None:
+        kind = DaskExecutor(client=client, status=False, retries=retries)
+    return Runner(executor=kind, schema=BaseSchema, chunksize=EVENTS, skipbadfiles=skip, savemetrics=True, **options)
+
+
+def files(*paths: Path) -> dict[str, dict[str, dict[str, str]]]:
+    return {"a": {"files": {str(path): "Events" for path in paths}}}
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    return write_tree(tmp_path / "good.root", baskets=2)
+
+
+@pytest.mark.parametrize("on_dask", [False, True])
+def test_a_file_that_cannot_be_opened_is_a_problem(good: Path, on_dask: bool, client: Client) -> None:
+    missing = good.with_name("missing.root")
+    cluster = client if on_dask else None
+    with MetricsCollector(cluster) as collector:
+        runner(client=cluster, metadata_cache={})(files(good, missing), processor_instance=Counting())
+    assert collector.measurement.problems == [f"1 file(s) could not be opened and are not in the output: {missing}"]
+
+
+def test_files_that_are_lost_are_counted_and_the_first_are_named(good: Path) -> None:
+    missing = [good.with_name(f"missing{number}.root") for number in range(5)]
+    with MetricsCollector() as collector:
+        runner(metadata_cache={})(files(good, *missing), processor_instance=Counting())
+    named = ", ".join(map(str, missing[:3]))
+    assert collector.measurement.problems == [
+        f"5 file(s) could not be opened and are not in the output: {named}, and 2 more files"
+    ]
+
+
+@pytest.mark.parametrize("on_dask", [False, True])
+@pytest.mark.parametrize(("skip", "error"), [(True, OSError), ((OSError, LookupError), KeyError)])
+def test_chunks_that_are_skipped_are_a_problem(
+    good: Path, skip: Any, error: type[Exception], on_dask: bool, client: Client
+) -> None:
+    cluster = client if on_dask else None
+    with MetricsCollector(cluster) as collector:
+        output, _ = runner(skip, client=cluster, metadata_cache={})(
+            files(good), processor_instance=Counting(error, (EVENTS,))
+        )
+    assert output == {"events": EVENTS}
+    told = f"1 chunk(s) with 1,000 events were skipped and are not in the output: {good}"
+    assert collector.measurement.problems == [told]
+
+
+def test_what_is_lost_stays_with_a_stored_measurement(good: Path, tmp_path: Path, capsys: Any) -> None:
+    with MetricsCollector() as collector:
+        runner(metadata_cache={})(files(good, good.with_name("missing.root")), processor_instance=Counting())
+    (told,) = collector.measurement.problems
+    assert load(collector.save_measurement(tmp_path / "runs", "one")).problems == [told]
+    collector.print_summary()
+    assert "could not be opened" in capsys.readouterr().out
+
+
+def test_a_file_that_was_lost_before_the_runner_call_is_a_problem(good: Path) -> None:
+    missing = good.with_name("missing.root")
+    tolerant = runner(metadata_cache={})
+    with MetricsCollector() as collector:
+        items = list(tolerant.preprocess(files(good, missing)))
+        tolerant(items, processor_instance=Counting())
+    assert collector.measurement.problems == [f"1 file(s) could not be opened and are not in the output: {missing}"]
+
+
+def test_what_another_call_of_the_same_processor_gave_is_not_lost(good: Path) -> None:
+    missing = good.with_name("later.root")
+    tolerant = runner(metadata_cache={})
+    with MetricsCollector() as collector:
+        tolerant(files(missing, good), processor_instance=Counting())
+        write_tree(missing, baskets=1)
+        tolerant(files(missing), processor_instance=Counting())
+    assert collector.measurement.problems == []
+
+
+@pytest.mark.parametrize(
+    ("fails", "options"),
+    [(False, {}), (True, {"retries": 2}), (False, {"maxchunks": 1}), (False, {"maxchunks": 3})],
+    ids=["good", "repeated", "one chunk", "three chunks"],
+)
+def test_where_nothing_is_lost_there_is_no_problem(good: Path, fails: bool, options: dict[str, Any]) -> None:
+    other = write_tree(good.with_name("other.root"), baskets=2)
+    processor = Counting(entries=(EVENTS,) if fails else (), folder=good.parent)
+    with MetricsCollector() as collector:
+        runner(metadata_cache={}, **options)(files(good, other), processor_instance=processor)
+    assert collector.metrics["num_failed_chunks"] == (2 if fails else 0)
+    assert collector.measurement.problems == []
+
+
+def test_a_call_that_raised_says_so_itself(good: Path) -> None:
+    with pytest.raises(FileNotFoundError), MetricsCollector() as collector:
+        runner(skip=False, metadata_cache={})(files(good.with_name("missing.root")), processor_instance=Counting())
+    assert collector.measurement.problems == []
+
+
+# Several Runner calls, and the report of one
+
+
+@pytest.mark.parametrize("when", ["within", "after"])
+def test_the_report_of_the_last_of_two_calls_does_not_stand_for_both(
+    client: Client, sample: dict[str, Any], when: str
+) -> None:
+    analysis = runner_for(client, 4000)
+    with MetricsCollector(client) as collector:
+        analysis({"qcd": sample["qcd"]}, processor_instance=Jets())
+        _, report = analysis({"zprime": sample["zprime"]}, processor_instance=Jets())
+        if when == "within":
+            collector.set_coffea_report(report)
+    if when == "after":
+        collector.set_coffea_report(report)
+    metrics, measurement = collector.metrics, collector.measurement
+    assert metrics["total_events"] == measurement.chunks["events"].sum() == 2 * report["entries"]
+    assert metrics["total_bytes_read"] == measurement.chunks["bytes_requested"].sum() > report["bytesread"]
+    elapsed = metrics["elapsed_time_seconds"]
+    assert metrics["event_rate_elapsed_khz"] == pytest.approx(2e-3 * report["entries"] / elapsed)
+    assert metrics["data_rate_gbps"] == pytest.approx(8e-9 * metrics["total_bytes_read"] / elapsed)
+    first, second = measurement.problems
+    assert "has 8,000 of 16,000 events: total_events and its rates cover all 2 Runner calls" in first
+    assert "total_bytes_read and its rates cover all 2 Runner calls" in second
+
+
+def test_the_report_of_the_only_call_is_no_problem(client: Client, sample: dict[str, Any]) -> None:
+    with MetricsCollector(client) as collector:
+        _, report = runner_for(client, 4000)(sample, processor_instance=Jets())
+    collector.set_coffea_report(report)
+    assert collector.measurement.problems == []
+    assert collector.metrics.source["total_events"] == "coffea report (set_coffea_report)"

@@ -119,7 +119,7 @@ def check_against_the_tasks(
 
 def test_no_finished_task_is_missed(client: Client) -> None:
     with watching(client) as (monitor, clock):
-        results = told_and_released(client, 300)
+        results = told_and_released(client, 150)
     assert monitor.problems == []
     check_against_the_tasks(monitor, results, clock)
     per_worker = monitor.per_worker().set_index("worker")
@@ -533,11 +533,11 @@ def test_dependents_are_kept_until_the_end_of_the_stay(client: Client) -> None:
 
 def test_views_are_complete(client: Client) -> None:
     with TaskMonitor(client, worker_view=True) as monitor:
-        results = told_and_released(client, 600)
+        results = told_and_released(client, 200)
     assert monitor.problems == []
     computed = [view for view in monitor.worker_tasks if view["start"] is not None]  # others were stolen
     assert {(view["key"], view["worker"]) for view in computed} == {(told["key"], told["worker"]) for told in results}
-    assert len(computed) == 600
+    assert len(computed) == 200
     assert all(view["start"] <= view["stop"] and view["nbytes"] > 0 for view in computed)
 
 

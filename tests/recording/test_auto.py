@@ -214,7 +214,11 @@ def test_a_call_in_a_collector_of_the_script_is_left_to_it(folder: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("number", "status", "words"), [(signal.SIGTERM, -15, "SIGTERM"), (signal.SIGINT, -2, "KeyboardInterrupt")]
+    ("number", "status", "words"),
+    [
+        (signal.SIGTERM, -15, "SIGTERM"),
+        pytest.param(signal.SIGINT, -2, "KeyboardInterrupt", marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("by_import", BOTH_WAYS)
 def test_what_was_seen_is_saved_when_a_signal_ends_the_script(

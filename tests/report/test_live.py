@@ -23,7 +23,7 @@ from analyses import Sleeping
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import DaskExecutor, FuturesExecutor, Runner
 from coffea.util import coffea_console, rich_bar
-from conftest import wait_until
+from conftest import ServedPool, wait_until
 
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log.received import Tally
@@ -297,8 +297,9 @@ def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample
 def test_a_run_without_a_cluster(terminal: Terminal, sample: Any) -> None:
     """Attempts are counted while the executor works: they come home by the folder of those that may fail."""
     terminal.attach()
-    with MetricsCollector(live=True) as collector:
-        runner = Runner(executor=FuturesExecutor(workers=2, status=False), schema=NanoAODSchema, chunksize=2000)
+    with MetricsCollector(live=True, worker_tracking_interval=0.1) as collector:
+        executor = FuturesExecutor(pool=ServedPool, workers=2, status=False)
+        runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=2000)
         output = runner(sample, processor_instance=Sleeping(0.15))
     assert wait_until(lambda: not any(row.startswith("roastcoffea") for row in terminal.rows()))
     told = [moment[-1] for moment in terminal.moments if " of 8 chunks" in moment[-1]]

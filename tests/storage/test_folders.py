@@ -85,14 +85,22 @@ def test_automatic_names_overwrite_nothing(tmp_path: Path) -> None:
     assert (load_run(first).id, load_run(second).id) == ("0", "1")
 
 
+FULL = OSError(28, "No space left on device")
 CALLS_OF_SAVING = [
     *((Path, "mkdir"), (folders.os, "open"), (pq, "write_table"), (folders.os, "fsync"), (Path, "rename")),
     *((folders, "exchange"), (folders.shutil, "rmtree")),
 ]
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=type)
-@pytest.mark.parametrize("exchanges", [True, False], ids=["exchange", "two renames"])
+@pytest.mark.parametrize(
+    ("error", "exchanges"),
+    [
+        pytest.param(FULL, True, id="error, exchange"),
+        pytest.param(FULL, False, id="error, two renames"),
+        pytest.param(KeyboardInterrupt(), True, id="interrupt, exchange"),
+        pytest.param(KeyboardInterrupt(), False, id="interrupt, two renames", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(("place", "function"), CALLS_OF_SAVING, ids=str)
 def test_what_fails_leaves_everything_as_it_was(

@@ -48,9 +48,15 @@ def test_a_whole_measurement_has_the_name_whenever_the_process_is_killed(
     assert 2 <= old < len(found)
 
 
-@pytest.mark.parametrize("kills", ["5", pytest.param("40", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("way", [[], ["--two-renames"]], ids=["exchange", "two renames"])
-def test_a_whole_measurement_has_the_name_after_kills_at_random_moments(way: list[str], kills: str) -> None:
+@pytest.mark.parametrize(
+    ("kills", "way"),
+    [
+        ("5", []),
+        pytest.param("40", [], marks=pytest.mark.slow),
+        pytest.param("40", ["--two-renames"], marks=pytest.mark.slow),
+    ],
+)
+def test_a_whole_measurement_has_the_name_after_kills_at_random_moments(kills: str, way: list[str]) -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "kills.py"
     done = subprocess.run([sys.executable, script, kills, *way], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

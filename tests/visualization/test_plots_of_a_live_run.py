@@ -15,6 +15,7 @@ from roastcoffea.visualization.plots import PLOTS
 from roastcoffea.visualization.registry import figure_alone
 
 NO_SECTIONS = "sections"
+OVERHEAD = "per_task_overhead"
 
 
 def drawn(source: Any) -> dict[str, str]:
@@ -31,9 +32,12 @@ def drawn(source: Any) -> dict[str, str]:
 
 def test_a_run_that_finished(client: Any, sample: Any, tmp_path: Path) -> None:
     with MetricsCollector(client, worker_tracking_interval=0.5) as collector:
-        runner_for(client, 500)(sample, processor_instance=analyses.Jets())
+        runner_for(client, 2000)(sample, processor_instance=analyses.Jets())
     reasons = drawn(collector)
-    assert {name for name, reason in reasons.items() if reason} == {NO_SECTIONS}
+    assert {name for name, reason in reasons.items() if reason} - {OVERHEAD} == {NO_SECTIONS}
+    counted = {key[2:] for key, amount in collector.span_metrics.items() if key[0] == "execute" and amount}
+    overhead = {(activity, "seconds") for activity in ("serialize", "deserialize", "compress", "decompress")}
+    assert bool(reasons[OVERHEAD]) == counted.isdisjoint(overhead)  # such a run spills nothing
     assert reasons[NO_SECTIONS] == "plot_sections has nothing to draw: the processor names no section"
     assert drawn(load(collector.save_measurement(tmp_path))) == reasons
 

@@ -258,11 +258,17 @@ def test_bars_of_tasks() -> None:
     assert overhead.get_xlabel() == "time of threads (ms)"
 
 
-def test_no_overhead_is_drawn_as_none() -> None:
-    ax = axes_of(
-        plots.plot_per_task_overhead, handmade_run(span_metrics={("execute", "a", "thread-cpu", "seconds"): 1.0})
-    )
-    assert "Dask counted none in tasks" in ax.get_xlabel()
+def test_what_dask_did_not_count_is_no_plot() -> None:
+    run = handmade_run(span_metrics={("execute", "a", "executor", "seconds"): 1.0})
+    for name, words in (
+        ("cpu_io", "no seconds of thread-cpu, thread-noncpu"),
+        ("bytes_read", "no bytes of memory-read, disk-read"),
+        ("overhead", "no seconds of deserialize, serialize, .*disk-write"),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"plot_per_task_{name} has nothing to draw: Dask counted {words} in tasks"
+        ):
+            getattr(plots, f"plot_per_task_{name}")(run)
 
 
 def test_many_prefixes_are_pooled() -> None:
@@ -478,3 +484,28 @@ def test_what_the_scheduler_knew_is_drawn_when_it_knew_it() -> None:
     data = tracking_data(samples, lifetimes)
     assert [moment.timestamp() for moment, _ in data["worker_memory"]["A"]] == [1.0, 2.0]
     assert [moment.timestamp() for moment, _ in data["worker_active_tasks"]["A"]] == [1.5, 2.5]
+
+
+def test_bins_and_edges_are_those_that_were_asked_for() -> None:
+    chunks = [{"duration": float(seconds)} for seconds in (2, 3, 5, 10)]
+    _, ax = plots.plot_runtime_distribution(chunks, bins=4)
+    (steps,) = ax.patches
+    assert steps.get_data().edges.tolist() == [2, 4, 6, 8, 10]
+    assert steps.get_data().values.tolist() == [2, 1, 0, 1]
+    _, ax = plots.plot_runtime_distribution(chunks, bins=[0, 4, 12])
+    assert ax.patches[0].get_data().values.tolist() == [2, 2]
+    with pytest.raises(ValueError, match="bins"):
+        plots.plot_runtime_distribution(chunks, bins=0)
+    with pytest.raises(TypeError, match="plot_sections takes no argument bins"):
+        plots.plot_sections(chunks, bins=3)
+
+
+def test_a_legend_has_as_many_entries_as_were_asked_for() -> None:
+    series = {f"tcp://h:{port}": [(T + at, 50.0) for at in range(3)] for port in range(6)}
+    _, ax = plots.plot_cpu_utilization_per_worker_timeline({"worker_cpu": series}, max_legend_entries=2)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["0", "1"]
+    assert len(ax.lines) == len(series)
+    _, ax = plots.plot_cpu_utilization_per_worker_timeline({"worker_cpu": series}, max_legend_entries=0)
+    assert ax.get_legend() is None
+    with pytest.raises(ValueError, match="0 entries or more, not -1"):
+        plots.plot_cpu_utilization_per_worker_timeline({"worker_cpu": series}, max_legend_entries=-1)

@@ -16,10 +16,10 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.hosts import hosts_of
 from roastcoffea.backends.limits import limits, throttled_since, throttling
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
+from roastcoffea.backends.recorder import Recorder
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.records.arrow import table_of_rows
@@ -41,7 +41,7 @@ POOL_BIRTHS: Final = 5.0
 """Seconds between the births of two processes of one pool, at most."""
 
 
-class LocalMetricsBackend(AbstractMetricsBackend):
+class LocalMetricsBackend(Recorder):
     """Sees the processes on this host that run the chunks of an analysis, as the operating system tells of them.
 
     A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
@@ -134,8 +134,8 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         processes, own = [], _name(os.getpid())
         for worker, shift in shifts.items():
             here = (process for process in self.processes.seen if _name(process.pid) == worker)
-            was_there = (process for process in here if process.was_there(shift["start_min"], shift["stop_max"]))
-            process = next(was_there, None)
+            there = (process for process in here if process.may_have_lived(shift["start_min"], shift["stop_max"]))
+            process = next(there, None)
             threads = size if size and worker == own else shift["thread_count_distinct"]
             if process is None:
                 self._unseen[worker] = max(threads, self._unseen.get(worker, 0))
@@ -156,7 +156,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
             for process in self.processes.seen
             if process not in workers
             and not process.is_tracker
-            and process.was_there(start, stop)
+            and process.may_have_lived(start, stop)
             and any(process.parent == worker.parent for worker in workers)
         ]
         apart = {process: min(abs(process.born - worker.born) for worker in workers) for process in siblings}
@@ -164,7 +164,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         return sorted(born_with_them, key=apart.__getitem__)[: max(number, 0)]
 
     def _note_unseen(self) -> None:
-        hosts = [_host_and_process(worker)[0] for worker in self._unseen]
+        hosts = [host_and_process(worker)[0] for worker in self._unseen]
         here, unknown = hosts.count(socket.gethostname()), hosts.count(None)
         notes = {
             "worker process(es) were not seen (they ended too soon, or ran in a container): they are taken to have "
@@ -220,7 +220,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     @staticmethod
     def _identity(worker: str) -> dict[str, Any]:
-        host, process = _host_and_process(worker)
+        host, process = host_and_process(worker)
         return {"worker": worker, "host": host, "process": process}
 
     def samples(self) -> pa.Table:
@@ -280,7 +280,7 @@ def _name(pid: int) -> str:
     return f"{socket.gethostname()}/{pid}"
 
 
-def _host_and_process(worker: str) -> tuple[str | None, int | None]:
+def host_and_process(worker: str) -> tuple[str | None, int | None]:
     """Host and number of a process by its name; none where a name is not of that kind."""
     host, _, process = worker.rpartition("/")
     return (host, int(process)) if host and process.isdecimal() else (None, None)

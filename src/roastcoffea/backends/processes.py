@@ -34,15 +34,16 @@ class Sample(NamedTuple):
 class WatchedProcess:
     """A process of the analysis.
 
-    `born` and `seen` are Unix times, of its beginning and of when it was last alive. `cpu_seconds` is its CPU time
-    since it was first seen, from its beginning where that fell into the watch.
+    `born`, `seen` and `gone` are Unix times: of its beginning, of when it was last seen alive, and of when it was first
+    found to have ended, None before. `cpu_seconds` is its CPU time since it was first seen, from its beginning where
+    that fell into the watch.
     """
 
     def __init__(self, handle: psutil.Process, parent: int, born: float, *, is_new: bool) -> None:
         self.pid: int = handle.pid
         self.parent = parent
         self.born = self.seen = born
-        self.ended = False
+        self.gone: float | None = None
         self.samples: list[Sample] = []
         self._handle = handle
         self._own = self.pid == os.getpid()
@@ -57,17 +58,27 @@ class WatchedProcess:
         """CPU time, user and system, of all threads."""
         return self._cpu - self._cpu_before
 
-    def was_there(self, start: float, stop: float) -> bool:
-        """Whether it lived at some time between start and stop."""
-        return self.born <= stop and (self.seen >= start or not self.ended)
+    @property
+    def ended(self) -> bool:
+        """Whether it was found to have ended."""
+        return self.gone is not None
+
+    def may_have_lived(self, start: float, stop: float) -> bool:
+        """Whether it can have lived at some time between start and stop: it ended after it was last seen alive."""
+        return self.born <= stop and (self.gone is None or self.gone >= start)
+
+    def is_missed(self) -> None:
+        """Learn that it has ended by now."""
+        self.gone = self.gone or time.time()
 
     def read(self, *, sample: bool) -> None:
         """Look at the process; one that has just ended, or may not be read, stays as it was."""
         try:
             with self._handle.oneshot():
                 self._cpu, self._reaped = self._times()
-                self.ended = self._handle.status() == psutil.STATUS_ZOMBIE
-                if not self.ended:
+                if self._handle.status() == psutil.STATUS_ZOMBIE:
+                    self.is_missed()
+                else:
                     self.seen = time.time()
                     if sample:
                         self._take_sample()
@@ -141,7 +152,7 @@ class ProcessTree:
             for process in self._living.values():
                 process.read(sample=sample)
             for process in gone:
-                process.ended = True
+                process.is_missed()
             for parent in self._living.values():
                 parent.settle([process for process in gone if process.parent == parent.pid])
             self._looked = time.time()

@@ -43,14 +43,14 @@ def bounded(name: str, kind: click.IntRange | click.FloatRange, default: float, 
     return click.option(name, type=kind, default=default, show_default=True, help=text)
 
 
+def output(text: str, kind: click.Path = FILE, **settings: Any) -> Option:
+    """Option for what is written: it has the same names in every command."""
+    return click.option("-o", "--output", "--out", "output", type=kind, help=text, **settings)
+
+
 def measurements_folder(text: str, **settings: Any) -> Option:
     """Option for the folder that gets measurements."""
-    return click.option("--out", type=FOLDER, default=RUNS_FOLDER, show_default=True, help=text, **settings)
-
-
-def output(text: str, kind: click.Path = FILE) -> Option:
-    """Option for what is written."""
-    return click.option("-o", "--output", type=kind, help=text)
+    return output(text, FOLDER, default=RUNS_FOLDER, show_default=True, **settings)
 
 
 def overwrite(what: str = "the file that is there") -> Option:

@@ -24,7 +24,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.compat.shapes import in_bytes, sample_rows
-from roastcoffea.errors import MeasurementError
+from roastcoffea.errors import UnreadableMeasurementError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.run import Environment, Run, unwatched_run
@@ -64,6 +64,7 @@ ABSENT: Final = {
     "sections": f"{WRITER} kept no table of sections; raw_chunk_metrics has them",
     "lifetimes": f"{WRITER} sampled its workers: when they arrived and left is not known",
     "pauses": f"{WRITER} did not watch for them",
+    **dict.fromkeys(("sampling", "worker_states"), f"{WRITER} kept what it sampled with the samples of workers"),
     "sampling_interval": f"{WRITER} did not store it",
     "scheduler_clock_offset": f"{WRITER} did not measure it",
     "tasks": f"{WRITER} kept no record of tasks",
@@ -90,7 +91,7 @@ def load_legacy(folder: Path) -> Run:
     with reading(metadata_file):
         metadata = _json(metadata_file)
         if metadata.get("format") != FORMAT:
-            raise MeasurementError(f"{metadata_file} is not of {WRITER}; give the folder of a measurement")
+            raise UnreadableMeasurementError(f"{metadata_file} is not of {WRITER}; give the folder of a measurement")
         saved = _as_if_utc(metadata["timestamp"])
     with reading(times_file):
         t0, t1 = map(float, content_of(times_file).decode().split(","))

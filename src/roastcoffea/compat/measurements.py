@@ -7,24 +7,30 @@ import time
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, overload
 
+from roastcoffea.compat.shapes import sections_of
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.records.run import Environment, unwatched_run
+from roastcoffea.redaction import redacted_values
 
 __all__ = ["load_measurement", "save_measurement"]
+
+Loaded = tuple[dict[str, Any], float, float]
+LoadedWithConfig = tuple[dict[str, Any], float, float, dict[str, Any] | None]
 
 NOT_HANDED_OVER: Final = "only computed metrics were handed to save_measurement"
 RECORDS: Final = ("calls", "chunks", "tasks", "samples", "lifetimes", "span_metrics")
 
 
-def save_measurement(
+def save_measurement(  # noqa: PLR0917  (the order in which 0.1.2 took them)
     metrics: Mapping[str, Any],
     t0: float,
     t1: float,
     output_dir: str | PathLike[str],
     measurement_name: str | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Path:
     """Save metrics as they are, without the records behind them; `load_measurement` gives all three back.
 
@@ -32,7 +38,11 @@ def save_measurement(
     ----------
     t0, t1
         Readings of any one clock in seconds, at the beginning and the end of what was measured.
+    config
+        Settings of the analysis, kept with them as plain JSON and without passwords and tokens.
     """
+    if config is not None and not isinstance(config, Mapping):
+        raise TypeError(f"config is a mapping of names to settings, not {type(config).__name__}: give vars(config)")
     stop = time.time()
     run = unwatched_run(
         name=measurement_name,
@@ -40,21 +50,45 @@ def save_measurement(
         stop=stop,
         backend="unknown",
         environment=Environment(versions={}, client_host=socket.gethostname()),
-        reported={**metrics, "t0": t0, "t1": t1},
+        reported={**metrics, "t0": t0, "t1": t1, "config": redacted_values(config and dict(config))},
         reported_by="the caller of save_measurement",
         absent=dict.fromkeys(RECORDS, NOT_HANDED_OVER),
     )
     return Measurement(run).save(output_dir, measurement_name)
 
 
-def load_measurement(path: str | PathLike[str]) -> tuple[dict[str, Any], float, float]:
+@overload
+def load_measurement(path: str | PathLike[str], config: Literal[False] = ...) -> Loaded: ...
+
+
+@overload
+def load_measurement(path: str | PathLike[str], config: Literal[True]) -> LoadedWithConfig: ...
+
+
+def load_measurement(path: str | PathLike[str], config: bool = False) -> Loaded | LoadedWithConfig:
     """Metrics, start and stop of a saved measurement, as version 0.1.2 gave them.
 
     The dictionary has every metric that could be computed, also under its older name. Start and stop are
     Unix seconds; of a folder of 0.1.2 they are what it stored, readings of a clock of unknown origin.
+
+    Parameters
+    ----------
+    config
+        Whether to give as a fourth value the `config` of `save_measurement`, None where there was none.
+
+    Raises
+    ------
+    MissingMeasurementError
+        If there is none, or a file of it is missing; it is a FileNotFoundError as well.
+    UnreadableMeasurementError
+        If it is damaged, or of a newer version; it is a ValueError as well.
     """
     measurement = load(path)
     metrics = measurement.metrics.built()
     metrics |= {alias: metrics[name] for alias, name in CATALOGUE.aliases.items() if name in metrics}
     reported = measurement.run.reported or {}
-    return metrics, reported.get("t0", measurement.run.start), reported.get("t1", measurement.run.stop)
+    sections = reported.get("sections") or sections_of(metrics.get("raw_chunk_metrics", ()))
+    if sections or "sections" in metrics:
+        metrics["sections"] = sections
+    loaded = metrics, reported.get("t0", measurement.run.start), reported.get("t1", measurement.run.stop)
+    return (*loaded, reported.get("config")) if config else loaded

@@ -36,21 +36,73 @@ SAMPLED: Final = tuple((name, column) for name, column in SERIES if column != "t
 """Those that are sampled: the number of threads stands in the lifetimes."""
 
 Numbers = npt.NDArray[np.float64]
-TrackingData = dict[str, dict[Any, Any]]
+AT_INTERVAL: Final = "at the sampling interval, by the scheduler"
+WITH_SAMPLES: Final = "with the samples of each worker: on Dask its heartbeats"
+AT_CHANGES: Final = "at each arrival, departure and sample of a worker"
+
+KNOWN_TO_SCHEDULER: Final = ("processing", "nbytes", "occupancy", "threads", "memory_limit")
+"""Columns that a scheduler knows without being told; those that stand in no state of a worker do not change."""
 
 
-def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
-    """Worker counts and nine series per worker.
+class Series(dict[Any, Any]):
+    """One of the series, a dictionary; `pace` says when its values were taken."""
 
-    Times are naive `datetime` objects in local time, as `datetime.now()` gives them. `worker_counts` has
-    the number of workers at each arrival, departure and sample; each of the nine is {worker: [(time,
-    value), ...]} in order of time. A value that was not measured is left out.
+    pace = WITH_SAMPLES
+
+
+TrackingData = dict[str, Series]
+
+
+def tracking_data(
+    samples: pa.Table, lifetimes: pa.Table, sampling: pa.Table | None = None, states: pa.Table | None = None
+) -> TrackingData:
+    """Worker counts and nine series per worker, each with its `pace`.
+
+    Times are naive `datetime` objects in local time, as `datetime.now()` gives them. `worker_counts` has the number of
+    workers at each sample of the scheduler, or at each arrival, departure and sample of a worker; each of the nine is
+    {worker: [(time, value), ...]} in order of time. A value that was not measured is left out.
+
+    Parameters
+    ----------
+    sampling, states
+        Samples of the scheduler, and what it knew of the workers in them.
     """
+    data = _of_samples(samples, lifetimes)
+    if sampling is not None and len(sampling):
+        times, counts = (sampling[name].to_pylist() for name in ("time", "workers"))
+        data[COUNTS] = _paced(dict(zip(map(datetime.fromtimestamp, times), counts, strict=True)), AT_INTERVAL)
+    if states is not None and len(states):
+        data |= _of_states(states, lifetimes)
+    return data
+
+
+def _of_states(states: pa.Table, lifetimes: pa.Table) -> TrackingData:
+    """Series of what the scheduler knew."""
+    lasting = {row["worker"]: row for row in lifetimes.select(["worker", "threads", "memory_limit"]).to_pylist()}
+    names = {name: column for name, column in SERIES if column in KNOWN_TO_SCHEDULER}
+    data = {name: _paced({}, AT_INTERVAL) for name in names}
+    for row in states.to_pylist():
+        time, values = datetime.fromtimestamp(row["time"]), lasting.get(row["worker"], {}) | row
+        for name, column in names.items():
+            points = data[name].setdefault(row["worker"], [])
+            if values.get(column) is not None:
+                points.append((time, values[column]))
+    return data
+
+
+def _paced(series: Mapping[Any, Any], pace: str) -> Series:
+    made = Series(series)
+    made.pace = pace
+    return made
+
+
+def _of_samples(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
+    """Series of samples of the workers."""
     threads = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["threads"].to_pylist(), strict=True))
     rows = [row for row in samples.to_pylist() if row["time"] is not None]
     rows.sort(key=lambda row: row["time"])
-    data: TrackingData = {COUNTS: _worker_counts(lifetimes, [row["time"] for row in rows])}
-    data |= {name: {row["worker"]: [] for row in rows} for name, _ in SERIES}
+    data = {COUNTS: _paced(_worker_counts(lifetimes, [row["time"] for row in rows]), AT_CHANGES)}
+    data |= {name: Series({row["worker"]: [] for row in rows}) for name, _ in SERIES}
     for row in rows:
         values = row | {"threads": threads.get(row["worker"])}
         for name, column in SERIES:
@@ -117,6 +169,13 @@ UNCHANGED: Final = ("dataset", "file", "uuid", "entry_start", "entry_stop", "wor
 NO_PHASES: Final = tuple(f"{of}_seconds" for of in ("wall", "helper_cpu", "process_cpu", "core_wait", "coffea_process"))
 """Durations of a chunk that are not in its dictionary under their own names."""
 
+WRITTEN: Final = {
+    "timestamp": "stop",
+    "accessed_bytes": "bytes_payload",
+    "accessed_uncompressed_bytes": "bytes_uncompressed",
+}
+"""Keys that are written and not read again: 0.1.2 gave each chunk the bytes of its branches in the whole file."""
+
 ALL_SECONDS: Final = [column.name for column in CHUNK_COLUMNS if column.name.endswith("_seconds")]
 DURATIONS: Final = tuple(name for name in ALL_SECONDS if name not in NO_PHASES)
 CHUNK_KEYS: Final = RENAMED | {name: name for name in (*UNCHANGED, *DURATIONS)}
@@ -125,7 +184,14 @@ CHUNK_KEYS: Final = RENAMED | {name: name for name in (*UNCHANGED, *DURATIONS)}
 TRACKED: Final = (("timing", "wall_seconds", 1.0), ("memory", "memory_delta", MIB), ("bytes", "bytes", 1))
 """Keys of a chunk's dictionary that hold {section: amount}; the column that it comes from, and its unit there."""
 
+SECTION_AMOUNTS: Final = {"timing": "duration", "memory": "mem_delta_mb", "bytes": "bytes"}
+"""Keys of a chunk's dictionary that hold {section: amount}, and what the amount is."""
+
+KEY_OF_INFO: Final = ("file", "entry_start", "entry_stop")
+OF_INFO: Final = ("t_start", "t_end", "bytes_read")
+
 ChunkDict = dict[str, Any]
+ChunkInfo = Mapping[tuple[Any, ...], Sequence[Any]]
 Row = Mapping[str, Any]
 
 
@@ -152,7 +218,7 @@ def branches_of_columns(columns: Iterable[str]) -> set[str]:
 
 
 def _chunk_dict(row: Row, metered: Mapping[int, Sequence[Row]] | None, passes: Sequence[Row]) -> ChunkDict:
-    chunk = {name: row[column] for name, column in CHUNK_KEYS.items()}
+    chunk = {name: row[column] for name, column in (CHUNK_KEYS | WRITTEN).items()}
     before, after = (None if row[name] is None else row[name] / MIB for name in ("memory_before", "memory_after"))
     growth = None if before is None or after is None else after - before
     chunk |= {"mem_before_mb": before, "mem_after_mb": after, "mem_delta_mb": growth}
@@ -164,9 +230,57 @@ def _chunk_dict(row: Row, metered: Mapping[int, Sequence[Row]] | None, passes: S
         branches = list(branches_of_columns(row["coffea_columns"]))
     if branches is not None:
         chunk |= {"accessed_branches": sorted(branches), "num_branches_accessed": len(branches)}
+    chunk["file_metadata"] = {"filename": row["file"], "total_branches": row["tree_branches"]}
+    chunk["branches_read_percent"] = percent(None if branches is None else len(branches), row["tree_branches"])
+    chunk["bytes_read_percent"] = percent(row["bytes_payload"], row["file_bytes"])
     for key, column, unit in TRACKED:
         chunk[key] = {each["name"]: each[column] / unit for each in passes if each[column] is not None}
     return chunk
+
+
+def percent(part: float | None, whole: float | None) -> float | None:
+    """Share in percent; None where it is not known."""
+    return 100 * part / whole if part is not None and whole else None
+
+
+def chunk_info(chunks: Iterable[Mapping[str, Any]]) -> ChunkInfo:
+    """Start, stop and requested bytes of chunks, by file and range of entries, of a dictionary each."""
+    known = (chunk for chunk in chunks if all(name in chunk for name in KEY_OF_INFO))
+    return {tuple(chunk[name] for name in KEY_OF_INFO): tuple(map(chunk.get, OF_INFO)) for chunk in known}
+
+
+def chunks_of_info(info: ChunkInfo) -> pa.Table:
+    """Attempts of chunks, of what `chunk_info` gives."""
+    pairs = [(*zip(KEY_OF_INFO, key, strict=True), *zip(OF_INFO, info[key], strict=True)) for key in info]
+    return chunks_of(
+        [dict(pair) | {"duration": _between(*info[key][:2])} for pair, key in zip(pairs, info, strict=True)]
+    )
+
+
+def _between(start: float | None, stop: float | None) -> float | None:
+    return None if start is None or stop is None else stop - start
+
+
+def sections_of(chunks: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What chunks passed through, by section, of a dictionary each: {section: {amount: value}}.
+
+    `count` is the number of chunks; of what was measured there are `total_`, `mean_`, `min_` and `max_` over chunks of
+    `duration` [s], `mem_delta_mb` [MiB] and `bytes`.
+    """
+    found: dict[str, dict[str, list[Any]]] = {}
+    for chunk in chunks:
+        for key, amount in SECTION_AMOUNTS.items():
+            for section, value in (chunk.get(key) or {}).items():
+                found.setdefault(section, {}).setdefault(amount, []).append(value)
+    return {section: _summed(amounts) for section, amounts in found.items()}
+
+
+def _summed(amounts: Mapping[str, list[Any]]) -> dict[str, Any]:
+    summed: dict[str, Any] = {"count": max(map(len, amounts.values()))}
+    for name, values in amounts.items():
+        summed |= {f"total_{name}": sum(values), f"mean_{name}": sum(values) / len(values)}
+        summed |= {f"min_{name}": min(values), f"max_{name}": max(values)}
+    return summed
 
 
 def _of_each_chunk(table: pa.Table, columns: list[str]) -> dict[int, list[dict[str, Any]]]:
@@ -192,15 +306,23 @@ def in_bytes(mebibytes: float | None) -> int | None:
 
 # Arguments of plots
 
+IN_METRICS: Final = {
+    "tracking_data": "tracking_data",
+    "span_metrics": "raw_span_metrics",
+    "chunk_metrics": "raw_chunk_metrics",
+}
+"""Arguments that stand among metrics, by the names that they have there."""
+
 ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "tracking_data": ("samples", samples_of),
+    "chunk_info": ("chunks", chunks_of_info),
     "chunk_metrics": ("chunks", chunks_of),
     "span_metrics": ("span_metrics", dict),
     "metrics": ("reported", dict),
 }
 """Arguments of 0.1.2; the field of a run that stands for each, and what makes it."""
 
-NOT_GIVEN: Final = ("branch_reads", "sections", "preprocessing", "tasks", "lifetimes")
+NOT_GIVEN: Final = ("branch_reads", "sections", "preprocessing", "tasks", "lifetimes", "sampling", "worker_states")
 """Records that none of these arguments has."""
 
 
@@ -215,19 +337,28 @@ def argument_of(data: object) -> str | None:
     """Name of the argument that data of this shape was given as; None for what is none of them."""
     if isinstance(data, Mapping):
         if any(isinstance(key, tuple) for key in data):
-            return "span_metrics"
+            of_chunks = all(isinstance(values, Sequence) for values in data.values())
+            return "chunk_info" if of_chunks else "span_metrics"
         return "tracking_data" if {COUNTS, *(name for name, _ in SERIES)} & set(data) else "metrics"
     return "chunk_metrics" if isinstance(data, Sequence) and not isinstance(data, str) else None
 
 
 def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
     """Run in which data that were given stand in place of its own, and what it reported in the shapes of 0.1.2."""
-    fields: dict[str, Any] = {ARGUMENTS[name][0]: ARGUMENTS[name][1](data) for name, data in given.items()}
+    if run is None:
+        among, taken = given.get("metrics") or {}, {ARGUMENTS[name][0] for name in given}
+        found = {name: among[key] for name, key in IN_METRICS.items() if among.get(key)}
+        given = {name: data for name, data in found.items() if ARGUMENTS[name][0] not in taken} | {**given}
+    fields: dict[str, Any] = {
+        field: made_of(given[name]) for name, (field, made_of) in ARGUMENTS.items() if name in given
+    }
     if "reported" in fields:
         fields["reported_by"] = "the metrics that were given"
     reported = fields.get("reported") or (run.reported if run is not None else None) or {}
     if "chunks" not in fields and reported.get("raw_chunk_metrics"):
         fields["chunks"] = chunks_of(reported["raw_chunk_metrics"])
+    if "samples" in fields:
+        fields |= dict.fromkeys(("sampling", "worker_states"))
     counts = counts_of(given.get("tracking_data") or reported.get("tracking_data") or {})
     inputs: dict[str, Any] = {"worker_counts": counts} if len(counts[0]) else {}
     if ratios := [ratio for ratio in reported.get("compression_ratios") or () if ratio]:

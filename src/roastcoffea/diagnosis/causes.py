@@ -206,6 +206,39 @@ def memory(claim: Claim) -> str:
     )
 
 
+def _fine(*names: str) -> Callable[[Evidence], Rows]:
+    """What Dask counted inside of tasks, over all workers."""
+
+    def rows(evidence: Evidence) -> Rows:
+        workers = (evidence.fine or {}).values()
+        sums = {name: sum(worker.get(name, 0.0) for worker in workers) for name in names}
+        return {name.removesuffix("_time_seconds"): seconds for name, seconds in sums.items() if seconds > 0}
+
+    return rows
+
+
+def _parts(rows: Rows) -> str:
+    return ", ".join(f"{name} {SECOND.text(seconds)}" for name, seconds in rows.items())
+
+
+@cause("serialization", rows=_fine("serialization_time_seconds", "deserialization_time_seconds"))
+def serialization(claim: Claim) -> str:
+    """Pickling of functions and results inside of tasks."""
+    return (
+        f"goes into Dask's serialization in tasks ({_parts(claim.rows)}). "
+        "Return arrays, histograms and numbers instead of other objects, and keep large data out of the processor"
+    )
+
+
+@cause("compression", rows=_fine("compression_time_seconds", "decompression_time_seconds"))
+def compression(claim: Claim) -> str:
+    """Dask's compression of what is spilled and fetched, inside of tasks."""
+    return (
+        f"goes into Dask's compression in tasks, which is not ROOT's ({_parts(claim.rows)}). Switch it off "
+        "(distributed.worker.memory.spill-compression and distributed.comm.compression in Dask's configuration)"
+    )
+
+
 WHEN: Final = {"before": "before the first task", "between": "between tasks", "after": "after the last one"}
 
 

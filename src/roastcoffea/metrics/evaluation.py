@@ -32,8 +32,8 @@ from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Column, Sheet
 from roastcoffea.units import COUNT, STRUCTURE, WORD, Unit
 
-BOOKKEEPING: Final = frozenset({"t0", "t1"})
-"""Names among reported metrics that are none: the clock readings of an older measurement."""
+BOOKKEEPING: Final = frozenset({"t0", "t1", "config"})
+"""Names among reported metrics that are none: the clock readings of an older measurement, and its settings."""
 
 
 UNKNOWN: Final = Metric(name="", function=float, inputs=(), unit=STRUCTURE, group=RAW, source="", meaning="", label="")

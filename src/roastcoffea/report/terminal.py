@@ -91,7 +91,7 @@ def _print_sheet(console: Console, sheet: Sheet) -> None:
             items.add_row("-", verbatim(console, item))
         console.print(Padding(items, INDENT, expand=False))
     if sheet.rows:
-        console.print(Padding(_table(console, sheet), INDENT, expand=False))
+        console.print(Padding(table_of(console, sheet), INDENT, expand=False))
     if sheet.left_out:
         console.print(Padding(Text(f"and {number(sheet.left_out)} more", style="dim"), INDENT))
     for note in sheet.notes:
@@ -102,7 +102,7 @@ def _print_line(console: Console, text: str, style: str) -> None:
     console.print(verbatim(console, text), style=style, overflow="fold")
 
 
-def _table(console: Console, sheet: Sheet) -> Table:
+def table_of(console: Console, sheet: Sheet) -> Table:
     """Table without lines, as many of its columns as there is room for."""
     room = console.width - INDENT[3]
     while _least_width(sheet) > room and any(column.dispensable for column in sheet.columns):

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 
 from roastcoffea.compat.legacy import with_python_types
 from roastcoffea.compat.tagged_json import untagged
-from roastcoffea.errors import MeasurementError
+from roastcoffea.errors import UnreadableMeasurementError
 from roastcoffea.records.run import Environment, Host, Run, RunnerCall
 from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.plain import DEEPEST, plain, restored
@@ -77,11 +77,11 @@ def read_document(path: Path) -> Document:
     with reading(path):
         found = json.loads(content_of(path))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise MeasurementError(f"{path} is not of roastcoffea; give the folder of a measurement")
+            raise UnreadableMeasurementError(f"{path} is not of roastcoffea; give the folder of a measurement")
         schema = found["schema"]
         if schema > SCHEMA:
             reads = f"this version reads up to {SCHEMA}: update roastcoffea"
-            raise MeasurementError(f"{path} has schema {schema}; {reads}")
+            raise UnreadableMeasurementError(f"{path} has schema {schema}; {reads}")
         if schema not in range(1, SCHEMA + 1):
             raise ValueError(f"there is no schema {schema}")
         if deeper_than(found, DEEPEST_JSON):

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
-from roastcoffea.errors import MeasurementError
+from roastcoffea.errors import MeasurementError, UnreadableMeasurementError
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ def read_whole(folder: Path, read: Callable[[Path], T]) -> T:
                 continue
             if inode == _inode_behind(place):
                 return result
-    raise MeasurementError(f"{folder} was replaced again and again while it was read; try it again")
+    raise UnreadableMeasurementError(f"{folder} was replaced again and again while it was read; try it again")
 
 
 @contextmanager

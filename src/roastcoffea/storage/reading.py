@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final, Union, get_args, get_origin, get_type_h
 
 import pyarrow as pa
 
-from roastcoffea.errors import MeasurementError
+from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
 
 _OF_FILES: Final = (MemoryError, OSError, RecursionError, SyntaxError, pa.ArrowException)
 _OF_CONTENT: Final = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
@@ -35,10 +35,14 @@ def reading(path: Path) -> Iterator[None]:
     way_out = "restore it from a copy, or measure again"
     try:
         yield
+    except MeasurementError:
+        raise
     except FileNotFoundError:
-        raise MeasurementError(f"{path} is missing; {way_out}") from None
+        raise MissingMeasurementError(f"{path} is missing; {way_out}") from None
     except (*_OF_FILES, *_OF_CONTENT) as error:
-        raise MeasurementError(f"{path} cannot be read ({type(error).__name__}: {error}); {way_out}") from error
+        raise UnreadableMeasurementError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); {way_out}"
+        ) from error
 
 
 def opened(path: Path) -> BinaryIO:

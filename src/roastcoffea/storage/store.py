@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from roastcoffea.compat import legacy
-from roastcoffea.errors import MeasurementError
+from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
 from roastcoffea.storage.folders import file_name, holds_only, new_folder
@@ -107,8 +107,10 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     path = Path(path)
     try:
         return read_whole(path.parent if path.name == RUN_FILE and path.is_file() else path, _load)
+    except MeasurementError:
+        raise
     except OSError as error:
-        raise MeasurementError(f"{path} cannot be read: {error}") from error
+        raise UnreadableMeasurementError(f"{path} cannot be read: {error}") from error
 
 
 def list_runs(folder: str | os.PathLike[str]) -> list[StoredRun]:
@@ -137,12 +139,12 @@ def is_replaceable(path: Path) -> bool:
 
 def _load(folder: Path) -> Run:
     if not folder.is_dir():
-        raise MeasurementError(f"there is no folder {folder}; give the folder of a measurement")
+        raise MissingMeasurementError(f"there is no folder {folder}; give the folder of a measurement")
     file = folder / RUN_FILE
     if not file.exists():
         if (folder / legacy.METADATA_FILE).exists():
             return legacy.load_legacy(folder)
-        raise MeasurementError(f"{folder} is no measurement: it has no {RUN_FILE}; give the folder of one")
+        raise MissingMeasurementError(f"{folder} is no measurement: it has no {RUN_FILE}; give the folder of one")
     document = read_document(file)
     tables = {name: read_table(folder, name, table["rows"]) for name, table in document.tables.items()}
     with reading(file):

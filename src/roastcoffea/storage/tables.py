@@ -13,14 +13,20 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from roastcoffea.errors import MeasurementError
+from roastcoffea.errors import UnreadableMeasurementError
 from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Run, SpanMetrics
 from roastcoffea.records.tasks import SPAN_COLUMNS, TASK_COLUMNS, WORKER_SPAN_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import (
+    LIFETIME_COLUMNS,
+    PAUSE_COLUMNS,
+    SAMPLE_COLUMNS,
+    SAMPLING_COLUMNS,
+    WORKER_STATE_COLUMNS,
+)
 from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.reading import opened, reading
 
@@ -36,6 +42,8 @@ RECORDS: Final[Mapping[str, Sequence[Column]]] = {
     "samples": SAMPLE_COLUMNS,
     "lifetimes": LIFETIME_COLUMNS,
     "pauses": PAUSE_COLUMNS,
+    "sampling": SAMPLING_COLUMNS,
+    "worker_states": WORKER_STATE_COLUMNS,
 }
 """Tables that a run holds as they are."""
 
@@ -146,4 +154,6 @@ def _check_rows(found: int, expected: int) -> None:
 def check_columns(table: pa.Table, name: str, where: str) -> None:
     """Raise where a table lacks columns."""
     if missing := ", ".join(column.name for column in TABLES[name] if column.name not in table.column_names):
-        raise MeasurementError(f"{where} lacks the columns {missing}; restore it from a copy, or measure again")
+        raise UnreadableMeasurementError(
+            f"{where} lacks the columns {missing}; restore it from a copy, or measure again"
+        )

@@ -118,9 +118,12 @@ def note(ax: Axes, text: str) -> None:
     ax.set_xlabel("\n".join(filter(None, (ax.get_xlabel(), remark))))
 
 
-def legend(ax: Axes) -> None:
-    """Legend above all that was drawn: the y axis grows by the room that it takes."""
-    labels = ax.get_legend_handles_labels()[1]
+def legend(ax: Axes, most: int | None = None) -> None:
+    """Legend above all that was drawn, of so many entries: the y axis grows by the room that it takes."""
+    if most is not None and most < 0:
+        raise ValueError(f"a legend has 0 entries or more, not {most}")
+    handles, labels = ax.get_legend_handles_labels()
+    handles, labels = handles[:most], labels[:most]
     if not labels:
         return
     box, points, size = ax.get_window_extent(), POINTS_PER_INCH / ax.figure.dpi, 0.9 * letters(ax)
@@ -130,7 +133,7 @@ def legend(ax: Axes) -> None:
     _grow(ax, share / (1 - share))
     gaps: dict[str, Any] = {"columnspacing": 1.0, "handlelength": 1.4, "handletextpad": 0.5, "labelspacing": 0.3}
     look: dict[str, Any] = {"loc": "upper center", "fontsize": size, "frameon": False, "borderaxespad": 0.1}
-    ax.legend(ncols=math.ceil(len(labels) / rows), **look, **gaps)
+    ax.legend(handles, labels, ncols=math.ceil(len(labels) / rows), **look, **gaps)
 
 
 def _grow(ax: Axes, share: float) -> None:
@@ -144,8 +147,10 @@ def _grow(ax: Axes, share: float) -> None:
 # Workers over time
 
 
-def worker_lines(ax: Axes, series: Series, start: float, label: str, scale: float = 1.0) -> None:
-    """Draw each worker's line; of many workers the median, and bands that hold 80 % and all of them."""
+def worker_lines(
+    ax: Axes, series: Series, start: float, label: str, scale: float = 1.0, *, most: int | None = None
+) -> None:
+    """Draw each worker's line, with names for so many; of many workers the median, and bands of 80 % and all."""
     axis = time_axis(ax, start, series.end)
     if len(series.workers) > MOST_LINES:
         grid, rows = _gridded(series, scale)
@@ -159,7 +164,7 @@ def worker_lines(ax: Axes, series: Series, start: float, label: str, scale: floa
         for name, times, values, colour, more in zip(names, series.times, series.values, CYCLE, wider, strict=False):
             look: dict[str, Any] = {"marker": "." if len(times) < 30 else None, "markersize": 4}
             ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=1.2 + 0.5 * more, **look)
-    _end_of_workers(ax, label)
+    _end_of_workers(ax, label, most)
 
 
 def worker_mean(ax: Axes, series: Series, start: float, label: str) -> None:
@@ -185,10 +190,10 @@ def _band(ax: Axes, x: Numbers, low: Numbers, high: Numbers, alpha: float, label
     ax.fill_between(x, low, high, color=BLUE, alpha=alpha, linewidth=0, label=label)
 
 
-def _end_of_workers(ax: Axes, label: str) -> None:
+def _end_of_workers(ax: Axes, label: str, most: int | None = None) -> None:
     ax.set_ylim(bottom=0)
     ax.set_ylabel(label)
-    legend(ax)
+    legend(ax, most)
 
 
 def _gridded(series: Series, scale: float = 1.0) -> tuple[Numbers, Numbers]:
@@ -259,9 +264,21 @@ def pooled_bars(
 # Distributions
 
 
-def distribution(ax: Axes, values: Numbers, groups: Sequence[str | None], things: str, whole: bool = False) -> None:
+Bins = int | Sequence[float] | None
+"""Number of bins, or their edges; None for as many as the values ask for."""
+
+
+def distribution(
+    ax: Axes,
+    values: Numbers,
+    groups: Sequence[str | None],
+    things: str,
+    *,
+    bins: Bins = None,
+    whole: bool = False,
+) -> None:
     """Draw how values are distributed, stacked of groups where they are few; `whole` numbers get bins of their own."""
-    edges = _edges(values, whole)
+    edges = _edges(values, whole) if bins is None else np.histogram_bin_edges(values, bins)
     named = np.array([NAMELESS if group is None else str(group) for group in groups], dtype=object)
     kinds, sizes = np.unique(named, return_counts=True)
     if len(kinds) == 1 or len(kinds) > MOST_LINES:

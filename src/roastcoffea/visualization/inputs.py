@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -26,7 +26,13 @@ Ask = Callable[[str], Any]
 METRIC: Final = "metric"
 """The input by which a plot asks for metrics by their names, of which some may be missing."""
 
-PLOT_INPUTS: Final = Catalogue(given=(RUN, METRIC), below=CATALOGUE)
+OPTIONS: Final[Mapping[str, str]] = {
+    "bins": "Number of bins of a distribution, or their edges in the unit of the axis.",
+    "max_legend_entries": "Most entries of the legend; the others are drawn without a name.",
+}
+"""What users may set of some plots, and what it means; a plot that has a parameter of this name takes it."""
+
+PLOT_INPUTS: Final = Catalogue(given=(RUN, METRIC, *OPTIONS), below=CATALOGUE)
 """Inputs of plots; metrics and the facts that these are computed from are inputs as well."""
 
 
@@ -36,8 +42,10 @@ def plot_input(function: AnyFunction) -> AnyFunction:
     return function
 
 
-def inputs_of(source: Any, **older: Any) -> Evaluator:
+def inputs_of(source: Any, options: Mapping[str, Any] | None = None, **older: Any) -> Evaluator:
     """Inputs of plots of a run, a measurement or a collector, or of data in the shapes of 0.1.2.
+
+    `options` has those of OPTIONS that were set.
 
     Raises
     ------
@@ -53,11 +61,14 @@ def inputs_of(source: Any, **older: Any) -> Evaluator:
         found = "nothing" if source is None else type(source).__name__
         raise ValueError(f"give a collector, a measurement, a Run, or one of {', '.join(ARGUMENTS)}; {found} was given")
     metrics = given.pop("metrics") if isinstance(given.get("metrics"), Metrics) else None
+    if metrics is not None and not isinstance(run, Run):
+        run = metrics.evaluator.value(RUN)
     made = with_older(run if isinstance(run, Run) else None, given)
     if metrics is None and not given:
         metrics = getattr(measured, "metrics", None)
     below = (evaluate(made.run if given else run) if metrics is None else metrics).evaluator
-    return Evaluator(PLOT_INPUTS, {RUN: made.run, METRIC: below.value} | made.inputs, below)
+    values = dict.fromkeys(OPTIONS) | dict(options or {}) | {RUN: made.run, METRIC: below.value}
+    return Evaluator(PLOT_INPUTS, values | made.inputs, below)
 
 
 # Records, of which there is at least one; moments are on the client's clock
@@ -120,6 +131,13 @@ def attempts(run: Run) -> tuple[pa.Table | None, pa.Table | None]:
 def worker_samples(run: Run) -> pa.Table:
     """Samples of workers."""
     return on_clients_clock(run, some(recorded(run, "samples"), "no sample of a worker was taken"), "time")
+
+
+@plot_input
+def states_of_workers(run: Run) -> pa.Table:
+    """What the scheduler knew of workers (`OF_SCHEDULER`), as it sampled itself, or with the samples of workers."""
+    states = run.worker_states
+    return states if states is not None and len(states) else worker_samples(run)
 
 
 @plot_input

@@ -23,7 +23,7 @@ from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.records.run import FAILED
 from roastcoffea.storage.folders import whole_file
-from roastcoffea.visualization.inputs import PLOT_INPUTS, inputs_of
+from roastcoffea.visualization.inputs import OPTIONS, PLOT_INPUTS, inputs_of
 
 PREFIX: Final = "plot_"
 SIZE: Final = (5.25, 3.5)
@@ -45,8 +45,10 @@ class PlotFunction(Protocol):
     Parameters
     ----------
     source
-        A collector, a measurement or a Run. Version 0.1.2 took `tracking_data`, `span_metrics`, `metrics` or
-        `chunk_metrics` instead: they are still taken, and win over the source.
+        A collector, a measurement or a Run. Version 0.1.2 took `tracking_data`, `span_metrics`, `metrics`, `chunk_info`
+        or `chunk_metrics` instead: they are still taken, and win over the source.
+    output_path
+        File to save the figure to, in place of one that is there; its suffix (png, pdf, svg) says how.
     ax
         Axes to draw on: nothing else changes, in pyplot neither. Without it there is a new figure, in the style of this
         package. It is one of pyplot's where pyplot is in use or IPython runs, so that it shows there.
@@ -54,8 +56,6 @@ class PlotFunction(Protocol):
         Instead of the plot's own; "" for none.
     figsize
         Inches of a new figure.
-    output_path
-        File to save the figure to, in place of one that is there; its suffix (png, pdf, svg) says how.
 
     Raises
     ------
@@ -69,15 +69,18 @@ class PlotFunction(Protocol):
         self,
         source: Any = None,
         /,
+        output_path: str | PathLike[str] | None = None,
         *,
         tracking_data: Mapping[str, Any] | None = None,
         span_metrics: Mapping[Any, float] | None = None,
         metrics: Mapping[str, Any] | None = None,
+        chunk_info: Mapping[Any, Any] | None = None,
         chunk_metrics: Any = None,
         ax: Axes | None = None,
         title: str | None = None,
         figsize: Size | None = None,
-        output_path: str | PathLike[str] | None = None,
+        bins: Any = None,
+        max_legend_entries: int | None = None,
     ) -> tuple[Figure, Axes]: ...
 
 
@@ -145,11 +148,17 @@ def plot(title: str, *, size: Size = SIZE) -> Callable[[Callable[..., None]], Pl
 
 
 def _callable(entry: Plot) -> PlotFunction:
-    def plotted(source: Any = None, /, *, output_path: Any = None, **given: Any) -> tuple[Figure, Axes]:
+    options = [name for name in OPTIONS if name in entry.needs.inputs]
+
+    def plotted(source: Any = None, /, output_path: Any = None, **given: Any) -> tuple[Figure, Axes]:
         ax, title, figsize = (given.pop(name, None) for name in ("ax", "title", "figsize"))
+        chosen = {name: given.pop(name) for name in options if name in given}
+        if output_path is not None and not isinstance(output_path, str | PathLike):
+            found = f"{entry.function_name} takes a file as its second argument, not {type(output_path).__name__}"
+            raise TypeError(f"{found}: give data by name ({', '.join(f'{name}=' for name in ARGUMENTS)})")
         if unknown := given.keys() - ARGUMENTS:
             raise TypeError(f"{entry.function_name} takes no argument {', '.join(sorted(unknown))}")
-        axes = entry.drawn(inputs_of(source, **given), ax, title, figsize)
+        axes = entry.drawn(inputs_of(source, chosen, **given), ax, title, figsize)
         figure = figure_of(axes)
         if output_path is not None:
             save(figure, output_path)
@@ -158,9 +167,11 @@ def _callable(entry: Plot) -> PlotFunction:
     functools.update_wrapper(plotted, entry.draw, assigned=("__module__", "__name__", "__qualname__"), updated=())
     del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing
     parameters = list(inspect.signature(PlotFunction.__call__).parameters.values())[1:]
-    plotted.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # with all arguments of 0.1.2
-    arguments = (inspect.getdoc(PlotFunction) or "").partition("\n\n")[2]
-    plotted.__doc__ = f"{inspect.getdoc(entry.draw)}\n\n{arguments}"
+    taken = [parameter for parameter in parameters if parameter.name not in OPTIONS or parameter.name in options]
+    plotted.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]  # with all arguments of 0.1.2
+    arguments, raised = (inspect.getdoc(PlotFunction) or "").partition("\n\n")[2].split("\n\n", 1)
+    meanings = "".join(f"\n{name}\n    {OPTIONS[name]}" for name in options)
+    plotted.__doc__ = f"{inspect.getdoc(entry.draw)}\n\n{arguments}{meanings}\n\n{raised}"
     return plotted
 
 

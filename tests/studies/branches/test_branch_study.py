@@ -62,7 +62,8 @@ def test_payload_is_that_of_the_branches_that_were_read(study: BranchStudy, samp
 
 
 @pytest.mark.filterwarnings("ignore:Branch Photon_:RuntimeWarning")
-@pytest.mark.parametrize("chunksize", [100_000, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("chunksize", [100_000, 20])
 def test_payload_of_a_real_file(chunksize: int, real_files: dict[str, Any]) -> None:
     fileset = {"dy": real_files["dy"]}
     found = branch_study(Columns, fileset, COUNTS, chunksize=chunksize)
@@ -103,8 +104,23 @@ def test_two_counts_do_not_tell_whether_input_and_output_go_together(study: Bran
 def test_output_that_keeps_columns_grows_with_them(client: Any, sample: dict[str, Any]) -> None:
     found = branch_study(lambda count: Columns(count, keep=True), sample, COUNTS, client=client, chunksize=4000)
     assert found.notes == []
+    assert found.table.attrs["absent"] == {}
     tasks = found.measurements[-1].tasks
-    assert found.table["bytes_results"].iloc[-1] == tasks[tasks["kind"] == "processor"]["nbytes"].sum()
+    results = tasks[tasks["kind"] == "processor"]["nbytes"]
+    last = found.table.iloc[-1]
+    assert (last["bytes_results"], last["tasks"], last["bytes_per_task"]) == (results.sum(), 4, results.mean())
+    assert (last["chunks"], last["events"]) == (4, 16_000)
+    pair = found.scaling["bytes_payload"]
+    sizes = found.table[["bytes_payload", "bytes_results"]].astype(float)
+    factors = sizes / sizes.iloc[0]
+    assert (pair.read_factor, pair.output_factor) == pytest.approx(tuple(factors.mean()))
+    assert pair.difference == pytest.approx((factors["bytes_payload"] - factors["bytes_results"]).abs().mean())
+    assert pair.correlation == pytest.approx(np.corrcoef(sizes.T)[0, 1])
+    assert found.scaling["bytes_read"].sentence.startswith("Bytes read and results ")
+    figure = found.plot(by="asked")
+    assert [ax.get_title() for ax in figure.axes][:3] == ["Bytes read", "Results", "Mean task output"]
+    assert {tuple(line.get_xdata()) for ax in figure.axes for line in ax.lines} == {tuple(COUNTS)}
+    assert np.asarray(figure.axes[2].lines[0].get_ydata()) * 1e3 == pytest.approx(found.table["bytes_per_task"])
     assert found.ratios["bytes_output"].iloc[-1] == pytest.approx(4, rel=0.05)
     assert "output size can stand for how many columns are kept" in found.sentence
 
@@ -119,6 +135,17 @@ def test_the_picture_has_four_panels(study: BranchStudy, tmp_path: Path, monkeyp
     assert np.asarray(payload.get_ydata()) == pytest.approx(study.table["bytes_payload"].astype(float) / 1e6)
     assert (tmp_path / "study.png").stat().st_size > 10_000
     assert mpl.rcParams["axes.spines.top"]
+
+
+def test_without_a_scheduler_there_is_no_picture_of_results(study: BranchStudy) -> None:
+    absent = study.table.attrs["absent"]
+    assert absent.keys() == {"tasks", "bytes_results", "bytes_per_task"}
+    with pytest.raises(
+        ValueError, match=f"results: not measured, {absent['bytes_results']}; give branch_study a client"
+    ):
+        study.plot(by="asked")
+    with pytest.raises(ValueError, match="by='branches': choose one of 'read', 'asked'"):
+        study.plot(by="branches")
 
 
 def test_it_is_printed_with_units(study: BranchStudy) -> None:

@@ -30,6 +30,23 @@ def test_what_is_0_or_unknown_does_not_grow() -> None:
     assert found.known(["bytes_payload", "bytes_results"]).keys() == {"bytes_payload"}
 
 
+def test_input_and_output_scale_alike_or_differ() -> None:
+    found = growth([1, 2, 4], bytes_read=[10.0, 20.0, 40.0], bytes_results=[100.0, 210.0, 440.0])
+    pair = found.compared("bytes_read", "bytes_results")
+    assert (pair.read_factor, pair.output_factor) == pytest.approx((7 / 3, 7.5 / 3))
+    assert pair.difference == pytest.approx(0.5 / 3)
+    assert pair.alike
+    assert pair.sentence == (
+        "Bytes read and results scale alike: x2.33 and x2.5 on average; the mean difference of 0.167 is below 0.2."
+    )
+    apart = growth([1, 2, 4], bytes_results=[100.0, 100.0, 100.0]).compared("bytes_read", "bytes_results")
+    assert (apart.alike, apart.correlation) == (False, None)
+    assert apart.constant == ("bytes_results",)
+    assert apart.sentence.startswith("Bytes read and results differ: x2.33 and x1 on average")
+    assert apart.sentence.endswith("is not below 0.2. No count changes results: that tells nothing.")
+    assert growth([1, 2], bytes_payload=[0.0, 1.0]).compared("bytes_payload", "bytes_results") is None
+
+
 def test_what_does_not_vary_goes_with_nothing() -> None:
     assert growth([1, 2, 5], bytes_output=[7.0, 7.0, 7.0]).correlation("branches_read", "bytes_output") is None
 

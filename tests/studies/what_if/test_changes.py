@@ -8,7 +8,7 @@ import pytest
 from roastcoffea.replay.cluster import Load, Merging
 from roastcoffea.replay.inputs import Costs
 from roastcoffea.replay.stages import Chunks, Parts
-from roastcoffea.studies.what_if.changes import AS_RECORDED, scenarios
+from roastcoffea.studies.what_if.changes import AS_RECORDED, bracket, by_law, cut, law_of, scenarios
 
 ONE, ROWS = np.ones(3), np.arange(3)
 CHUNKS = Chunks(
@@ -45,3 +45,69 @@ def test_what_changes_make_of_all_else() -> None:
     opening = Load(before=0 * ONE, wait=4 * ONE, after=ONE)
     assert faster.preprocessing(opening).wait.tolist() == [1.0] * 3
     assert free.preprocessing(opening) is opening
+
+
+def chunks(*events: int, fixed: float = 0.5, each: float = 0.01) -> Chunks:
+    """Chunks of one file, that take a fixed time to open and some for each event."""
+    stop = np.cumsum(events)
+    none = np.zeros(len(events))
+    return Chunks(
+        datasets=("data",),
+        dataset=none.astype(np.int64),
+        file=none.astype(np.int64),
+        start=stop - events,
+        stop=stop,
+        parts=Parts(
+            open_cpu=none + fixed,
+            open_wait=none,
+            read=none,
+            wait=none,
+            cpu=each * np.array(events, np.float64),
+            overhead=none,
+        ),
+        factor=none + 0.5,
+    )
+
+
+def test_files_are_cut_as_coffea_does() -> None:
+    pieces = cut(chunks(100, 100, 100, 100), 150)
+    assert (pieces.start.tolist(), pieces.stop.tolist(), pieces.row.tolist()) == (
+        [0, 134, 268],
+        [134, 268, 400],
+        [0, 1, 2],
+    )
+    assert cut(chunks(100, 100), 1000).stop.tolist() == [200]
+    assert cut(chunks(3), 1).stop.tolist() == [1, 2, 3]
+
+
+def test_the_law_of_chunks_that_vary() -> None:
+    varied = chunks(100, 300, 100, 300)
+    law = law_of([varied])
+    assert not isinstance(law, str)
+    assert law["data"][0] == pytest.approx([0.5, 0.0], abs=1e-9)
+    assert law["data"][4] == pytest.approx([0.0, 0.01], abs=1e-9)
+    found = by_law(varied, law, 50)
+    assert len(found) == 16
+    assert found.parts.total.sum() == pytest.approx(16 * 0.5 + 8.0)
+    assert found.factor.tolist() == [1.0] * 16
+
+
+def test_runs_of_two_sizes_make_a_law() -> None:
+    assert not isinstance(law_of([chunks(100, 100), chunks(300, 300)]), str)
+
+
+def test_equal_chunks_have_a_bracket() -> None:
+    equal = chunks(100, 100, 100, 100)
+    law = law_of([equal])
+    assert isinstance(law, str)
+    assert "have about 100 events each" in law
+    found = bracket(equal, 200)
+    # two chunks that take as long as each of four did, or that take twice the time but for opening
+    assert found.fixed.parts.total.tolist() == pytest.approx([1.5, 1.5])
+    assert found.opening.parts.total.tolist() == pytest.approx([2.5, 2.5])
+
+
+def test_few_chunks_make_no_law() -> None:
+    law = law_of([chunks(100, 300, 100)])
+    assert isinstance(law, str)
+    assert "data has 3 chunks" in law

@@ -24,7 +24,7 @@ CHUNKSIZE: Final = "About how many events make one task; coffea divides each fil
     help="Keep the sample here, and take it from here the next time; else it is temporary.",
 )
 @shell.measurements_folder("Folder that gets the measurement.")
-def command(*, folder: Path | None, out: Path, **size: Any) -> None:
+def command(*, folder: Path | None, output: Path, **size: Any) -> None:
     """Measure a small analysis, on a cluster of this machine.
 
     Makes two datasets of NanoAOD-like files, fills histograms of the dijet mass from them on a local Dask
@@ -33,4 +33,4 @@ def command(*, folder: Path | None, out: Path, **size: Any) -> None:
     """
     from roastcoffea.cli.demonstration import run_demo
 
-    run_demo(folder=folder, out=out, **size)
+    run_demo(folder=folder, out=output, **size)

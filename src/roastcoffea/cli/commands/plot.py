@@ -12,14 +12,9 @@ from roastcoffea.cli import shell
 @click.command
 @shell.measurement
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option(
-    "-o",
-    "--out",
-    type=shell.FOLDER,
-    help="Folder that gets the files  [default: roastcoffea-plots/NAME OF THE MEASUREMENT]",
-)
+@shell.output("Folder that gets the files  [default: roastcoffea-plots/NAME OF THE MEASUREMENT]", shell.FOLDER)
 @shell.choice("--format", "suffix", among=shell.PICTURE_FORMATS, default="png", help="Kind of files.")
-def command(path: Path, names: tuple[str, ...], out: Path | None, suffix: str) -> int:
+def command(path: Path, names: tuple[str, ...], output: Path | None, suffix: str) -> int:
     """Draw the plots NAME of the measurement in PATH, or all that can be drawn of it.
 
     Names are those of the functions, with or without "plot_". Files that are there are replaced. A plot that cannot be
@@ -36,7 +31,7 @@ def command(path: Path, names: tuple[str, ...], out: Path | None, suffix: str) -
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     measurement = load(path)
-    folder = Path("roastcoffea-plots", default_name(path, "")) if out is None else out
+    folder = Path("roastcoffea-plots", default_name(path, "")) if output is None else output
     drawn = 0
     for entry in wanted:
         try:

@@ -36,7 +36,7 @@ CONNECT_TIMEOUT: Final = 10.0
 @shell.bounded("--interval", click.FloatRange(0.05), 0.5, "Seconds between two looks.")
 @click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Stop after so long; else Ctrl-C stops it.")
 @click.option("--json", "as_json", is_flag=True, help="Print each look as one line of JSON, and nothing else.")
-@click.option("-o", "--output", "--out", type=shell.FOLDER, help="Record every task, and save that in this folder.")
+@shell.output("Record every task, and save that in this folder.", shell.FOLDER)
 def command(*, address: str, interval: float, seconds: float | None, as_json: bool, output: Path | None) -> int:
     """Watch the tasks of the cluster behind SCHEDULER (tcp://host:8786), whoever submits them.
 

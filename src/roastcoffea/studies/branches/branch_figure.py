@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -23,8 +23,13 @@ COLOURS: Final[Mapping[str, str]] = {
     "bytes_metadata": OF_BYTES[phases.METADATA],
     "bytes_uncompressed": CYCLE[4],
     "bytes_results": CYCLE[1],
+    "bytes_per_task": CYCLE[3],
     "bytes_output": CYCLE[2],
 }
+ASKED: Final = "branches asked for"
+BY_ASKED: Final = ("bytes_read", "bytes_results", "bytes_per_task")
+"""What the study of the older prototype drew."""
+
 INPUT: Final = ("bytes_read", "bytes_payload", "bytes_reread", "bytes_metadata")
 
 OUTPUT: Final = ("bytes_results", "bytes_output")
@@ -39,6 +44,39 @@ def drawn(study: Growth) -> Figure:
         _growth(third, study)
         _against(fourth, study)
     return figure
+
+
+def drawn_by_asked(study: Growth) -> Figure:
+    """Figure of the original study: what it measured by the number of branches that was asked for.
+
+    Raises
+    ------
+    ValueError
+        If one of its amounts was not measured.
+    """
+    for name in BY_ASKED:
+        if study.table[name].isna().any():
+            reason = study.table.attrs["absent"][name]
+            raise ValueError(f"{COLUMNS[name].label}: not measured, {reason}; give branch_study a client")
+    with own_style(), new_figure((9.0, 6.8)) as figure:
+        asked, (*amounts, ratios) = study.amounts("branches_asked"), figure.subplots(2, 2).flat
+        for ax, name in zip(amounts, BY_ASKED, strict=True):
+            values, label = study.amounts(name), COLUMNS[name].label
+            scale = draw.bytes_scale(float(values.max()))
+            ax.plot(asked, values * scale.factor, "o-", color=COLOURS[name])
+            draw.whole_numbers(ax.xaxis)
+            _finish(ax, f"{label[:1].upper()}{label[1:]}", ASKED, f"bytes ({scale.unit})")
+        for name in ("bytes_read", "bytes_results"):
+            values = study.ratios[name].to_numpy(dtype=np.float64, na_value=np.nan)
+            if not np.isnan(values).any():
+                ratios.plot(asked, values, "o-", color=COLOURS[name], label=COLUMNS[name].label)
+        draw.whole_numbers(ratios.xaxis)
+        _finish(ratios, "Growth from the first count", ASKED, "times")
+    return figure
+
+
+FIGURES: Final[Mapping[str, Callable[[Growth], Figure]]] = {"read": drawn, "asked": drawn_by_asked}
+"""Figures of a study, by what their x axes count."""
 
 
 def _amounts(ax: Axes, study: Growth, title: str, names: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from roastcoffea.metrics.phases import METADATA, PAYLOAD, REREAD
 from roastcoffea.records.tasks import OK, PROCESSOR
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Column, Sheet
-from roastcoffea.studies.branches.growth import COLUMNS, SCALING, Growth
+from roastcoffea.studies.branches.growth import COLUMNS, SCALING, Growth, InputOutput
 from roastcoffea.units import BYTE, COUNT, RATIO, SECOND, Unit, number, three_digits
 
 if TYPE_CHECKING:
@@ -32,6 +32,24 @@ FLAT: Final = 0.05
 LESS: Final = 0.75
 """Where outputs grow by less than that much of the growth of what is read, a part of them does not grow."""
 
+METRICS: Final = {
+    "branches_read": "total_branches_read",
+    "chunks": "num_chunks",
+    "events": "total_events",
+    "bytes_read": "total_bytes_read",
+    "bytes_uncompressed": "total_bytes_uncompressed",
+    "elapsed_time_seconds": "elapsed_time_seconds",
+}
+"""Columns of the table that are metrics of a run, and those that are classes of its byte ledger."""
+CLASSES: Final = {"bytes_payload": PAYLOAD, "bytes_reread": REREAD, "bytes_metadata": METADATA}
+
+SCHEDULER_ALONE: Final = "as Dask's scheduler alone tells it"
+
+OF_RESULTS: Final = ("tasks", "bytes_per_task")
+"""Columns that are absent with the results, for the same reason."""
+
+TWO_DIGITS: Final = Unit("", "{:.2f}".format)
+
 STRAIGHT: Final = 0.9
 """Correlation from which two amounts are said to go together."""
 
@@ -43,9 +61,20 @@ class BranchStudy(Growth, Presented):
     measurements: tuple[Measurement, ...]
 
     @property
+    def output(self) -> str:
+        """Column that stands for the output: results where they were measured, else the merged output."""
+        return "bytes_output" if self.table["bytes_results"].isna().any() else "bytes_results"
+
+    @property
+    def scaling(self) -> dict[str, InputOutput]:
+        """How bytes read, and payload, scale against the output, where both are known: see `InputOutput`."""
+        found = {read: self.compared(read, self.output) for read in ("bytes_read", "bytes_payload")}
+        return {read: pair for read, pair in found.items() if pair is not None}
+
+    @property
     def sentence(self) -> str:
         """What the size of outputs can stand for, and what it cannot."""
-        name = "bytes_output" if self.table["bytes_results"].isna().any() else "bytes_results"
+        name = self.output
         read = "bytes_uncompressed" if self.growth("bytes_payload") is None else "bytes_payload"
         output, payload = self.growth(name), self.growth(read)
         if output is None or payload is None:
@@ -71,8 +100,8 @@ class BranchStudy(Growth, Presented):
         """What has to be known to read the table, such as why there is no payload."""
         # where branches were read, and none of their bytes were requested on their own
         embedded = (self.table["bytes_payload"] == 0).all() and (self.table["bytes_uncompressed"] > 0).any()
-        lacking = [name for name in COLUMNS if self.table[name].isna().any()]
-        reasons = (f"{COLUMNS[name].label}: not measured, {self.table.attrs['absent'][name]}" for name in lacking)
+        absent = {name: reason for name, reason in self.table.attrs["absent"].items() if name not in OF_RESULTS}
+        reasons = (f"{COLUMNS[name].label}: not measured, {reason}" for name, reason in absent.items())
         return [*([_embedded(self.table)] if embedded else []), *reasons]
 
     def sheets(self) -> list[Sheet]:
@@ -82,27 +111,42 @@ class BranchStudy(Growth, Presented):
         counts = [Column(name=str(count), unit=COUNT) for count in self.table["branches_asked"]]
         amounts = [_cells(name, self.table[name], COLUMNS[name].unit) for name in shown]
         growth = [[*_cells(name, self.ratios[name], RATIO), self.correlations.get(name)] for name in known]
-        heads = [Column("growth to"), *counts, Column("correlation", Unit("", "{:.2f}".format))]
+        heads = [Column("growth to"), *counts, Column("correlation", TWO_DIGITS)]
         title = "growth with the number of branches"
+        pair = Column("mean growth"), Column("of input", RATIO), Column("of output", RATIO)
+        heads_of_scaling = [*pair, Column("difference", TWO_DIGITS), Column("correlation", TWO_DIGITS)]
+        scaling = [_scaling_cells(one) for one in self.scaling.values()]
+        decided = [one.sentence for one in self.scaling.values()]
         return [
             Sheet(title="branch study", columns=[Column("asked for"), *counts], rows=amounts, notes=self.notes),
             Sheet(title=title, columns=heads, rows=growth, notes=[self.sentence]),
+            Sheet(title="output against input", columns=heads_of_scaling, rows=scaling, notes=decided),
         ]
 
     markdown = Presented.to_markdown
 
-    def plot(self, output_path: str | PathLike[str] | None = None) -> Figure:
-        """Draw input, output, growth, and output against input, in four panels.
+    def plot(self, output_path: str | PathLike[str] | None = None, *, by: str = "read") -> Figure:
+        """Draw the study in four panels.
 
         Parameters
         ----------
         output_path : optional
             File to save the figure to; its suffix (png, pdf, svg) says how.
+        by : {"read", "asked"}
+            Input, output, growth, and output against input by the number of branches that were read; or, as in the
+            older prototype's study, bytes read, results, mean task output and growth by the number that was asked for.
+
+        Raises
+        ------
+        ValueError
+            If `by` is neither, or results were not measured, which "asked" draws.
         """
-        from roastcoffea.studies.branches.branch_figure import drawn
+        from roastcoffea.studies.branches.branch_figure import FIGURES
         from roastcoffea.visualization.registry import save
 
-        figure = drawn(self)
+        if by not in FIGURES:
+            raise ValueError(f"by={by!r}: choose one of {', '.join(map(repr, FIGURES))}")
+        figure = FIGURES[by](self)
         if output_path is not None:
             save(figure, output_path)
         return figure
@@ -154,7 +198,7 @@ def branch_study(
             output, _ = output  # the metrics that the Runner gives with it
         measurements.append(collector.measurement)
         rows.append(_row(count, collector.measurement, output))
-    return BranchStudy(_table(rows, measurements[0]), tuple(measurements))
+    return BranchStudy(_table(rows, measurements), tuple(measurements))
 
 
 def _runner(client: Any, chunksize: int) -> Any:
@@ -169,34 +213,45 @@ def _row(count: int, measurement: Measurement, output: Any) -> dict[str, Any]:
     from dask.sizeof import sizeof
 
     metrics, ledger = measurement.metrics, measurement.byte_ledger
-    totals = {name: metrics.get(f"total_{name}") for name in ("branches_read", "bytes_read", "bytes_uncompressed")}
-    classes = {"bytes_payload": PAYLOAD, "bytes_reread": REREAD, "bytes_metadata": METADATA}
-    found = {"branches_asked": count, **totals, **{name: ledger.get(of) for name, of in classes.items()}}
-    found |= {"bytes_results": _result_bytes(measurement), "bytes_output": sizeof(output)}
-    return found | {"elapsed_time_seconds": metrics.get("elapsed_time_seconds")}
+    found: dict[str, Any] = {"branches_asked": count}
+    found |= {name: metrics.get(metric) for name, metric in METRICS.items()}
+    found |= {name: ledger.get(of) for name, of in CLASSES.items()}
+    return found | _results(measurement) | {"bytes_output": sizeof(output)}
 
 
-def _result_bytes(measurement: Measurement) -> int | None:
-    """Size of the results of all chunks, each in its last attempt; None where no scheduler told it."""
+def _results(measurement: Measurement) -> dict[str, float | None]:
+    """Number of the chunks' tasks and size of their results, each in its last attempt, where a scheduler told them."""
     tasks = measurement.run.tasks
     if tasks is None:
-        return None
+        return dict.fromkeys(("tasks", "bytes_results", "bytes_per_task"))
     good = pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.equal(tasks["outcome"], OK))
     done = tasks.select(["key", "nbytes"]).filter(good)
     sizes = done.group_by("key").aggregate([("nbytes", "max")])["nbytes_max"]
-    return None if done["nbytes"].null_count else int(known_sum(sizes))
+    size = None if done["nbytes"].null_count else int(known_sum(sizes))
+    mean = None if size is None or not len(sizes) else size / len(sizes)
+    return {"tasks": len(sizes), "bytes_results": size, "bytes_per_task": mean}
 
 
-def _table(rows: Sequence[Mapping[str, Any]], first: Measurement) -> pd.DataFrame:
+def _reason(name: str, measurement: Measurement) -> str | None:
+    """Why a run has no value for a column; None where it has one, or where only its tasks would tell."""
+    found: str | None = measurement.metrics.missing.get(METRICS.get(name, name))
+    return found or (measurement.byte_ledger.absent if name in CLASSES else None)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], measurements: Sequence[Measurement]) -> pd.DataFrame:
     import pandas as pd
 
     frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    frame = frame.astype({name: "Int64" for name, column in COLUMNS.items() if column.unit is not SECOND})
-    missing, ledger = first.metrics.missing, first.byte_ledger.absent
+    kinds = {name: "Int64" for name, column in COLUMNS.items() if column.unit is not SECOND}
+    frame = frame.astype(kinds | {"bytes_per_task": "Float64"})
     frame.attrs = {
         "columns": {name: f"{column.meaning} [{column.unit}]" for name, column in COLUMNS.items()},
         "units": {name: str(column.unit) for name, column in COLUMNS.items()},
-        "absent": {name: missing.get(name) or ledger or "as Dask's scheduler alone tells it" for name in COLUMNS},
+        "absent": {
+            name: next(filter(None, (_reason(name, run) for run in measurements)), SCHEDULER_ALONE)
+            for name in COLUMNS
+            if frame[name].isna().any()
+        },
     }
     return frame
 
@@ -218,6 +273,12 @@ def _cells(name: str, values: pd.Series[Any], unit: Unit) -> list[Cell]:
     """Label of a column of the table, and its values."""
     pairs = zip(values, values.notna(), strict=True)
     return [COLUMNS[name].label, *(Amount(float(value) if is_known else None, unit) for value, is_known in pairs)]
+
+
+def _scaling_cells(found: InputOutput) -> list[Cell]:
+    """Cells of how an input and an output scale."""
+    factors = found.read_factor, found.output_factor, found.difference
+    return [f"{COLUMNS[found.read].label}, {COLUMNS[found.output].label}", *factors, found.correlation]
 
 
 def _times(value: float) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.units import BYTE, COUNT, SECOND, Unit
+from roastcoffea.units import BYTE, COUNT, SECOND, Unit, three_digits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,12 +27,16 @@ class Amount(NamedTuple):
 COLUMNS: Final[Mapping[str, Amount]] = {
     "branches_asked": Amount("asked", COUNT, "what the processor was made with"),
     "branches_read": Amount("branches", COUNT, "different branches that were read, offsets of jagged ones among them"),
+    "chunks": Amount("chunks", COUNT, "chunks that gave a result"),
+    "tasks": Amount("tasks", COUNT, "tasks of the processor that gave a result"),
+    "events": Amount("events", COUNT, "events that were processed"),
     "bytes_read": Amount("bytes read", BYTE, "requested by chunks (coffea's bytesread)"),
     "bytes_payload": Amount("payload", BYTE, "of these, of baskets, each counted once"),
     "bytes_reread": Amount("re-read", BYTE, "of these, of baskets that had been read before"),
     "bytes_metadata": Amount("metadata", BYTE, "of these, of headers, keys, trees"),
     "bytes_uncompressed": Amount("uncompressed", BYTE, "what was read, after decompression"),
     "bytes_results": Amount("results", BYTE, "Dask's nbytes of all chunks' results, as coffea sends them"),
+    "bytes_per_task": Amount("mean task output", BYTE, "results divided by tasks"),
     "bytes_output": Amount("output", BYTE, "size of the merged output in memory"),
     "elapsed_time_seconds": Amount("wall", SECOND, "wall time"),
 }
@@ -40,8 +44,42 @@ COLUMNS: Final[Mapping[str, Amount]] = {
 SCALING: Final = ("branches_read", "bytes_read", "bytes_payload", "bytes_uncompressed", "bytes_results", "bytes_output")
 """Columns whose growth is compared."""
 
+ALIKE: Final = 0.2
+"""Mean difference of growth below which input and output scale alike, as in the study of the older prototype."""
+
 FEWEST_COUNTS: Final = 3
 """Different counts from which on a correlation says anything: two points always lie on a line."""
+
+
+class InputOutput(NamedTuple):
+    """How an input and an output scale with the number of branches: factors are means over all counts."""
+
+    read: str
+    output: str
+    read_factor: float
+    output_factor: float
+    difference: float
+    """Mean over the counts of the absolute difference of how many times each is that of the first count."""
+    correlation: float | None
+    """Of input and output; None of two counts, or where one is constant."""
+    constant: tuple[str, ...] = ()
+    """Those of the two that are the same for every count, as bytes read of a file whose baskets are embedded."""
+
+    @property
+    def alike(self) -> bool:
+        """Whether they scale alike."""
+        return self.difference < ALIKE
+
+    @property
+    def sentence(self) -> str:
+        """What the difference decides, with the numbers."""
+        names = f"{COLUMNS[self.read].label} and {COLUMNS[self.output].label}"
+        factors = f"x{three_digits(self.read_factor):g} and x{three_digits(self.output_factor):g} on average"
+        decided = f"{'below' if self.alike else 'not below'} {ALIKE}"
+        sentence = f"{names} {'scale alike' if self.alike else 'differ'}: {factors}"
+        constant = "".join(f" No count changes {COLUMNS[name].label}: that tells nothing." for name in self.constant)
+        ending = f"the mean difference of {self.difference:.3f} is {decided}.{constant}"
+        return f"{sentence[:1].upper()}{sentence[1:]}; {ending}"
 
 
 @dataclass(frozen=True)
@@ -67,6 +105,17 @@ class Growth:
         if self.few or np.isnan(first).any() or np.isnan(second).any() or not (np.ptp(first) and np.ptp(second)):
             return None
         return float(np.corrcoef(first, second)[0, 1])
+
+    def compared(self, read: str, output: str) -> InputOutput | None:
+        """How two amounts scale; None where one was not measured, or is 0 at the first count."""
+        ratios = self.ratios[[read, output]]
+        if ratios.isna().any(axis=None):
+            return None
+        factors = ratios.mean()
+        difference = float((ratios[read] - ratios[output]).abs().mean())
+        constant = tuple(name for name in (read, output) if not np.ptp(self.amounts(name)))
+        means = float(factors[read]), float(factors[output])
+        return InputOutput(read, output, *means, difference, self.correlation(read, output), constant)
 
     @property
     def few(self) -> bool:

@@ -26,13 +26,15 @@ MOST_FILES: Final = 10
 
 
 @plot("Compression of what was read")
-def plot_compression_ratio_distribution(ax: Axes, compression_factors: tuple[str, Numbers]) -> None:
+def plot_compression_ratio_distribution(
+    ax: Axes, compression_factors: tuple[str, Numbers], bins: draw.Bins = None
+) -> None:
     """Draw how the compression factors (uncompressed over compressed size) of chunks are distributed.
 
     Of a measurement of version 0.1.2 they are those of files.
     """
     things, factors = compression_factors
-    draw.distribution(ax, factors, [None] * len(factors), things)
+    draw.distribution(ax, factors, [None] * len(factors), things, bins=bins)
     ax.set_xlabel("compression factor (uncompressed / compressed size)")
 
 
@@ -81,25 +83,28 @@ def _draw_files(ax: Axes, files: list[str], shares: Mapping[str, Numbers]) -> No
 
 
 @plot("Branches read by a chunk")
-def plot_branch_access_per_chunk(ax: Axes, computed_chunks: pa.Table) -> None:
+def plot_branch_access_per_chunk(ax: Axes, computed_chunks: pa.Table, bins: draw.Bins = None) -> None:
     """Draw how many branches chunks read, by dataset where there are few."""
     known = _known(computed_chunks, "branches", _numbers_of_columns(computed_chunks))
-    draw.distribution(ax, measured_values(known["branches"]), known["dataset"].to_pylist(), "chunks", whole=True)
+    branches, datasets = measured_values(known["branches"]), known["dataset"].to_pylist()
+    draw.distribution(ax, branches, datasets, "chunks", bins=bins, whole=True)
     ax.set_xlabel("branches read by a chunk")
 
 
 @plot("Bytes requested by a chunk")
-def plot_bytes_accessed_per_chunk(ax: Axes, computed_chunks: pa.Table) -> None:
+def plot_bytes_accessed_per_chunk(ax: Axes, computed_chunks: pa.Table, bins: draw.Bins = None) -> None:
     """Draw how many bytes chunks requested from storage, by dataset where there are few."""
     known = _known(computed_chunks, "bytes_requested", computed_chunks["coffea_bytes_read"])
-    _draw_distribution(ax, known, "bytes_requested", draw.bytes_scale, "requested by a chunk")
+    _draw_distribution(ax, known, "bytes_requested", (draw.bytes_scale, "requested by a chunk"), bins)
 
 
-def _draw_distribution(ax: Axes, known: pa.Table, column: str, scale_of: draw.ScaleOf, label: str) -> None:
+def _draw_distribution(
+    ax: Axes, known: pa.Table, column: str, across: tuple[draw.ScaleOf, str], bins: draw.Bins
+) -> None:
     """Draw how a column is distributed over chunks, by dataset where there are few."""
-    values = measured_values(known[column])
+    (scale_of, label), values = across, measured_values(known[column])
     scale = scale_of(float(values.max()))
-    draw.distribution(ax, values * scale.factor, known["dataset"].to_pylist(), "chunks")
+    draw.distribution(ax, values * scale.factor, known["dataset"].to_pylist(), "chunks", bins=bins)
     ax.set_xlabel(f"{label} ({scale.unit})")
 
 
@@ -203,10 +208,10 @@ def _mark(ax: Axes, stragglers: pa.Table, factor: float) -> None:
 
 
 @plot("Duration of chunks")
-def plot_runtime_distribution(ax: Axes, computed_chunks: pa.Table) -> None:
+def plot_runtime_distribution(ax: Axes, computed_chunks: pa.Table, bins: draw.Bins = None) -> None:
     """Draw how the durations of chunks are distributed, by dataset where there are few."""
     known = known_rows(computed_chunks, "wall_seconds")
-    _draw_distribution(ax, known, "wall_seconds", draw.seconds_scale, "duration of a chunk")
+    _draw_distribution(ax, known, "wall_seconds", (draw.seconds_scale, "duration of a chunk"), bins)
 
 
 @plot("Duration and events of chunks")

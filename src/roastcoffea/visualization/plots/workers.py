@@ -174,9 +174,11 @@ def plot_memory_utilization_mean_timeline(ax: Axes, worker_samples: pa.Table, st
 
 
 @plot("Memory of each worker")
-def plot_memory_utilization_per_worker_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
+def plot_memory_utilization_per_worker_timeline(
+    ax: Axes, worker_samples: pa.Table, start: float, max_legend_entries: int | None = None
+) -> None:
     """Draw each worker's memory in percent of what Dask may use; many workers as bands."""
-    draw.worker_lines(ax, _shares_of_limit(worker_samples), start, PERCENT_OF_LIMIT)
+    draw.worker_lines(ax, _shares_of_limit(worker_samples), start, PERCENT_OF_LIMIT, most=max_legend_entries)
 
 
 @plot("CPU of the workers (mean)")
@@ -186,41 +188,51 @@ def plot_cpu_utilization_mean_timeline(ax: Axes, worker_samples: pa.Table, start
 
 
 @plot("CPU of each worker")
-def plot_cpu_utilization_per_worker_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
+def plot_cpu_utilization_per_worker_timeline(
+    ax: Axes, worker_samples: pa.Table, start: float, max_legend_entries: int | None = None
+) -> None:
     """Draw the CPU use of each worker process, 100 % is one core; many workers as bands."""
-    draw.worker_lines(ax, series_of(worker_samples, "cpu_percent"), start, PERCENT_OF_CORE)
+    draw.worker_lines(ax, series_of(worker_samples, "cpu_percent"), start, PERCENT_OF_CORE, most=max_legend_entries)
 
 
 @plot("Occupancy of each worker")
-def plot_occupancy_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
-    """Draw how much work the scheduler expected each worker to have; many workers as bands."""
-    series = series_of(worker_samples, "occupancy")
+def plot_occupancy_timeline(
+    ax: Axes, states_of_workers: pa.Table, start: float, max_legend_entries: int | None = None
+) -> None:
+    """Draw how much work the scheduler expected each worker to have, at each sample of it; many workers as bands."""
+    series = series_of(states_of_workers, "occupancy")
     scale = draw.seconds_scale(max(values.max() for values in series.values))
-    draw.worker_lines(ax, series, start, f"work expected by the scheduler ({scale.unit})", scale.factor)
+    draw.worker_lines(
+        ax, series, start, f"work expected by the scheduler ({scale.unit})", scale.factor, most=max_legend_entries
+    )
 
 
 @plot("Tasks executing on each worker")
-def plot_executing_tasks_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
+def plot_executing_tasks_timeline(
+    ax: Axes, worker_samples: pa.Table, start: float, max_legend_entries: int | None = None
+) -> None:
     """Draw how many tasks each worker was executing; many workers as bands."""
-    draw.worker_lines(ax, series_of(worker_samples, "executing"), start, "tasks executing")
+    draw.worker_lines(ax, series_of(worker_samples, "executing"), start, "tasks executing", most=max_legend_entries)
     draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to each worker")
-def plot_worker_activity_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
-    """Draw how many tasks each worker was assigned, executing or waiting; many workers as bands."""
-    draw.worker_lines(ax, series_of(worker_samples, "processing"), start, "tasks assigned")
+def plot_worker_activity_timeline(
+    ax: Axes, states_of_workers: pa.Table, start: float, max_legend_entries: int | None = None
+) -> None:
+    """Draw how many tasks each worker was assigned, at each sample of the scheduler; many workers as bands."""
+    draw.worker_lines(ax, series_of(states_of_workers, "processing"), start, "tasks assigned", most=max_legend_entries)
     draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to all workers")
 def plot_total_active_tasks_timeline(
-    ax: Axes, worker_samples: pa.Table, start: float, worker_lifetimes: pa.Table | None = None
+    ax: Axes, states_of_workers: pa.Table, start: float, worker_lifetimes: pa.Table | None = None
 ) -> None:
     """Draw how many tasks all workers together were assigned, executing or waiting.
 
     A worker has what its first sample tells from its arrival on, and what its last one tells until it left.
     """
-    series = series_of(worker_samples, "processing")
+    series = series_of(states_of_workers, "processing")
     draw.worker_sum(ax, series, start, "tasks assigned", _presence(worker_lifetimes))
     draw.whole_numbers(ax.yaxis)

@@ -1,0 +1,19 @@
+"""The import path of version 0.1.2."""
+
+from roastcoffea.compat.tables import (
+    format_chunk_metrics_table,
+    format_event_processing_table,
+    format_fine_metrics_table,
+    format_resources_table,
+    format_throughput_table,
+    format_timing_table,
+)
+
+__all__ = [
+    "format_chunk_metrics_table",
+    "format_event_processing_table",
+    "format_fine_metrics_table",
+    "format_resources_table",
+    "format_throughput_table",
+    "format_timing_table",
+]

@@ -1,0 +1,70 @@
+"""Metrics of version 0.1.2 in its own shapes, made of ours.
+
+They are no part of `compat`, as a catalogue has to be whole wherever metrics are asked for.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+
+from roastcoffea.compat import shapes
+from roastcoffea.metrics.catalogue import RAW, metric, refuse_if
+from roastcoffea.metrics.chunks import CHUNK_RECORDS
+from roastcoffea.metrics.facts import aggregated
+from roastcoffea.metrics.file_reads import FileRead
+from roastcoffea.records.run import Run
+from roastcoffea.units import STRUCTURE
+
+of_chunks: Final = partial(metric, STRUCTURE, group=RAW, source=CHUNK_RECORDS)
+
+
+@of_chunks(formula="t_start, t_end and bytes_read of raw_chunk_metrics")
+def chunk_info(run: Run, raw_chunk_metrics: list[shapes.ChunkDict]) -> shapes.ChunkInfo:
+    """Chunks that gave a result: {(file, entry_start, entry_stop): (start, stop, bytes requested)}."""
+    # a folder of 0.1.2 has bytes that are no record of ours, as they are of process() alone
+    return shapes.chunk_info((run.reported or {}).get("raw_chunk_metrics") or raw_chunk_metrics)
+
+
+@of_chunks(formula="for each file sum of bytes_payload / sum of bytes_uncompressed")
+def file_metadata(counted_chunks: pa.Table) -> dict[str, dict[str, Any]]:
+    """Files: {file: {name: value}}, with `filename`, `total_branches` and `compression_ratio`.
+
+    The last is compressed over uncompressed size of what was read of the file; None where that is not known. Version
+    0.1.2 gave that of the whole tree.
+    """
+    steps = {"tree_branches": ("tree_branches", "max")}
+    steps |= {name: (name, "sum") for name in ("bytes_payload", "bytes_uncompressed")}
+    files = aggregated(counted_chunks, ["file"], steps)
+    return {
+        row["file"]: {
+            "filename": row["file"],
+            "total_branches": row["tree_branches"],
+            "compression_ratio": _ratio(row["bytes_payload"], row["bytes_uncompressed"]),
+        }
+        for row in files.sort_by("file").to_pylist()
+        if row["file"] is not None
+    }
+
+
+def _ratio(compressed: float | None, uncompressed: float | None) -> float | None:
+    # baskets that are embedded in the tree have no size of their own
+    return compressed / uncompressed if compressed and uncompressed else None
+
+
+@of_chunks(formula="compression_ratio of file_metadata, where it is known")
+def compression_ratios(file_metadata: dict[str, dict[str, Any]]) -> list[float]:
+    """Compressed over uncompressed size of what was read, file by file."""
+    ratios = [ratio for file in file_metadata.values() if (ratio := file["compression_ratio"]) is not None]
+    refuse_if(not ratios, "of no file the compressed and the uncompressed size of what was read are known")
+    return ratios
+
+
+@of_chunks(formula="bytes_read_percent of file_read_metrics, where it is known")
+def bytes_read_percent_per_file(file_read_metrics: dict[str, FileRead]) -> list[float]:
+    """Share of its bytes that was read, file by file."""
+    shares = [share for file in file_read_metrics.values() if (share := file["bytes_read_percent"]) is not None]
+    refuse_if(not shares, "of no file it is known how much there is to read")
+    return shares

@@ -1,0 +1,52 @@
+"""Workers are asked all at once; those that fail or are silent hold up nobody, and are named."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from distributed.protocol.pickle import dumps
+
+from roastcoffea.backends.connection import Connection
+from roastcoffea.backends.survey import ask_workers, described
+
+
+async def broadcast(msg: dict[str, Any], workers: list[str], on_error: str) -> dict[str, Any]:
+    (address,) = workers
+    if address == "silent":
+        await asyncio.sleep(60)
+    if address == "failing":
+        return {address: OSError("gone")}
+    return {address: {"status": "OK" if address == "well" else "error", "result": address}}
+
+
+def test_who_fails_or_is_silent_is_named_and_waited_for_no_longer_than_said() -> None:
+    scheduler = SimpleNamespace(workers=dict.fromkeys(["silent", "failing", "well", "refusing"]), broadcast=broadcast)
+    began = time.monotonic()
+    answers = asyncio.run(ask_workers(scheduler, b"", {}, 0.05))
+    assert answers == ({"well": "well"}, ["failing", "refusing", "silent"])
+    assert time.monotonic() - began < 30
+
+
+def test_a_cluster_without_workers_gives_no_answers() -> None:
+    assert asyncio.run(ask_workers(SimpleNamespace(workers={}), b"", {}, 60.0)) == ({}, [])
+
+
+def test_workers_answer_for_themselves(client: Any) -> None:
+    async def asked(dask_scheduler: Any) -> Any:
+        return await ask_workers(dask_scheduler, dumps(address_and), {"number": 3}, 30.0)
+
+    answers, silent = Connection(client).answer(asked, {})
+    assert answers == {address: [address, 3] for address in client.scheduler_info()["workers"]}
+    assert silent == []
+
+
+def address_and(number: int, dask_worker: Any) -> list[Any]:
+    return [dask_worker.address, number]
+
+
+def test_descriptions_are_by_address() -> None:
+    replies = {"a": {"description": {"threads": 2}, "counted": None}}
+    assert described(replies, ["b"]) == {"workers": {"a": {"threads": 2}}, "silent": ["b"]}
