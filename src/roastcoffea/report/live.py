@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple, TextIO
 
 from rich.console import Console
@@ -87,9 +88,11 @@ class LiveText:
         self._stopped.set()
         if self._thread is not None and self._display is not None:
             self._thread.join(PATIENCE)
-            if not self._thread.is_alive():  # else the terminal takes nothing, nor would it now
-                with reported(self._note, "the live line could not be taken away", Exception):
-                    self._display.end(self._text(whole=True))
+            if self._thread.is_alive():  # the terminal takes nothing, nor would it now
+                self._display.abandon()
+                return
+            with reported(self._note, "the live line could not be taken away", Exception):
+                self._display.end(self._text(whole=True))
 
     def _keep_showing(self, display: NotebookLine | BottomRow) -> None:
         with reported(self._note, "the live line ended before the run", Exception):
@@ -199,6 +202,19 @@ class NotebookLine:
 
     end = show
 
+    def abandon(self) -> None:
+        """Leave the display as it is."""
+
+
+@dataclass(slots=True)
+class Area:
+    """The lowest rows of a terminal: lines of each display, the first one on top, and what was drawn last."""
+
+    lines: dict[BottomRow, list[str]] = field(default_factory=dict)
+    size: os.terminal_size | None = None
+    rows: int = 0
+    lock: Any = field(default_factory=threading.Lock)
+
 
 class BottomRow:
     """The lowest rows of a terminal, which displays of one terminal share.
@@ -207,37 +223,42 @@ class BottomRow:
     leaves the rows behind, until the terminal is reset.
     """
 
-    _shared: ClassVar[dict[int, dict[BottomRow, list[str]]]] = {}
-    """Lines of each display, by terminal; where the first one was asked for stands first."""
-
-    _lock: ClassVar = threading.Lock()
+    _areas: ClassVar[dict[int, Area]] = {}
+    """What the displays of each terminal share."""
 
     def __init__(self, terminal: int, console: Console) -> None:
         self._terminal = terminal
         self._console = console
 
     def show(self, text: str) -> None:
-        with self._lock:
-            lines = self._shared.setdefault(self._terminal, {})
+        area = self._areas.setdefault(self._terminal, Area())
+        with area.lock:
             new = text.splitlines()
             # rows that are no longer needed stay empty: text would jump with every task that comes or goes
-            lines[self] = new + [""] * (len(lines.get(self, ())) - len(new))
-            self._draw([line for own in lines.values() for line in own])
+            area.lines[self] = new + [""] * (len(area.lines.get(self, ())) - len(new))
+            self._draw(area)
 
     def end(self, text: str) -> None:  # noqa: ARG002  (nothing stays)
-        with self._lock:
-            lines = self._shared.get(self._terminal, {})
-            if lines.pop(self, None) is not None:
-                self._draw([line for own in lines.values() for line in own])
-            if not lines:
-                self._shared.pop(self._terminal, None)
+        area = self._areas.get(self._terminal, Area())
+        with area.lock:
+            if area.lines.pop(self, None) is not None:
+                self._draw(area)
+        self.abandon()
 
-    def _draw(self, lines: list[str]) -> None:
+    def abandon(self) -> None:
+        """Leave the terminal as it is, as it takes nothing."""
+        area = self._areas.get(self._terminal, Area())
+        area.lines.pop(self, None)
+        if not area.lines:
+            self._areas.pop(self._terminal, None)
+
+    def _draw(self, area: Area) -> None:
         """Write the lowest rows anew, and have all others scroll."""
+        lines = [line for own in area.lines.values() for line in own]
         size = os.get_terminal_size(self._terminal)
         room = size.lines - FEWEST_ROWS + 1
         drawn = [self._styled(line[: size.columns - 1]) for line in lines[: max(room, 0)]]
-        before, held = _reserved.get(self._terminal, (None, 0))
+        before, held = area.size, area.rows
         first = size.lines - len(drawn)
         top = min(first, size.lines - held) if before == size else first
         reserve = ""
@@ -250,9 +271,7 @@ class BottomRow:
         rows = "".join(f"\x1b[{top + 1 + place};1H\x1b[2K{row}" for place, row in enumerate(blank + drawn))
         if drawn or held:
             self._write(f"{reserve}\x1b7{rows}\x1b8")
-        _reserved[self._terminal] = (size, len(drawn))
-        if not drawn:
-            del _reserved[self._terminal]
+        area.size, area.rows = size, len(drawn)
 
     def _styled(self, line: str) -> str:
         text = Text(line)
@@ -266,7 +285,3 @@ class BottomRow:
         data = text.encode("ascii", "replace")
         while data:
             data = data[os.write(self._terminal, data) :]
-
-
-_reserved: dict[int, tuple[os.terminal_size | None, int]] = {}
-"""Size of each terminal when its lowest rows were taken, and how many."""
