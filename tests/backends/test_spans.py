@@ -7,31 +7,11 @@ from typing import Any
 
 import dask
 from analyses import Jets, runner_for
-from conftest import wait_until
 from distributed import Client
 
-from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.log.marks import ANNOTATION
-
-
-def test_span_metrics_by_the_span_s_id(client: Any) -> None:
-    backend = DaskMetricsBackend(client)
-    span = backend.create_span("mine")
-    assert span["name"] == "mine"
-    with span["context"] as identity:
-        client.gather(client.map(task_of_this_span, range(6), pure=False))
-    key = ("execute", "task_of_this_span", "thread-cpu", "seconds")
-    # workers are asked to report, and a busy host may make them late
-    assert wait_until(lambda: backend.get_span_metrics({**span, "id": identity}).get(key, 0) > 0)
-    assert backend.get_span_metrics(span) == {}
-    assert backend.get_span_metrics({**span, "id": "unknown"}) == {}
-
-
-def task_of_this_span(number: int) -> str:
-    """Be a task of a name of its own: while Dask remembers one, all of its name are in the span of the first."""
-    return str(number)
 
 
 def test_a_span_of_before_that_takes_our_tasks_is_told_apart(client: Any) -> None:

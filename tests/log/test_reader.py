@@ -31,6 +31,8 @@ def test_each_kind_is_read_as_what_it_is(reader: str) -> None:
     assert [row["key"] for row in found["tasks"]] == ["Jets-1", "Jets-2"]
     assert log.attempts.table(0.0)["error"].to_pylist() == ["OSError: planted", None]
     assert [row["time"] for row in found["samples"]] == [T, T + 1]
+    assert [row["time"] for row in found["sampling"]] == [T, T + 1]
+    assert [(row["time"], row["processing"]) for row in found["worker states"]] == [(T, 0), (T + 1, 1)]
     assert [(row["start"], row["stop"], row["cpu_seconds"]) for row in found["lifetimes"]] == [
         (T, T + 5, 1.5),
         (T + 6, T + 100, None),

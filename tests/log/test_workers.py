@@ -24,7 +24,7 @@ def test_a_worker_that_pauses_beside_a_monitor(client: Client) -> None:
         (address, *_) = client.scheduler_info()["workers"]
         client.run_on_scheduler(pause_and_go_on, address)
         wait(client.map(str, range(5), pure=False))
-        assert monitor.snapshots[-1].num_tasks >= 0
+        assert monitor.snapshot().num_tasks >= 0
     assert monitor.problems == []
     assert len(monitor.to_dataframe()) >= 5
     assert collector.measurement.run.pauses["worker"].to_pylist() == [address]
