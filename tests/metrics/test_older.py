@@ -27,6 +27,7 @@ def test_a_file_of_unknown_size_has_no_ratio() -> None:
     rows = [row | {"bytes_uncompressed": None, "tree_branches": None} for row in CHUNKS]
     metrics = evaluate(handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, rows)))
     assert metrics["file_metadata"][A] == {"filename": A, "total_branches": None, "compression_ratio": None}
+    assert "compression_ratios" not in {**metrics}
     with pytest.raises(MissingMetricError, match="of no file the compressed"):
         metrics["compression_ratios"]
 

@@ -18,9 +18,9 @@ from typing import Any, Final
 from distributed.protocol.pickle import dumps
 
 import roastcoffea
-from roastcoffea.backends.base import Period
 from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.backends.connection import Connection, NoAnswerError, lost, pickled
+from roastcoffea.backends.recorder import Period
 from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register
 from roastcoffea.backends.survey import survey
 from roastcoffea.backends.worker import WorkerHalf, flush

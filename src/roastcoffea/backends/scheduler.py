@@ -62,7 +62,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
     run : TasksOfRun or None
         The run whose tasks are recorded; None for every task.
     interval : float or None
-        Seconds between samples of the workers; None for no samples.
+        Seconds between samples of the workers and of what the scheduler knows of them; None for no samples.
     loss : str or None
         What is missing of a worker that is lost.
     additions : tuple of Addition
@@ -199,11 +199,19 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         """Write a sample of each worker that has reported since its last one."""
         self.workers.samples.take(self.workers.here)
 
-    def tick(self) -> None:
-        """Sample the workers, and give up those of which nothing more will come."""
-        if self.interval:
-            self.sample()
-        self.workers.give_up_departed()
+    def tick(self, number: int, late: float, missed: int) -> None:
+        """Sample the workers, and give up those of which nothing more will come.
+
+        What workers have reported is not sampled at the first tick: it is of before.
+        """
+        try:
+            if self.interval:
+                self.workers.states.take(self.workers.here, late, missed)
+                if number:
+                    self.sample()
+            self.workers.give_up_departed()
+        except Exception as problem:  # noqa: BLE001  (the ticker must go on)
+            self.problems.failed(problem)
 
     def ended(self) -> None:
         """Record no more."""

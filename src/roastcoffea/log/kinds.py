@@ -168,3 +168,18 @@ STATE_FIELDS: Final = (
     *of("q", "nbytes"),
     *of("d", "time"),
 )
+
+SAMPLING: Final = _declared(
+    (*of("d", "time"), *of("f", "late"), *of("I", "missed", "workers"), *of("B", "whole")),
+    then="rows of `WORKER_STATE_FIELDS`",
+    table="sampling",
+)
+"""A sample that the scheduler took of itself.
+
+It has rows of the workers of which something is not as in the sample before; where it is `whole`, of all that are here.
+"""
+
+WORKER_STATE_FIELDS: Final = (*of(TEXT, "worker"), *of("I", "processing"), *of("q", "nbytes"), *of("f", "occupancy"))
+
+LEFT: Final = 0xFFFFFFFF
+"""In place of the tasks of a worker that left."""

@@ -55,7 +55,7 @@ COLUMNS_READ: Final = "coffea_columns"
 OF_EACH_BRANCH: Final = "-data"
 """coffea's name of the column of a branch is with this most of the time: what travels is how its columns differ."""
 
-TEXTS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "text")
+TEXTS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind in {"text", "values"})
 NUMBERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "number")
 INTEGERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "integer")
 FIGURES: Final = NUMBERS + INTEGERS

@@ -68,6 +68,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("coffea_entries", "integer", "events", "events in the chunk (coffea's savemetrics)"),
     Column("coffea_process_seconds", "number", "s", "wall time of process() (coffea's savemetrics)"),
     Column("coffea_columns", "texts", None, "columns that were read (coffea's savemetrics)"),
+    Column("custom", "values", None, "values that the processor recorded, by name (roastcoffea.record)"),
 )
 
 BRANCH_READ_COLUMNS: Final[tuple[Column, ...]] = (

@@ -192,10 +192,10 @@ def plot_cpu_utilization_per_worker_timeline(
 
 @plot("Occupancy of each worker")
 def plot_occupancy_timeline(
-    ax: Axes, worker_samples: pa.Table, start: float, max_legend_entries: int | None = None
+    ax: Axes, states_of_workers: pa.Table, start: float, max_legend_entries: int | None = None
 ) -> None:
-    """Draw how much work the scheduler expected each worker to have; many workers as bands."""
-    series = series_of(worker_samples, "occupancy")
+    """Draw how much work the scheduler expected each worker to have, at each sample of it; many workers as bands."""
+    series = series_of(states_of_workers, "occupancy")
     scale = draw.seconds_scale(max(values.max() for values in series.values))
     draw.worker_lines(
         ax, series, start, f"work expected by the scheduler ({scale.unit})", scale.factor, most=max_legend_entries
@@ -213,21 +213,21 @@ def plot_executing_tasks_timeline(
 
 @plot("Tasks assigned to each worker")
 def plot_worker_activity_timeline(
-    ax: Axes, worker_samples: pa.Table, start: float, max_legend_entries: int | None = None
+    ax: Axes, states_of_workers: pa.Table, start: float, max_legend_entries: int | None = None
 ) -> None:
-    """Draw how many tasks each worker was assigned, executing or waiting; many workers as bands."""
-    draw.worker_lines(ax, series_of(worker_samples, "processing"), start, "tasks assigned", most=max_legend_entries)
+    """Draw how many tasks each worker was assigned, at each sample of the scheduler; many workers as bands."""
+    draw.worker_lines(ax, series_of(states_of_workers, "processing"), start, "tasks assigned", most=max_legend_entries)
     draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to all workers")
 def plot_total_active_tasks_timeline(
-    ax: Axes, worker_samples: pa.Table, start: float, worker_lifetimes: pa.Table | None = None
+    ax: Axes, states_of_workers: pa.Table, start: float, worker_lifetimes: pa.Table | None = None
 ) -> None:
     """Draw how many tasks all workers together were assigned, executing or waiting.
 
     A worker has what its first sample tells from its arrival on, and what its last one tells until it left.
     """
-    series = series_of(worker_samples, "processing")
+    series = series_of(states_of_workers, "processing")
     draw.worker_sum(ax, series, start, "tasks assigned", _presence(worker_lifetimes))
     draw.whole_numbers(ax.yaxis)
