@@ -60,9 +60,9 @@ def task(number: int) -> bytes:
 
 
 def states(first: int, names: list[str]) -> bytes:
-    numbers = {"worker": NO_STRING, "type": NO_STRING, "nbytes": NO_SIZE, "state": 1}
+    numbers = {"worker": NO_STRING, "type": NO_STRING, "nbytes": NO_SIZE, "state": 1, "expected": -1}
     rows = b"".join(packed(kinds.STATE_FIELDS, task=first + place, time=T, **numbers) for place in range(len(names)))
-    return struct.pack(kinds.STATE.packing, first, len(rows)) + rows + json.dumps(names).encode()
+    return struct.pack(kinds.STATE.packing, first, len(rows)) + rows + json.dumps([[name] for name in names]).encode()
 
 
 def views(number: int) -> bytes:
@@ -226,7 +226,7 @@ def test_a_worker_that_pauses_beside_a_monitor(client: Client) -> None:
         (address, *_) = client.scheduler_info()["workers"]
         client.run_on_scheduler(pause_and_go_on, address)
         wait(client.map(str, range(5), pure=False))
-        assert monitor.snapshots[-1].num_tasks >= 0
+        assert monitor.snapshot().num_tasks >= 0
     assert monitor.problems == []
     assert len(monitor.to_dataframe()) >= 5
     assert collector.measurement.run.pauses["worker"].to_pylist() == [address]

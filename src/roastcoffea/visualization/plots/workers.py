@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgba
 
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import some
-from roastcoffea.metrics.phases import RESIDUAL
+from roastcoffea.metrics.phases import COMPUTE, RESIDUAL
 from roastcoffea.metrics.statistics import Numbers, measured_values
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
@@ -29,6 +29,7 @@ MOST_NAMED: Final = 24
 WHITE: Final = "white"
 
 UNTOLD: Final = "not recorded"
+UNTOLD_CHUNKS: Final = "chunks (inside not recorded)"
 COLOURS: Final = np.array([to_rgba(OF_TIME[name]) for name in SHOWN])
 
 
@@ -39,7 +40,11 @@ def plot_task_stream(ax: Axes, start: float, attempts: tuple[pa.Table | None, pa
     A task of the processor has the colour of the class that took the most of it. Of very many tasks a pixel
     shows the class that took the most of its time; failed work wins.
     """
-    stream = stream_of(*attempts)
+    stream, names = stream_of(*attempts), dict(zip(SHOWN, SHOWN, strict=True)) | {RESIDUAL: UNTOLD}
+    if attempts[1] is None:  # nothing tells what went on inside of chunks
+        inside = stream.kind == SHOWN.index(RESIDUAL)
+        stream = stream._replace(kind=np.where(inside, SHOWN.index(COMPUTE), stream.kind))
+        names[COMPUTE] = UNTOLD_CHUNKS
     end = float(stream.stop.max())
     axis = draw.time_axis(ax, start, end)
     if len(stream.start) > MOST_RECTANGLES:
@@ -49,7 +54,7 @@ def plot_task_stream(ax: Axes, start: float, attempts: tuple[pa.Table | None, pa
     _name_lanes(ax, stream)
     for number in np.unique(stream.kind):
         name = SHOWN[number]
-        ax.plot([], [], "s", color=OF_TIME[name], label=UNTOLD if name == RESIDUAL else name)
+        ax.plot([], [], "s", color=OF_TIME[name], label=names[name])
     draw.legend(ax)
 
 
