@@ -211,3 +211,14 @@ def test_an_alias_is_one_import(module: str) -> None:
         node for node in statements if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     ]
     assert len(statements) - len(exported) <= 1
+
+
+MIRRORED = ("backends", "cli", "compat", "diagnosis", "instrument", "log", "metrics", "recording", "replay", "storage")
+"""Rooms in which each module has tests in a file of its name."""
+
+
+@pytest.mark.parametrize("room", MIRRORED)
+def test_each_module_has_a_test_module(room: str) -> None:
+    tests = Path(__file__).parent
+    modules = [path.relative_to(PACKAGE) for path in (PACKAGE / room).rglob("*.py") if path.stem != "__init__"]
+    assert [str(path) for path in modules if not (tests / path.with_name(f"test_{path.name}")).exists()] == []

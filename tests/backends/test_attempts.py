@@ -107,7 +107,7 @@ def fail_secretly(number: int) -> None:
         ("no mark", "DijetProcessor", OTHER),
     ],
 )
-def test_what_a_task_does_is_told_by_its_mark_and_its_name(step: str | None, prefix: str, kind: str) -> None:
+def test_what_a_task_does_is_known_by_its_mark_and_its_name(step: str | None, prefix: str, kind: str) -> None:
     mark = None if step == "no mark" else {"step": step, "prefix": "DijetProcessor"}
     assert kind_of(SimpleNamespace(prefix=SimpleNamespace(name=prefix)), mark) == kind
 

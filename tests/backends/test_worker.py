@@ -155,7 +155,7 @@ def test_what_is_carried_is_unpacked_once() -> None:
     assert WorkerHalf(NAME, TOKEN).unpacked() is None
 
 
-def test_a_worker_tells_of_the_spans_that_are_asked_for_after_a_heartbeat() -> None:
+def test_a_worker_reports_the_spans_that_are_asked_for_after_a_heartbeat() -> None:
     worker = Worker()
     without = asyncio.run(flush(["span-1"], NAME, dask_worker=worker))
     assert worker.sent == [("heartbeat", {})]

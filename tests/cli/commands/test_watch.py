@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -29,11 +30,15 @@ def wait_for(event: str, number: int) -> int:
 
 @contextmanager
 def waiting_tasks(client: Client, name: str) -> Iterator[None]:
-    """Five tasks that are there until the end."""
+    """Five tasks that are there until the end, and no others: errors of earlier tests may keep theirs for a while."""
+    gc.collect()
+    assert wait_until(lambda: not client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks)))
     futures = client.map(wait_for, [name] * 5, range(5), pure=False)
     assert wait_until(lambda: sum(map(len, client.processing().values())) >= 2)
-    yield
-    Event(name, client=client).set()
+    try:
+        yield
+    finally:
+        Event(name, client=client).set()
     client.gather(futures)
 
 

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 from handmade import handmade_run
-from made_runs import made_run, plan
+from made_runs import made_run
+from predicted import FOUR
 
 from roastcoffea.cli import main
 from roastcoffea.measurement import Measurement
-
-FOUR = [plan(1.0, 2.0), plan(2.0, 1.0), plan(3.0), plan(0.5, 2.5)] * 4
-"""Chunks of 3 s each: CPU and waiting."""
 
 
 def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
