@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -17,10 +16,22 @@ from typing import Any
 
 import pytest
 from conftest import CommandLineCluster, wait_until
-from distributed import Client, Event
+from distributed import Client, Event, LocalCluster
 
 from roastcoffea import TaskMonitor
 from roastcoffea.cli import main
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A client of a cluster of its own: on the shared one errors of earlier tests may keep their tasks."""
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=":0", silence_logs=50
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
 
 
 def wait_for(event: str, number: int) -> int:
@@ -30,9 +41,7 @@ def wait_for(event: str, number: int) -> int:
 
 @contextmanager
 def waiting_tasks(client: Client, name: str) -> Iterator[None]:
-    """Five tasks that are there until the end, and no others: errors of earlier tests may keep theirs for a while."""
-    gc.collect()
-    assert wait_until(lambda: not client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks)))
+    """Five tasks that are there until the end."""
     futures = client.map(wait_for, [name] * 5, range(5), pure=False)
     assert wait_until(lambda: sum(map(len, client.processing().values())) >= 2)
     try:
