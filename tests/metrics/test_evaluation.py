@@ -35,6 +35,15 @@ from roastcoffea.report.summary import summary
 from roastcoffea.units import BYTE, STRUCTURE
 
 
+@pytest.mark.parametrize("name", ["source", "unit", "missing", "tables"])
+def test_what_is_known_of_metrics_can_be_pickled_and_copied(name: str) -> None:
+    found = getattr(evaluate(handmade_run()), name)
+    for other in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+        assert dict(other) == dict(found) != {}
+        assert type(other) is type(found)
+        assert other.get("wall_time") == found.get("wall_time") == found.get("elapsed_time_seconds")
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each function of the catalogue was called since."""
