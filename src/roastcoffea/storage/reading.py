@@ -131,8 +131,8 @@ def literal(text: str) -> Hashable:
     try:
         value: Hashable = ast.literal_eval(text)
         hash(value)
-    except (MemoryError, RecursionError, SyntaxError, TypeError) as error:
-        raise ValueError(f"{text!r} is no literal that can be a key") from error
+    except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(f"{text[:100]!r} is no literal that can be a key") from error
     return value
 
 
