@@ -133,6 +133,7 @@ def test_counters_tell_workers_memory_and_rate(handmade: Measurement, tmp_path: 
             (value,) = event["args"].values()
             counters[names[event["pid"]], event["name"]].append((event["ts"] / 1e6, value))
     assert counters["run", "workers"] == [(0, 1), (20, 2), (60, 2), (80, 1), (100, 0)]
+    assert {type(number) for _, number in counters["run", "workers"]} == {int}
     assert counters["worker A", "memory"] == [(0, 100), (10, 300), (40, 300)]
     # B comes with 500 B, and leaves at 60
     assert counters["run", "memory of all workers"] == [(0, 100), (10, 300), (30, 800), (40, 800), (60, 300)]
