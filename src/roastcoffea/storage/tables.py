@@ -50,6 +50,9 @@ PARTS: Final = ("context", "prefix", "activity", "unit")
 PARTS_OF: Final = {1: PARTS[:1], 2: (PARTS[0], PARTS[3]), 3: (PARTS[0], *PARTS[2:])}
 """Columns of shorter keys: what is not of a task has no prefix."""
 
+WHOLE: Final = ("bytes", "count")
+"""Units of which Dask counts whole numbers; in a table every amount is a float."""
+
 
 def span_table(metrics: SpanMetrics) -> pa.Table:
     """Table of a span's metrics."""
@@ -90,7 +93,9 @@ def _rows(metrics: SpanMetrics) -> Iterator[dict[str, str | float]]:
 
 def _keys(table: pa.Table) -> Iterator[tuple[str | None, tuple[Hashable, ...], float]]:
     for row in table.to_pylist():
-        yield row.get("worker"), tuple(row[part] for part in PARTS if row[part] is not None), row["amount"]
+        amount = row["amount"]
+        amount = int(amount) if row["unit"] in WHOLE and amount.is_integer() else amount
+        yield row.get("worker"), tuple(row[part] for part in PARTS if row[part] is not None), amount
 
 
 SPAN_FORMS: Final[dict[str, Any]] = {SPANS: (span_table, spans_of), WORKER_SPANS: (worker_span_table, spans_by_worker)}
