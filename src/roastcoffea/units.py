@@ -28,6 +28,14 @@ class Unit:
     def __str__(self) -> str:
         return self.symbol
 
+    def __reduce__(self) -> tuple[Callable[..., Unit], tuple[object, ...]]:
+        is_ours = _ALL.get(self.symbol) is self  # which is pickled by name, as what writes it is a local function
+        return (_of_symbol, (self.symbol,)) if is_ours else (type(self), (self.symbol, self.text))
+
+
+def _of_symbol(symbol: str) -> Unit:
+    return _ALL[symbol]
+
 
 def three_digits(value: float) -> float:
     """Value rounded to three significant digits."""
@@ -130,6 +138,8 @@ STRUCTURE: Final = Unit("structure", repr)
 OF_NUMBERS: Final = (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO, COUNT)
 BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
 """Units of numbers."""
+
+_ALL: Final = {**BY_SYMBOL, WORD.symbol: WORD, STRUCTURE.symbol: STRUCTURE}
 
 SMALLEST_SHARE: Final = 1e-4
 
