@@ -1,6 +1,7 @@
 """What `TaskMonitor` costs where it hurts most: ten thousand tasks of a millisecond, released as they end.
 
-Run it on a quiet machine: `python benchmarks/monitor.py`.
+Run it on a quiet machine: `python benchmarks/monitor.py`. With `--watch` it measures what looking at tasks
+while they run costs a scheduler in a process of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 import psutil
+import watching
 from distributed import Client, as_completed
 
 from roastcoffea import TaskMonitor
@@ -155,7 +157,8 @@ def print_tables(rounds: list[list[Timing]], seed: int) -> None:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=7, help="rounds, each with every arm (default 7)")
-    parser.add_argument("--tasks", type=int, default=10_000, help="tasks of a run (default 10000)")
+    parser.add_argument("--tasks", type=int, help="tasks of a run (default 10000)")
+    parser.add_argument("--watch", action="store_true", help="measure watching instead (2000 tasks by default)")
     parser.add_argument("--seed", type=int, default=1, help="of the order of arms and of the intervals (default 1)")
     return parser.parse_args()
 
@@ -163,6 +166,10 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Measure, and print tables."""
     options = parsed()
+    if options.watch:
+        watching.main(options.pairs, options.tasks or 2000, options.seed)
+        return
+    options.tasks = options.tasks or 10_000
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.2f} before")
     with (
         tempfile.TemporaryDirectory(prefix="roastcoffea-monitor-") as scratch,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
@@ -248,6 +249,11 @@ def handmade_run(**changes: Any) -> Run:
         "attempts": {"processor": 5, "preprocessing": 4, "merge": 1, "other": 0},
     }
     return Run(**fields | changes)
+
+
+def with_chunks(*rows: Mapping[str, Any], **changes: Any) -> Run:
+    """Return the run above with these rows as its chunks."""
+    return handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, rows), **changes)
 
 
 def run_without_tables(**changes: Any) -> Run:

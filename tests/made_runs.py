@@ -91,6 +91,13 @@ def with_call(run: Run, **changes: Any) -> Run:
     return replace(run, calls=tuple(replace(call, **changes) for call in run.calls))
 
 
+def waiting_in(run: Run, column: str) -> Run:
+    """The same run, with the waiting in process() in another column of its chunks."""
+    assert run.chunks is not None
+    rows = [row | {"wait_seconds": 0.0, column: row["wait_seconds"]} for row in run.chunks.to_pylist()]
+    return replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows))
+
+
 def _chunk(each: Plan, number: int, worker: str, start: float, entry: int) -> dict[str, Any]:
     open_cpu, open_wait, read, waited = (each.get(name, 0.0) for name in ("open_cpu", "open_wait", "read", "core_wait"))
     wall = each["cpu"] + each["wait"] + open_cpu + open_wait + read + waited

@@ -19,7 +19,13 @@ from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.run import FAILED, Environment, Host, Run, RunnerCall
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import (
+    LIFETIME_COLUMNS,
+    PAUSE_COLUMNS,
+    SAMPLE_COLUMNS,
+    SAMPLING_COLUMNS,
+    WORKER_STATE_COLUMNS,
+)
 from roastcoffea.storage.tables import tables_of
 
 assert datetime.fromtimestamp(START, UTC) == datetime(2026, 3, 1, 23, 59, 58, 250_000, tzinfo=UTC)
@@ -89,6 +95,11 @@ def a_run(**changes: Any) -> Run:
         samples=table_of_rows(SAMPLE_COLUMNS, []),
         lifetimes=table_of_rows(LIFETIME_COLUMNS, [{"worker": "tcp://1", "threads": 4, "start": START}]),
         pauses=table_of_rows(PAUSE_COLUMNS, [{"worker": "tcp://1", "start": START, "stop": START + 1}]),
+        sampling=table_of_rows(SAMPLING_COLUMNS, [{"time": START, "workers": 1, "late_seconds": 0.0, "missed": 0}]),
+        worker_states=table_of_rows(
+            WORKER_STATE_COLUMNS,
+            [{"worker": "tcp://1", "time": START, "processing": 2, "nbytes": 2**40, "occupancy": 0.5}, {}],
+        ),
         span_metrics={
             ("execute", "Dijets", "thread-cpu", "seconds"): 1.5,
             ("gather-dep", "network", "bytes"): math.inf,

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import roastcoffea
+from roastcoffea.replay.cluster import CROWDED
 
 TESTS = Path(__file__).parent
 PAGE = TESTS.parent / "docs" / "contributing.md"
@@ -27,8 +28,8 @@ sys.path[:0] = sys.argv[1:]
 import roastcoffea
 from coffea.nanoevents import NanoAODSchema
 from coffea.processor import IterativeExecutor, Runner
-from handmade import handmade_run
-from roastcoffea import Measurement, MetricsCollector, load
+from made_runs import made_run, plan, waiting_in
+from roastcoffea import Measurement, MetricsCollector, compare, load, what_if
 from roastcoffea.demo import DijetProcessor, write_sample
 from roastcoffea.report.reference import metric_reference
 from roastcoffea.visualization.colours import OF_PHASES, OF_TIME
@@ -41,14 +42,32 @@ with MetricsCollector(backend="farm") as collector:
 measurement = load(collector.save_measurement(folder / "runs"))
 older = load(Path(sys.argv[2]) / "data" / "schema6")
 figure, axes = roastcoffea.plot_chunk_events(measurement)
-made = Measurement(handmade_run())
+
+def waiting_for_tokens(seconds):
+    plans = [plan(1.0, 6 * seconds if row == 7 else seconds, open_wait=0.5, core_wait=1.0) for row in range(40)]
+    return Measurement(waiting_in(made_run(plans, 4), "token_seconds"))
+
+made, slower = waiting_for_tokens(2.0), waiting_for_tokens(4.0)
+trace = json.loads(made.export(folder / "trace", "perfetto").read_text())
+explained = compare(made, slower).explanation.parts
+legend = made.plot("chunk_phases")[1].get_legend().get_texts()
 print(json.dumps({
     "problems": measurement.problems,
     "metric": measurement.metrics["events_per_chunk"],
     "in the reference": "events_per_chunk" in metric_reference(),
     "plot": [axes.get_title(), sum(bar.get_height() for bar in axes.patches), "plot_chunk_events" in dir(roastcoffea)],
-    "class": [made.time_ledger["authorize"], OF_TIME["authorize"], "authorize" in str(made.time_ledger)],
-    "phase": [OF_PHASES["token"], int(measurement.chunks["token_seconds"].notna().sum())],
+    "class": {name: seconds for name, seconds in made.time_ledger.items() if seconds},
+    "class in tables": "authorize" in str(made.time_ledger),
+    "bound": made.bound,
+    "findings": [[finding.cause, finding.rows, finding.text] for finding in made.verdict],
+    "compared": {part.cause: part.thread_seconds for part in explained},
+    "phase": int(measurement.chunks["token_seconds"].notna().sum()),
+    "colours": [OF_TIME["authorize"], OF_PHASES["token"]],
+    "metrics": [made.metrics["time_authorize_seconds"], made.metrics["chunk_token_seconds"]],
+    "stragglers": made.stragglers[["phase", "wall_seconds"]].values.tolist(),
+    "slices": sorted(event["dur"] for event in trace["traceEvents"] if event["name"] == "token"),
+    "drawn": "token" in [text.get_text() for text in legend],
+    "what if": {one.scenario: one.seconds for one in what_if(made, workers=[1]).predictions},
     "backend": [measurement.run.backend, measurement.lifetimes["worker"].tolist()],
     "column": [bool((measurement.chunks["depth"] > 100).all()), int(older.chunks["depth"].notna().sum())],
 }))
@@ -99,9 +118,45 @@ def test_a_plot(found: dict[str, Any]) -> None:
     assert found["plot"] == ["Events of chunks", 4, True]
 
 
-def test_a_class_and_a_phase(found: dict[str, Any]) -> None:
-    assert found["class"] == [0, "#123456", False]
-    assert found["phase"] == ["#123456", 0]
+# Of 40 chunks with 1 s of CPU each 39 wait 2 s for tokens, and one 12 s; each waits 0.5 s for its file and, without the
+# clock of its phases knowing that, 1 s for a core.
+TOKENS = [3.0] * 39 + [13.0]
+
+
+def test_a_class_is_in_its_ledger_and_all_that_reads_it(found: dict[str, Any]) -> None:
+    classes = found["class"]
+    assert {name: classes[name] for name in classes if not name.startswith("idle")} == {
+        "compute": 40,
+        "authorize": sum(TOKENS),
+        "open": 20,
+    }
+    assert found["class in tables"]
+    assert found["bound"] == "storage"
+    cause, rows, text = found["findings"][0]
+    assert (cause, rows) == ("storage", {"authorize": sum(TOKENS)})
+    assert "waits for storage, most at local files" in text
+    # what was waited for twice as long, but for the cores
+    assert found["compared"]["authorize"] == pytest.approx(sum(TOKENS) - 40)
+    assert found["colours"][0] == "#123456"
+
+
+def test_a_phase_is_in_its_class_and_all_that_reads_it(found: dict[str, Any]) -> None:
+    assert found["phase"] == 0  # no probe fills it
+    assert found["metrics"] == [sum(TOKENS)] * 2
+    assert found["stragglers"] == [["token", 14.5]]
+    assert found["slices"] == [1e6 * seconds for seconds in TOKENS]
+    assert found["drawn"]
+    assert found["colours"][1] == "#123456"
+
+
+def test_a_phase_that_waits_is_replayed_as_waiting(found: dict[str, Any]) -> None:
+    of_cores = 40
+    waited = sum(TOKENS) + 20 - of_cores
+    alone = waited + 40 / (1 + CROWDED)
+    assert found["what if"]["as recorded"] == pytest.approx(alone, rel=1e-3)
+    # waiting for cores is taken from all waiting alike: what is left for files is half as long
+    files = sum(0.5 * (each + 0.5 - 1) / (each + 0.5) for each in TOKENS)
+    assert found["what if"]["storage 2 x faster"] == pytest.approx(alone - files / 2, rel=1e-3)
 
 
 def test_a_backend(found: dict[str, Any]) -> None:

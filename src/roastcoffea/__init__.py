@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from roastcoffea.instrument.track import track_memory as track_memory
     from roastcoffea.instrument.track import track_metrics as track_metrics
     from roastcoffea.instrument.track import track_time as track_time
+    from roastcoffea.instrument.values import record as record
     from roastcoffea.measurement import Measurement as Measurement
     from roastcoffea.measurement import load as load
     from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
@@ -55,6 +56,7 @@ _MODULES: Final = {
         ("errors", "ComparisonError MeasurementError MissingMeasurementError MissingMetricError"),
         ("errors", "RoastcoffeaError UnreadableMeasurementError"),
         ("instrument.track", "track_bytes track_memory track_metrics track_time"),
+        ("instrument.values", "record"),
         ("measurement", "Measurement load"),
         ("monitor.task_monitor", "TaskMonitor"),
         ("recording.importers", "measurement_from_report"),

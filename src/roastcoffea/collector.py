@@ -15,8 +15,9 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from roastcoffea.backends.base import FROM_CHUNKS, TABLES
+from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
 from roastcoffea.backends.hosts import environment_of
+from roastcoffea.backends.recorder import FROM_CHUNKS, SAMPLED, TABLES
 from roastcoffea.backends.registry import backend_for
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.compat.collector import CollectorOf012
@@ -43,12 +44,13 @@ class MetricsCollector(CollectorOf012, Enterable):
     ----------
     client : distributed.Client, optional
         A connected, synchronous client; without one what runs on this machine is measured, whatever the executor.
-    backend : {"dask", "local"}, optional
-        Where the analysis runs; by default "dask" where there is a client.
+    backend : {"dask", "local"} or AbstractMetricsBackend, optional
+        Where the analysis runs, or a backend of your own; by default "dask" where there is a client.
     track_workers : bool
         Whether to sample the workers' memory, CPU and tasks.
     worker_tracking_interval : float
-        Seconds between samples; workers report less often than each half second.
+        Seconds between samples. What Dask's scheduler knows is sampled at this pace, down to 0.05 s; workers report
+        their memory and CPU with heartbeats, each half second at most.
     processor_instance : optional
         Not needed: the hook finds the processor itself.
     live : bool
@@ -60,7 +62,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         Backend "dask" without a client, a client that is not connected, an unknown backend, an interval that is not
         positive.
     TypeError
-        An asynchronous client.
+        An asynchronous client, or a backend that is none.
 
     Examples
     --------
@@ -75,7 +77,7 @@ class MetricsCollector(CollectorOf012, Enterable):
     def __init__(  # noqa: PLR0917  (the order in which 0.1.2 took them, and ours behind)
         self,
         client: Any = None,
-        backend: str | None = None,
+        backend: str | AbstractMetricsBackend | None = None,
         track_workers: bool = True,
         worker_tracking_interval: float = 1.0,
         processor_instance: Any = None,
@@ -84,7 +86,9 @@ class MetricsCollector(CollectorOf012, Enterable):
         self.client, self.processor_instance = client, processor_instance
         self.track_workers, self.worker_tracking_interval = track_workers, worker_tracking_interval
         self.problems: list[str] = []
-        self._interval = _checked_interval(worker_tracking_interval) if track_workers else None
+        self._interval = (
+            checked_interval(worker_tracking_interval, "worker_tracking_interval") if track_workers else None
+        )
         self._backend = backend_for(backend, client, carried=Probe)
         self.backend = self._backend.kind if backend is None else backend
         self.topic = self._backend.name
@@ -126,7 +130,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         with reported(self.note, "Runner calls that went on were not recorded", Exception):
             if error is not None:
                 end_open_calls(self, error)
-        for end in (partial(unwatch, self), self._leave_span, self._backend.close):
+        for end in (partial(unwatch, self), self._backend.leave_span, self._leave_span, self._backend.close):
             with reported(self.note, "roastcoffea failed as the collector was left", Exception):
                 end()
         with reported(self.note, "the live line could not be taken away", Exception):
@@ -239,7 +243,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             with reported(self.note, f"the records of {name} could not be read", Exception):
                 if name == "chunks":
                     tables[name] = self._backend.chunks(self._began_calls)
-                elif name == "samples" and self._interval is None:
+                elif name in SAMPLED and self._interval is None:
                     tables[name] = None
                 else:
                     tables[name] = self._backend.table(name, tables.get("chunks"), start, stop)
@@ -247,7 +251,7 @@ class MetricsCollector(CollectorOf012, Enterable):
                 absent[name] = self.problems[-1]
         absent = self._backend.absent | absent
         if self._interval is None:
-            absent["samples"] = "track_workers=False"
+            absent |= dict.fromkeys(SAMPLED, "track_workers=False")
         if self._items_unseen:
             absent["asked"] = "what was asked for was not recorded"
         with reported(self.note, "records of chunks and tasks could not be compared", Exception):
@@ -359,10 +363,3 @@ class MetricsCollector(CollectorOf012, Enterable):
         if self._report is not None:
             return self._report
         return next((call.report for call in reversed(self._calls) if call.report is not None), None)
-
-
-def _checked_interval(interval: float) -> float:
-    number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
-    if not (number and math.isfinite(interval) and interval > 0):
-        raise ValueError(f"worker_tracking_interval must be a positive number of seconds, not {interval!r}")
-    return float(interval)

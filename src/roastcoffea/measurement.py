@@ -49,6 +49,7 @@ class Measurement:
     preprocessing = _Table("preprocessing", "Openings of files by coffea's metadata tasks.")
     branches = _Table("branches", "Branches of files by dataset, over the attempts that counted.")
     sections = _Table("sections", "Sections by name and dataset, over all attempts.")
+    custom = _Table("custom", "Values that the processor recorded, by name and dataset, over attempts that counted.")
     failed = _Table("failed", "Attempts that gave nothing, with their reason.")
     failed_files = _Table("failed_files", "Files in which an attempt failed.")
     missing = _Table("missing", "Chunks, and files without any, that coffea asked for and that gave nothing at all.")
@@ -59,9 +60,15 @@ class Measurement:
         "worker_balance", "Workers side by side: chunks, CPU and waiting, speed, spilling and transfers."
     )
     tasks = _Table("tasks", "Finished attempts of tasks.")
-    workers = _Table("workers", "Samples of workers.")
+    workers = _Table(
+        "workers", "Samples of what workers reported with their heartbeats; without Dask, at the interval."
+    )
     lifetimes = _Table("lifetimes", "Workers, with their arrival and departure.")
     pauses = _Table("pauses", "Times in which Dask had paused workers for memory.")
+    sampling = _Table("sampling", "Samples that Dask's scheduler took of itself at the interval, and those it missed.")
+    worker_states = _Table(
+        "worker_states", "What the scheduler knew of each worker in these samples: tasks, results held, occupancy."
+    )
 
     def __init__(self, run: Run) -> None:
         self.run = run

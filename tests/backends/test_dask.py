@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -75,6 +76,54 @@ def test_span_metrics_by_the_span_s_id(client: Any) -> None:
 def task_of_this_span(number: int) -> str:
     """Be a task of a name of its own: while Dask remembers one, all of its name are in the span of the first."""
     return str(number)
+
+
+def test_the_class_as_the_documents_use_it_three_times(client: Any) -> None:
+    backend = DaskMetricsBackend(client)
+    workers = set(client.scheduler_info()["workers"])
+    for cycle, function in enumerate((abs, hex, oct)):  # each of a name of its own, as above
+        backend.start_tracking()  # the documented default
+        span_info = backend.create_span(name=f"cycle-{cycle}")
+        with span_info["context"] as span_id:
+            client.gather(client.map(function, range(cycle + 2), pure=False))
+        span_info["id"] = span_id
+        key = ("execute", function.__name__, "thread-cpu", "seconds")
+        metrics = partial(backend.get_span_metrics, span_info=span_info, delay=2.0)
+        assert wait_until(partial(has_amount, metrics, key))
+        tracking = backend.stop_tracking()
+        assert set(tracking) == {"worker_counts", *FIELDS}
+        assert set(tracking["worker_counts"].values()) == {2}
+        assert {worker for field in FIELDS for worker in tracking[field]} == workers
+        assert backend.tasks().num_rows == cycle + 2
+    assert backend.supports_fine_metrics() is True
+    assert backend.get_span_metrics({"name": "no id"}) == {}
+
+
+def has_amount(metrics: Callable[[], dict[Any, float]], key: tuple[str, ...]) -> bool:
+    return metrics().get(key, 0.0) > 0
+
+
+def test_a_backend_needs_a_client() -> None:
+    with pytest.raises(ValueError, match=r"needs a distributed\.Client; its client is None"):
+        DaskMetricsBackend(None)
+    with pytest.raises(TypeError, match="not str"):
+        DaskMetricsBackend("tcp://127.0.0.1:8786")
+
+
+@pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "0.5"])
+def test_delays_are_bounds_in_seconds(client: Any, delay: Any) -> None:
+    with pytest.raises(ValueError, match="delay must be a number of seconds"):
+        DaskMetricsBackend(client).get_span_metrics({"id": "x"}, delay=delay)
+
+
+def test_a_long_delay_is_not_slept_through(client: Any) -> None:
+    backend = DaskMetricsBackend(client)
+    span = backend.create_span("quick")
+    with span["context"] as identity:
+        client.submit(bin, 1, pure=False).result()
+    began = time.monotonic()
+    assert backend.get_span_metrics({**span, "id": identity}, 300.0)
+    assert time.monotonic() - began < 150
 
 
 @pytest.mark.timeout(60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from analyses import Jets, runner_for
 from coffea.nanoevents import NanoAODSchema
@@ -17,31 +16,23 @@ from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
 from roastcoffea.backends.registry import BACKENDS, backend_for
-from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 
 
 class Toy(AbstractMetricsBackend):
     """All that a backend needs: one worker, which was there from beginning to end."""
 
     kind = "toy"
-    elsewhere = "it does not run where toys do"
 
-    def open(self, interval: float | None, span: str | None = None) -> None:
-        self._begin()
-        self._period.is_open = self._period.was_open = True
+    def start_tracking(self, interval: float = 1.0) -> None:
+        self.began = time.time()
 
-    def close(self) -> None:
-        self._period.is_open = False
-
-    def reaches(self, executor: Any) -> bool:
-        return not hasattr(executor, "client")
-
-    def lifetimes(self, start: float, stop: float) -> pa.Table:
-        return table_of_rows(LIFETIME_COLUMNS, [{"worker": "toy", "threads": 2, "start": start, "stop": stop}])
-
-    def samples(self) -> pa.Table:
-        return table_of_rows(SAMPLE_COLUMNS, [{"worker": "toy", "time": time.time(), "memory": 1000}])
+    def stop_tracking(self) -> dict[str, Any]:
+        times = (self.began, time.time())
+        return {
+            "worker_counts": dict.fromkeys(times, 1),
+            "worker_cores": {"toy": [(moment, 2) for moment in times]},
+            "worker_memory": {"toy": [(moment, 1000) for moment in times]},
+        }
 
 
 @pytest.fixture
@@ -59,20 +50,33 @@ def test_a_toy_backend_measures_a_run(toys: None, sample: Any, tmp_path: Any) ->
     assert measurement.metrics["num_chunks"] == 4
     assert measurement.metrics["peak_workers"] == 1
     assert measurement.lifetimes["worker"].tolist() == ["toy"]
-    assert "no Dask tasks" in measurement.metrics.missing["processor_cpu_time_seconds"]
+    assert "Toy has no fine metrics" in measurement.metrics.missing["processor_cpu_time_seconds"]
     assert set(collector.tracking_data or ()) > {"worker_counts", "worker_memory"}
 
 
 def test_what_a_toy_does_not_reach_says_so(toys: None, client: Client, sample: Any) -> None:
     with MetricsCollector(backend="toy") as collector:
         runner_for(client, 4000)(sample, processor_instance=Jets())
-    assert any(Toy.elsewhere in problem for problem in collector.measurement.problems)
+    assert any("Toy has no records of a Dask cluster" in problem for problem in collector.measurement.problems)
+
+
+def test_an_instance_says_where_and_measures_as_the_name_does(client: Client, sample: Any) -> None:
+    given = DaskMetricsBackend(client)
+    for _ in range(2):
+        with MetricsCollector(backend=given) as collector:
+            runner_for(client, 4000)(sample, processor_instance=Jets())
+        measurement = collector.measurement
+        assert measurement.problems == []
+        assert measurement.run.backend == "dask"
+        assert (measurement.tasks["kind"] == "processor").sum() == len(measurement.chunks) == 4
+        assert len(measurement.fine_metrics) > 0
+    assert not given.was_open
 
 
 def test_a_backend_may_be_used_without_a_collector(toys: None) -> None:
     backend = backend_for("toy", None, None)
     for _ in range(2):
-        backend.start_tracking(1.0)
+        backend.start_tracking()
         assert set(backend.stop_tracking()["worker_memory"]) == {"toy"}
     with backend.create_span("mine")["context"]:
         assert backend.get_span_metrics({"id": "mine"}) == {}
@@ -83,7 +87,17 @@ def test_a_client_means_dask_and_none_means_this_machine(client: Client) -> None
     assert isinstance(backend_for(None, client, None), DaskMetricsBackend)
     assert isinstance(backend_for(None, None, None), LocalMetricsBackend)
     assert isinstance(backend_for("local", client, None), LocalMetricsBackend)
+    given = DaskMetricsBackend(client)
+    made = backend_for(given, client, None)
+    assert isinstance(made, DaskMetricsBackend)
+    assert made.name != given.name
     with pytest.raises(ValueError, match=r"needs a distributed\.Client"):
         backend_for("dask", None, None)
     with pytest.raises(ValueError, match='unknown backend \'slurm\'; there are "dask" and "local"'):
         backend_for("slurm", None, None)
+    with pytest.raises(ValueError, match="have different clients"):
+        backend_for(given, object(), None)
+    with pytest.raises(TypeError, match="the class Toy was given"):
+        backend_for(Toy, None, None)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="AbstractMetricsBackend; int was given"):
+        backend_for(4, None, None)  # type: ignore[arg-type]

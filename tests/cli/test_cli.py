@@ -80,7 +80,20 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     named = [line.split()[0] for line in out.partition("Commands:\n")[2].splitlines()]
     assert named == [
-        *("compare", "demo", "export", "list", "metrics", "plot", "report", "run", "scaling", "show", "what-if")
+        *(
+            "compare",
+            "demo",
+            "export",
+            "list",
+            "metrics",
+            "plot",
+            "report",
+            "run",
+            "scaling",
+            "show",
+            "watch",
+            "what-if",
+        )
     ]
 
 

@@ -24,7 +24,7 @@ from roastcoffea.metrics import evaluate
 from roastcoffea.metrics.facts import counted_chunks
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
-from roastcoffea.records.workers import SAMPLE_COLUMNS
+from roastcoffea.records.workers import SAMPLE_COLUMNS, SAMPLING_COLUMNS, WORKER_STATE_COLUMNS
 
 
 def local(after: float) -> datetime:
@@ -62,6 +62,38 @@ def test_tracking_data() -> None:
         "worker_last_seen",
         "worker_cpu",
     }
+
+
+def test_series_of_the_scheduler_have_its_pace() -> None:
+    states = [
+        {"worker": "A", "time": T + 1, "processing": 3, "nbytes": 7, "occupancy": 0.5},
+        {"worker": "B", "time": T + 1, "processing": 0, "nbytes": 0, "occupancy": 0.0},
+        {"worker": "A", "time": T + 2, "processing": 1, "nbytes": 7, "occupancy": 0.25},
+    ]
+    samples = [{"time": T + 1, "workers": 2}, {"time": T + 2, "workers": 1}]
+    run = handmade_run(
+        sampling=table_of_rows(SAMPLING_COLUMNS, samples), worker_states=table_of_rows(WORKER_STATE_COLUMNS, states)
+    )
+    before, tracking = evaluate(handmade_run())["tracking_data"], evaluate(run)["tracking_data"]
+    assert tracking["worker_counts"] == {local(1): 2, local(2): 1}
+    assert tracking["worker_active_tasks"] == {"A": [(local(1), 3), (local(2), 1)], "B": [(local(1), 0)]}
+    assert tracking["worker_nbytes"]["A"] == [(local(1), 7), (local(2), 7)]
+    assert tracking["worker_occupancy"]["A"] == [(local(1), 0.5), (local(2), 0.25)]
+    assert tracking["worker_cores"] == {"A": [(local(1), 2), (local(2), 2)], "B": [(local(1), 4)]}
+    paces = {name: series.pace for name, series in tracking.items()}
+    at_interval = {name for name, pace in paces.items() if "by the scheduler" in pace}
+    assert at_interval == {
+        "worker_counts",
+        "worker_active_tasks",
+        "worker_nbytes",
+        "worker_occupancy",
+        "worker_cores",
+        "worker_memory_limit",
+    }
+    for name in tracking.keys() - at_interval:
+        assert tracking[name] == before[name]
+        assert "heartbeats" in paces[name]
+    assert before["worker_counts"].pace == "at each arrival, departure and sample of a worker"
 
 
 def test_samples_without_a_time_are_no_points() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from evidence_by_hand import evidence_of
 from handmade import LIFETIMES, handmade_run
+from made_runs import made_run, plan
 from one_kind_of_time import one_kind_of_time
 
 from roastcoffea.diagnosis.culprits import (
@@ -29,8 +30,17 @@ from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 
 def test_where_most_was_waited() -> None:
-    assert slowest_endpoint(evidence_of()) == ", most at storage:1094"
-    assert slowest_endpoint(evidence_of(counted=None)) == ""
+    assert slowest_endpoint(evidence_of(), ["read"]) == ", most at storage:1094"
+    assert slowest_endpoint(evidence_of(counted=None), ["read"]) == ""
+
+
+def test_a_host_is_that_of_the_classes_that_were_claimed() -> None:
+    plans = [plan(1.0, wait=3.0, file="root://slow//a.root"), plan(1.0, read=2.0, file="root://near//b.root")]
+    evidence = evidence_of(made_run(plans, 1))
+    assert slowest_endpoint(evidence, ["wait"]) == ", most at slow"
+    assert slowest_endpoint(evidence, ["read"]) == ", most at near"
+    assert slowest_endpoint(evidence, ["read", "wait"]) == ", most at slow"
+    assert slowest_endpoint(evidence, ["checkpoint"]) == slowest_endpoint(evidence, ["idle: tail"]) == ""
 
 
 @pytest.mark.parametrize(("cores", "text"), [(4, None), (2, "h has 4 threads for tasks on 2 cores"), (None, None)])

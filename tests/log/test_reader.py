@@ -60,9 +60,9 @@ def task(number: int) -> bytes:
 
 
 def states(first: int, names: list[str]) -> bytes:
-    numbers = {"worker": NO_STRING, "type": NO_STRING, "nbytes": NO_SIZE, "state": 1}
+    numbers = {"worker": NO_STRING, "type": NO_STRING, "nbytes": NO_SIZE, "state": 1, "expected": -1}
     rows = b"".join(packed(kinds.STATE_FIELDS, task=first + place, time=T, **numbers) for place in range(len(names)))
-    return struct.pack(kinds.STATE.packing, first, len(rows)) + rows + json.dumps(names).encode()
+    return struct.pack(kinds.STATE.packing, first, len(rows)) + rows + json.dumps([[name] for name in names]).encode()
 
 
 def views(number: int) -> bytes:
@@ -73,6 +73,11 @@ def views(number: int) -> bytes:
 def counted(amount: float) -> bytes:
     counts = [[["execute", "span-1", "Jets", "thread-cpu", "seconds"], amount]]
     return packed(kinds.COUNTED.fields, worker=0) + zlib.compress(json.dumps(counts).encode())
+
+
+def sampling(number: int) -> bytes:
+    state = packed(kinds.WORKER_STATE_FIELDS, worker=0, processing=number, nbytes=0)
+    return packed(kinds.SAMPLING.fields, time=T + number, workers=1, whole=number == 0) + state
 
 
 def record(identity: int) -> bytes:
@@ -86,6 +91,7 @@ def entries() -> list[Entry]:
         (kinds.ARRIVAL, packed(kinds.ARRIVAL.fields, worker=0, name=1, host=2, time=T, threads=4)),
         (kinds.PAUSE, packed(kinds.PAUSE.fields, worker=0, time=T + 1, paused=1)),
         (kinds.SAMPLE, packed(kinds.SAMPLE.fields, worker=0, time=T, last_seen=T)),
+        (kinds.SAMPLING, sampling(0)),
         (kinds.STATE, states(0, ["Jets-1", "Jets-2"])),
         (kinds.TASK, task(1)),
         (kinds.TASK_ERROR, b"OSError: planted"),
@@ -97,6 +103,7 @@ def entries() -> list[Entry]:
         (kinds.CHUNK, record(2)),
         (kinds.VIEWS, views(2)),
         (kinds.SAMPLE, packed(kinds.SAMPLE.fields, worker=0, time=T + 1, last_seen=T + 1)),
+        (kinds.SAMPLING, sampling(1)),
         (kinds.PROCESS_CPU, packed(kinds.PROCESS_CPU.fields, worker=0, cpu_seconds=1.5)),
         (kinds.DEPARTURE, packed(kinds.DEPARTURE.fields, worker=0, time=T + 5)),
         (kinds.COUNTED, counted(2.5)),
@@ -124,6 +131,8 @@ class Found:
             "samples": workers.samples(0.0).to_pylist(),
             "lifetimes": workers.lifetimes(0.0, T, T + 100).to_pylist(),
             "pauses": workers.pauses(0.0, T, T + 100).to_pylist(),
+            "sampling": self.log.sampling.sampling(0.0).to_pylist(),
+            "worker states": self.log.sampling.states(0.0).to_pylist(),
             "chunks": self.log.received.chunks({CALL}).to_pylist(),
             "counted": workers.counted((), ["span-1"]),
         }
@@ -161,6 +170,8 @@ def test_each_kind_is_read_as_what_it_is(reader: str) -> None:
     assert [row["key"] for row in found["tasks"]] == ["Jets-1", "Jets-2"]
     assert log.attempts.table(0.0)["error"].to_pylist() == ["OSError: planted", None]
     assert [row["time"] for row in found["samples"]] == [T, T + 1]
+    assert [row["time"] for row in found["sampling"]] == [T, T + 1]
+    assert [(row["time"], row["processing"]) for row in found["worker states"]] == [(T, 0), (T + 1, 1)]
     assert [(row["start"], row["stop"], row["cpu_seconds"]) for row in found["lifetimes"]] == [
         (T, T + 5, 1.5),
         (T + 6, T + 100, None),
@@ -215,7 +226,7 @@ def test_a_worker_that_pauses_beside_a_monitor(client: Client) -> None:
         (address, *_) = client.scheduler_info()["workers"]
         client.run_on_scheduler(pause_and_go_on, address)
         wait(client.map(str, range(5), pure=False))
-        assert monitor.snapshots[-1].num_tasks >= 0
+        assert monitor.snapshot().num_tasks >= 0
     assert monitor.problems == []
     assert len(monitor.to_dataframe()) >= 5
     assert collector.measurement.run.pauses["worker"].to_pylist() == [address]

@@ -8,6 +8,7 @@ from roastcoffea.units import COUNT
 METRICS = list(CATALOGUE.metrics())
 STRUCTURES = {
     "byte_ledger",
+    "custom",
     "file_read_metrics",
     "fine_metrics_per_worker",
     "per_dataset",

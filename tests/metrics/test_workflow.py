@@ -7,20 +7,19 @@ from handmade import (
     CHUNKS,
     EXPECTED,
     LIFETIMES,
-    SPAN,
     T,
     call,
     chunk,
     empty_run,
     handmade_run,
     run_without_tables,
+    with_chunks,
 )
 
 from roastcoffea.errors import MissingMetricError
 from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 NAMES = [metric.name for metric in CATALOGUE.metrics()]
@@ -29,10 +28,6 @@ NEED_MORE_CHUNKS = {"num_stragglers", "straggler_seconds"}
 """Four chunks cannot tell which of them is slow."""
 
 NEEDS_NO_RECORDS = {"elapsed_time_seconds"}
-
-
-def with_chunks(*rows, **changes):
-    return handmade_run(chunks=table_of_rows(CHUNK_COLUMNS, rows), **changes)
 
 
 def with_lifetimes(*rows, **changes):
@@ -267,61 +262,6 @@ def test_unknown_cpu_makes_the_sum_missing():
     assert metrics["per_dataset"]["data"]["cpu_seconds"] == 9.5
 
 
-def test_a_deviation_takes_two():
-    metrics = evaluate(with_chunks(CHUNKS[0]))
-    assert metrics["chunk_duration_mean"] == 2.0
-    assert metrics.missing["chunk_duration_std"] == "a deviation takes two chunks"
-
-
-def test_memory_that_was_not_measured():
-    metrics = evaluate(with_chunks(chunk("d", "k", 1, "ok", wall_seconds=1.0)))
-    assert metrics.missing["chunk_mem_delta_mean_mb"] == "not measured for any chunk"
-
-
-def test_datasets(metrics):
-    assert metrics["per_dataset"] == {
-        "data": {
-            "num_chunks": 2,
-            "total_duration": 10.0,
-            "total_events": 400,
-            "mean_duration": 5.0,
-            "mean_events_per_chunk": 200.0,
-            "cpu_seconds": 9.5,
-            "num_failed": 1,
-            "bytes_requested": 5450,
-            "bytes_payload": 2800,
-            "bytes_reread": 700,
-            "bytes_metadata": 450,
-            "bytes_preprocessing": 150,
-            "bytes_failed": 1300,
-            "bytes_residual": 50,
-        },
-        "mc": {
-            "num_chunks": 1,
-            "total_duration": 8.0,
-            "total_events": 50,
-            "mean_duration": 8.0,
-            "mean_events_per_chunk": 50.0,
-            "cpu_seconds": 6.25,
-            "num_failed": 1,
-            "bytes_requested": 600,
-            "bytes_payload": 400,
-            "bytes_reread": 0,
-            "bytes_metadata": 100,
-            "bytes_preprocessing": 50,
-            "bytes_failed": 50,
-            "bytes_residual": 0,
-        },
-    }
-    total = sum(dataset["cpu_seconds"] for dataset in metrics["per_dataset"].values())
-    assert total == metrics["total_cpu_time"]
-
-
-def test_a_dataset_in_which_all_failed():
-    breakdown = evaluate(with_chunks(chunk("d", "k", 1, "error", cpu_seconds=1.0)))["per_dataset"]["d"]
-    assert (breakdown["num_chunks"], breakdown["mean_duration"], breakdown["num_failed"]) == (0, None, 1)
-
-
 # -- workers
 
 
@@ -351,50 +291,7 @@ def test_peak_memory_without_samples_and_without_chunks():
     assert evaluate(handmade_run(chunks=None))["peak_memory_bytes"] == 500
 
 
-# -- fine metrics
-
-
-def test_without_a_processor_task_the_prefixes_are_unknown():
-    metrics = evaluate(handmade_run(tasks=None, absent={"tasks": "the scheduler plugin did not start"}))
-    assert metrics.missing["overhead_cpu_time_seconds"] == "the scheduler plugin did not start"
-    assert metrics["disk_write_bytes"] == 64
-
-
-def test_a_span_without_the_processor():
-    others = {key: value for key, value in SPAN.items() if key[1] != "Dijet"}
-    metrics = evaluate(handmade_run(span_metrics=others))
-    assert metrics.missing["processor_cpu_percentage"] == "Dask's span holds no task of Dijet"
-    assert metrics["overhead_cpu_time_seconds"] == 0.75
-
-
-def test_percentage_of_nothing():
-    nothing = {("execute", "Dijet", "failed", "seconds"): 3.0}
-    metrics = evaluate(handmade_run(span_metrics=nothing))
-    assert metrics["processor_cpu_time_seconds"] == 0
-    reason = "processor_cpu_time_seconds and processor_noncpu_time_seconds are 0"
-    assert metrics.missing["processor_cpu_percentage"] == reason
-
-
-# -- raw
-
-
-def test_raw_structures_are_built_once(metrics):
-    assert metrics["tracking_data"] is metrics["tracking_data"]
-    assert metrics["raw_span_metrics"] == SPAN
-
-
-# -- phases and helper threads
-
-
-def test_phases_that_an_attempt_did_not_come_to_count_as_nothing():
-    metrics = evaluate(with_chunks(chunk("d", "k", 1, "error", open_seconds=0.5)))
-    assert (metrics["chunk_open_seconds"], metrics["chunk_compute_seconds"]) == (0.5, 0.0)
-
-
-def test_phases_that_were_not_measured_are_missing():
-    metrics = evaluate(with_chunks(chunk("d", "k", 1, "ok", open_seconds=0.5)))
-    assert metrics["chunk_open_seconds"] == 0.5
-    assert metrics.missing["chunk_compute_seconds"] == "not known for 1 of 1 attempts of chunks"
+# -- helper threads
 
 
 def test_helper_threads_that_were_not_metered_are_told():
@@ -454,22 +351,3 @@ def test_a_reported_present_name_wins_over_the_older_one():
         {"elapsed_time_seconds": 2, "wall_time": 1},
     ):
         assert evaluate(handmade_run(reported=reported, reported_by="it"))["wall_time"] == 2
-
-
-def test_fine_metrics_of_each_worker():
-    workers = evaluate(handmade_run())["fine_metrics_per_worker"]
-    assert {name: amount for name, amount in workers["A"].items() if amount} == {
-        "processor_cpu_time_seconds": 8.0,
-        "processor_noncpu_time_seconds": 1.0,
-        "overhead_cpu_time_seconds": 0.75,
-        "transfer_seconds": 0.5,
-        "transfer_bytes": 2000,
-    }
-    assert {name: amount for name, amount in workers["B"].items() if amount} == {
-        "processor_cpu_time_seconds": 4.0,
-        "processor_noncpu_time_seconds": 3.0,
-        "disk_write_bytes": 64,
-        "spill_seconds": 0.25,
-    }
-    lost = handmade_run(span_metrics=None, span_metrics_per_worker=None, absent={"span_metrics": "the cluster died"})
-    assert evaluate(lost).missing["fine_metrics_per_worker"] == "the cluster died"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from roastcoffea.log import kinds
-from roastcoffea.log.kinds import NO_SIZE, NO_STRING, STATES
+from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATES
 from roastcoffea.log.reader import ClusterLog
 from roastcoffea.monitor.history import Snapshot, TaskLog, drawn
 from roastcoffea.records.arrow import table_of_rows
@@ -21,7 +22,7 @@ WORKER = "tcp://10.0.0.1:1"
 def state(task: int, name: str, time: float) -> bytes:
     """A state that a task came to; in memory it has 8 bytes on the worker."""
     placed = (0, NO_STRING, 8) if name == "memory" else (NO_STRING, NO_STRING, NO_SIZE)
-    return struct.pack(kinds.packing(kinds.STATE_FIELDS), task, STATES.index(name), 0, *placed, T + time)
+    return struct.pack(kinds.packing(kinds.STATE_FIELDS), task, NO_STATE, STATES.index(name), 0, *placed, -1, T + time)
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def snapshots() -> list[Snapshot]:
         state(0, "memory", 1.5),
         state(0, "forgotten", 2.5),
     ]
-    payload = struct.pack(kinds.STATE.packing, 0, len(b"".join(rows))) + b"".join(rows) + b'["a-0", "b-1"]'
+    payload = struct.pack(kinds.STATE.packing, 0, len(b"".join(rows))) + b"".join(rows) + b'[["a-0"], [["b", 1]]]'
     entries: list[tuple[kinds.Kind, bytes]] = [(kinds.STRING, WORKER.encode()), (kinds.STATE, payload)]
     for kind, content in entries:
         log.feed(struct.pack(kinds.HEADER, kind.code, len(content)) + content)
@@ -45,25 +46,33 @@ def snapshots() -> list[Snapshot]:
 
 
 def test_numbers_at_each_interval(snapshots: list[Snapshot]) -> None:
-    assert [snapshot.timestamp - T for snapshot in snapshots] == [0, 1, 2, 3]
-    assert [snapshot.num_tasks for snapshot in snapshots] == [0, 2, 2, 1]
-    assert [snapshot.num_workers for snapshot in snapshots] == [1, 1, 0, 0]
+    assert [snapshot.time - T for snapshot in snapshots] == [1, 2, 3]  # before that there was no task
+    assert [snapshot.num_tasks for snapshot in snapshots] == [2, 2, 1]
+    assert [snapshot.num_workers for snapshot in snapshots] == [1, 0, 0]
+
+
+def test_the_moment_is_a_datetime_with_a_zone(snapshots: list[Snapshot]) -> None:
+    first, last = snapshots[0], snapshots[-1]
+    assert last.timestamp == last["timestamp"] == datetime.fromtimestamp(T + 3, UTC)
+    assert last.timestamp.utcoffset() == datetime.now().astimezone().utcoffset()
+    assert (last["timestamp"] - first["timestamp"]).total_seconds() == 2
 
 
 def test_tasks_are_those_that_were_known_then(snapshots: list[Snapshot]) -> None:
     waiting: dict[str, Any] = {"state": "waiting", "worker": None, "nbytes": None, "type": None}
     memory = {"state": "memory", "worker": WORKER, "nbytes": 8, "type": None}
     assert [snapshot.tasks for snapshot in snapshots] == [
-        [],
-        [{"key": "a-0"} | waiting, {"key": "b-1"} | waiting],
-        [{"key": "a-0"} | memory, {"key": "b-1"} | waiting],
-        [{"key": "b-1"} | waiting],
+        [{"key": "a-0"} | waiting, {"key": ("b", 1)} | waiting],
+        [{"key": "a-0"} | memory, {"key": ("b", 1)} | waiting],
+        [{"key": ("b", 1)} | waiting],
     ]
+    assert [snapshot.states for snapshot in snapshots] == [{"waiting": 2}, {"memory": 1, "waiting": 1}, {"waiting": 1}]
 
 
 def test_a_snapshot_is_a_mapping_of_its_parts(snapshots: list[Snapshot]) -> None:
     last = snapshots[-1]
-    assert dict(last) == {"timestamp": last.timestamp, "num_tasks": 1, "num_workers": 0, "tasks": last.tasks}
+    counts = {"num_tasks": 1, "num_workers": 0, "tasks": last.tasks}
+    assert dict(last) == {"timestamp": last.timestamp, "time": T + 3} | counts
     assert "1 tasks" in repr(last)
     with pytest.raises(KeyError):
         last["history"]

@@ -56,6 +56,6 @@ def test_sums_of_workers_are_of_tasks_that_worked() -> None:
 @pytest.mark.parametrize(("parts", "empty"), [({}, None), ({"described": True}, [])])
 def test_what_a_worker_knew_to_be_empty_is_empty(parts: dict[str, Any], empty: Any) -> None:
     view = {"key": "a", "worker": "w", "transitions": [("memory", 1.0), ("released", 2.0)], "start": 1.0, "stop": 3.0}
-    found = complete_view(view | parts, 0)
+    found = complete_view(view | parts, {"suspicious": 0, "expected": 2.5})
     assert list(found) == list(VIEW_NAMES)
-    assert (found["state"], found["duration"], found["dependencies"], found["priority"]) == ("memory", 2.0, empty, None)
+    assert (found["state"], found["duration"], found["dependencies"], found["priority"]) == ("memory", 2.5, empty, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -63,6 +64,10 @@ def wait_for(event: str, number: int) -> int:
 
 def fail(message: str) -> None:
     raise ValueError(message)
+
+
+def add(value: int, number: int) -> int:
+    return value + number
 
 
 def fail_once(marker: str) -> int:
@@ -138,7 +143,7 @@ def test_snapshots_show_what_the_scheduler_holds(client: Client) -> None:
         futures = client.map(wait_for, ["roastcoffea-test"] * 5, range(5), pure=False)
         assert wait_until(lambda: list(scheduler_states(client).values()).count("processing") >= 2)
         waiting = scheduler_states(client)
-        assert wait_until(lambda: states_of(monitor.snapshots[-1]) == waiting)
+        assert wait_until(lambda: [states_of(one) for one in monitor.snapshots[-1:]] == [waiting])
         held = monitor.snapshots[-1]
         assert states_of(held) == waiting
         assert held["num_tasks"] == len(held["tasks"]) == 5
@@ -150,13 +155,98 @@ def test_snapshots_show_what_the_scheduler_holds(client: Client) -> None:
         assert {(task["nbytes"], task["type"]) for task in done.tasks} == {(28, "int")}
         del futures
         assert wait_until(lambda: scheduler_states(client) == {})
-        assert wait_until(lambda: monitor.snapshots[-1].num_tasks == 0)
-    assert monitor.snapshots[-1].num_tasks == len(monitor.snapshots[-1].tasks) == 0
-    times = [snapshot.timestamp for snapshot in monitor.snapshots]
+        assert wait_until(lambda: monitor.snapshot().num_tasks == 0)
+    times = [snapshot.time for snapshot in monitor.snapshots]
     assert [round(later - times[0], 6) for later in times] == [round(0.05 * n, 6) for n in range(len(times))]
     assert {snapshot.num_workers for snapshot in monitor.snapshots} == {2}
-    assert {**held} == {part: held[part] for part in ("timestamp", "num_tasks", "num_workers", "tasks")}
     assert max(snapshot.num_tasks for snapshot in monitor.snapshots) == 5
+
+
+def now_on_scheduler(dask_scheduler: Any) -> dict[Any, tuple[str, str | None, int | None]]:
+    """Tasks of the scheduler itself, as a snapshot has them."""
+    tasks = {}
+    for key, task in dask_scheduler.tasks.items():
+        workers = [task.processing_on] if task.processing_on else list(task.who_has or ())
+        placed = task.state in {"processing", "memory"}
+        nbytes = task.nbytes if placed and task.nbytes >= 0 else None
+        tasks[key] = (task.state, workers[0].address if placed else None, nbytes)
+    return tasks
+
+
+def equal_moments(client: Client, tasks: int, moments: int, interval: float) -> list[int]:
+    """Numbers of tasks at so many moments of a run; a watch and the scheduler agree, in one call on its loop."""
+    counts = []
+    with TaskMonitor(client) as monitor:
+        running = threading.Thread(target=told_and_released, args=(client, tasks))
+        running.start()
+        for snapshot in monitor.watch(interval, now_on_scheduler):
+            found = {task["key"]: (task["state"], task["worker"], task["nbytes"]) for task in snapshot.tasks}
+            assert found == snapshot.reply
+            assert snapshot.num_tasks == len(found)
+            counts.append(snapshot.num_tasks)
+            if len(counts) == moments:
+                break
+        running.join()
+    assert monitor.problems == []
+    return counts
+
+
+def test_a_watch_is_the_scheduler_s_own_state(client: Client) -> None:
+    counts = equal_moments(client, tasks=300, moments=10, interval=0.02)
+    assert len(set(counts)) > 2
+
+
+@pytest.mark.slow
+def test_a_watch_of_two_thousand_tasks(client: Client) -> None:
+    assert len(set(equal_moments(client, tasks=2000, moments=40, interval=0.05))) > 10
+
+
+def test_a_watch_ends_with_its_monitor(client: Client) -> None:
+    monitor = TaskMonitor(client)
+    with pytest.raises(RoastcoffeaError, match="does not run"):
+        monitor.watch()
+    with pytest.raises(RoastcoffeaError, match="does not run"):
+        monitor.snapshot()
+    with monitor:
+        with pytest.raises(ValueError, match="positive number of seconds"):
+            monitor.watch(0)
+        watch = monitor.watch(0.01)
+        assert next(watch).num_workers == 2
+        with pytest.raises(RoastcoffeaError, match="planted"):
+            monitor.snapshot(lambda dask_scheduler: fail("planted"))
+        assert next(watch).num_workers == 2
+    assert list(watch) == []
+    assert monitor.problems == []
+
+
+def test_forms_of_the_constructor(client: Client) -> None:
+    scheduler = client.cluster.scheduler
+    for monitor in (
+        TaskMonitor(client),
+        TaskMonitor(scheduler=scheduler),
+        TaskMonitor(scheduler, 0.01),
+        TaskMonitor(client, interval=0.01),
+    ):
+        assert (monitor.scheduler, monitor.thread, monitor.running) == (scheduler, None, False)
+    with monitor:
+        assert monitor.running
+    assert not monitor.running
+    with pytest.raises(TypeError, match="takes a client or a scheduler"):
+        TaskMonitor()
+    with pytest.raises(TypeError, match="takes a client or a scheduler"):
+        TaskMonitor(client, scheduler=scheduler)
+
+
+def test_keys_that_are_tuples_stay_tuples(client: Client) -> None:
+    key, needs = ("numbers", 0, ("deep", 1.5)), ("sum", 1)
+    graph = {key: (list, "ab"), needs: (len, key)}
+    with TaskMonitor(client, worker_view=True) as monitor:
+        assert client.get(graph, needs) == 2
+    keys = {key, needs}
+    assert {task["key"] for snapshot in monitor.snapshots for task in snapshot.tasks} <= keys
+    assert {task["key"] for task in monitor.get_all_tasks()} == keys
+    assert set(monitor.to_dataframe()["key"]) == set(monitor.attempts["key"]) == keys
+    assert {view["key"] for view in monitor.worker_tasks} == keys
 
 
 def test_tasks_that_were_there_before(client: Client) -> None:
@@ -313,7 +403,7 @@ def test_the_view_of_the_worker_that_computed(viewed: Any) -> None:
     assert (made["state"], made["type"], made["nbytes"], made["coming_from"]) == ("memory", "int", 28, None)
     assert made["metadata"] == {"notes": {"value": 3, "more": [1.5, "text"]}}
     assert made["dependencies"] == made["waiting_for_data"] == []
-    assert made["duration"] == made["compute"] == pytest.approx(made["stop"] - made["start"])
+    assert made["compute"] == pytest.approx(made["stop"] - made["start"])
     assert isinstance(made["run_id"], int)
     assert (made["suspicious"], made["resource_restrictions"]) == (0, {})
     (told,) = [task for task in monitor.get_all_tasks() if task["key"] == names["value"]]
@@ -346,6 +436,99 @@ def test_the_view_of_what_failed_and_of_what_went_on(viewed: Any) -> None:
     assert "raise ValueError(message)" in failed["traceback"]
     going = view_of(viewed, "unfinished")
     assert (going["state"], going["stop"]) == ("executing", None)
+
+
+FIELDS = (
+    *("dependencies", "dependents", "priority", "state", "who_has", "coming_from", "waiting_for_data"),
+    *("resource_restrictions", "exception", "traceback", "type", "suspicious_count", "startstops", "start_time"),
+    *("stop_time", "metadata", "nbytes", "annotations"),
+)
+"""The worker's own names; `duration`, which newer versions of Dask keep at the scheduler alone, is looked up there."""
+
+
+def fields_on_worker(keys: list[Any], dask_worker: Any) -> dict[Any, dict[str, Any]]:
+    """What a worker itself has of tasks."""
+    found = {}
+    for key in keys:
+        task = dask_worker.state.tasks.get(key)
+        if task is not None:
+            own = {name: getattr(task, name) for name in FIELDS}
+            own |= {name: {other.key for other in own[name]} for name in (*FIELDS[:2], "waiting_for_data")}
+            own["type"] = None if task.type is None else task.type.__name__
+            own |= {"exception": task.exception_text, "traceback": task.traceback_text}
+            own["metadata"] = {name: value for name, value in task.metadata.items() if "roastcoffea" not in name}
+            own["startstops"] = [span["action"] for span in task.startstops]
+            own["delay"] = dask_worker.scheduler_delay
+            found[key] = own
+    return found
+
+
+def test_the_fields_are_those_of_the_worker_itself(client: Client) -> None:
+    first, second = client.scheduler_info()["workers"]
+    with TaskMonitor(client, worker_view=True, run_spec=40) as monitor:
+        client.submit(with_metadata, 1, workers=[first], pure=False).result()
+        value = client.submit(with_metadata, 3, workers=[first], pure=False)
+        value.result()
+        expected = client.run_on_scheduler(
+            lambda dask_scheduler: dask_scheduler.task_prefixes["with_metadata"].duration_average
+        )
+        timed = client.submit(with_metadata, 4, workers=[first], pure=False)
+        timed.result()
+        with dask.annotate(purpose="a test"):
+            needs = [client.submit(sum, [value, 4], workers=[each], pure=False) for each in (first, second)]
+        client.gather(needs)
+        failed = client.submit(fail, "planted", workers=[first], pure=False)
+        assert failed.exception() is not None
+        keys = [future.key for future in (value, timed, *needs, failed)]
+        truth = client.run(fields_on_worker, keys)
+    views = {(view["worker"], view["key"]): view for view in monitor.worker_tasks}
+    compared = 0
+    for worker, tasks in truth.items():
+        for key, own in tasks.items():
+            view = views[worker, key]
+            for name in ("dependencies", "dependents"):
+                assert set(view[name]) == own[name]
+                assert view[f"num_{name}"] == len(own[name])
+            assert list(view["priority"] or ()) == list(own["priority"] or ())
+            for name in ("state", "metadata", "nbytes", "suspicious_count"):
+                assert view[name] == own[name]
+            assert view["type"] == own["type"]
+            for name in ("exception", "traceback"):
+                assert (view[name] or "") == own[name]
+            for name in ("resource_restrictions", "annotations"):
+                assert (view[name] or {}) == json.loads(json.dumps(own[name] or {}))  # a list stands for a tuple
+            assert set(view["who_has"]) >= own["who_has"]
+            assert [span["action"] for span in view["startstops"]] == own["startstops"]
+            assert own["waiting_for_data"] == set()
+            if own["start_time"] is not None:
+                assert view["start_time"] == pytest.approx(own["start_time"], abs=1)
+                assert view["start_time"] <= view["start"] <= view["stop"] == view["stop_time"]
+            compared += 1
+    assert compared >= 6
+    assert set(views[first, value.key]["dependents"]) == {needs[0].key}
+    assert views[second, value.key]["coming_from"] == first
+    assert views[second, needs[1].key]["waiting_for_data"] == [value.key]
+    assert views[first, timed.key]["duration"] == pytest.approx(expected)
+    assert views[first, timed.key]["compute"] > 0
+    assert views[first, timed.key]["run_spec"] == "with_metadata(4)"
+    assert len(views[first, failed.key]["run_spec"]) <= 40
+
+
+def test_dependents_are_kept_until_the_end_of_the_stay(client: Client) -> None:
+    """The worker lets go of a value that nobody keeps, long after it came to memory."""
+    first, _ = client.scheduler_info()["workers"]
+    with TaskMonitor(client, worker_view=True) as monitor:
+        value = client.submit(with_metadata, 3, workers=[first], pure=False)
+        needs = [client.submit(add, value, number, workers=[first], pure=False) for number in range(3)]
+        client.gather(needs)
+        keys = {future.key for future in needs}
+        made = value.key
+        del needs, value
+        assert wait_until(lambda: monitor.snapshot().num_tasks == 0)
+        assert wait_until(lambda: not client.run(lambda dask_worker: len(dask_worker.state.tasks))[first])
+    views = {view["key"]: view for view in monitor.worker_tasks}
+    assert (set(views[made]["dependents"]), views[made]["num_dependents"]) == (keys, 3)
+    assert [views[key]["num_dependents"] for key in keys] == [0, 0, 0]
 
 
 def test_views_are_complete(client: Client) -> None:
@@ -413,6 +596,7 @@ def test_comparison_with_the_report(analysed: Any) -> None:
     monitor, measurement, report = analysed
     chunks, totals = monitor.compare_with_report(report, measurement)
     of_tasks = totals.set_index("quantity")["tasks"]
+    assert of_tasks.pop("result_bytes") == chunks["output_bytes"].sum()
     assert of_tasks.to_dict() == pytest.approx(
         {name: report[name] for name in ("chunks", "entries", "bytesread", "processtime")}
     )

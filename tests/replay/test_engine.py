@@ -4,37 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from schedules import FREE, on, seconds, work
 
 from roastcoffea.replay.cluster import Cluster, Load, Merging, replayed
-from roastcoffea.replay.inputs import Costs
-
-FREE = Costs(steal=0.0)
-MANY = float("inf")
-
-
-def work(*rows: tuple[float, float, float]) -> Load:
-    """Chunks by their seconds of CPU, waiting, and CPU again."""
-    before, wait, after = np.array(rows, dtype=np.float64).T
-    return Load(before=before, wait=wait, after=after)
-
-
-def on(workers: int, cores: float = MANY, threads: int = 1) -> Cluster:
-    return Cluster(threads=threads, hosts=[(workers, cores)])
-
-
-def seconds(load: Load, cluster: Cluster, costs: Costs = FREE, **more: object) -> float:
-    return replayed(load, cluster, costs, **more).seconds  # type: ignore[arg-type]
-
-
-def test_jobs_that_share_a_core_take_more_time() -> None:
-    crowded = Costs(steal=0.0, crowded=0.5)
-    pair = work((1, 0, 0), (1, 0, 0))
-    # two on a core: each half of it, of which a third is lost
-    assert seconds(pair, on(2, cores=1), crowded) == pytest.approx(3.0)
-    assert seconds(pair, on(2, cores=2), crowded) == seconds(pair, on(1), crowded) / 2 == pytest.approx(1.0)
-    done = replayed(pair, on(2, cores=1), crowded)
-    assert done.stretch == pytest.approx(2.0)
-
 
 COMPUTING = work((1, 0, 0), (2, 0, 0), (3, 0, 0), (4, 0, 0))
 MIXED = work(*[(1, 1, 0)] * 4)
@@ -72,36 +44,6 @@ def test_threads_of_one_interpreter_compute_one_after_the_other() -> None:
     assert seconds(load, on(1, threads=4)) == pytest.approx(3.0)
     assert seconds(load, on(1, threads=4), serial=True) == pytest.approx(6.0)  # the last computes from 3 to 4
     assert seconds(load, on(2, threads=2), serial=True) == pytest.approx(4.0)
-
-
-def test_each_process_pays_for_its_first_chunk() -> None:
-    cold = Costs(steal=0.0, cold_cpu=3.0, cold_wait=0.5)
-    assert seconds(work(*[(1, 0, 0)] * 4), on(1), cold) == pytest.approx(7.5)
-    assert seconds(work(*[(1, 0, 0)] * 4), on(2), cold) == pytest.approx(5.5)
-    assert seconds(work(*[(1, 0, 0)] * 4), on(4, cores=2), cold) == pytest.approx(8.5)
-
-
-def test_gaps_and_latency() -> None:
-    costs = Costs(gap=0.25, latency=0.5, steal=0.0)
-    assert seconds(work(*[(1, 0, 0)] * 6), on(2), costs) == pytest.approx(0.5 + 3 + 2 * 0.25)
-
-
-def test_a_busy_scheduler_limits_the_rate() -> None:
-    costs = Costs(scheduler=0.5, steal=0.0)
-    found = replayed(work(*[(0.1, 0, 0)] * 100), on(8), costs)
-    assert found.seconds == pytest.approx(50.1)
-    assert found.scheduler_use == pytest.approx(50 / 50.1)
-
-
-def test_what_dask_computes_beside_takes_cores() -> None:
-    load = work(*[(1, 0, 0)] * 40)
-    # a task takes 4/3 s: 1 s of its own, and a quarter of that time for the event loop
-    assert seconds(load, on(1, cores=1), Costs(own=0.25, steal=0.0)) == pytest.approx(53.3, abs=1)
-    # an event loop that cannot keep up takes half of the core
-    assert seconds(load, on(1, cores=1), Costs(own=2.0, steal=0.0)) == pytest.approx(79.0)
-    assert seconds(load, on(1, cores=2), Costs(own=0.5, steal=0.0)) == pytest.approx(40.0, abs=0.6)
-    here = Cluster(threads=1, hosts=[(1, 1.0)], scheduler_here=True)
-    assert seconds(load, here, Costs(scheduler=0.5, steal=0.0)) == pytest.approx(60.0, abs=1)
 
 
 def test_a_worker_without_work_takes_what_another_has_not_begun() -> None:

@@ -201,6 +201,30 @@ def test_the_line_has_the_lowest_row_and_leaves_the_others_alone(terminal: Termi
     assert terminal.screen.margins is None
 
 
+def test_two_displays_stand_below_each_other(terminal: Terminal) -> None:
+    terminal.attach()
+    problems: list[str] = []
+    several = live.LiveText(lambda *, whole=False: "roastcoffea  tasks\n  one\n  two", problems.append)
+    shown = line(problems)
+    several.start()
+    assert wait_until(lambda: terminal.rows()[-3:] == ["roastcoffea  tasks", "  one", "  two"])
+    shown.start()
+    assert wait_until(lambda: "of 1,000,000 chunks" in terminal.rows()[-1])
+    for number in range(20):
+        print("during", number)
+    assert wait_until(lambda: terminal.rows()[-5] == "during 19" or terminal.rows()[-6] == "during 19")
+    assert terminal.rows()[-4:-1] == ["roastcoffea  tasks", "  one", "  two"]
+    several.stop()
+    assert wait_until(lambda: not any("tasks" in row for row in terminal.rows()))
+    assert "of 1,000,000 chunks" in terminal.rows()[-1]
+    shown.stop()
+    print("after")
+    expected = [*(f"during {number}" for number in range(20)), "after"]
+    assert wait_until(lambda: [row for row in terminal.scrolled() if row] == expected), terminal.scrolled()
+    assert problems == []
+    assert terminal.screen.margins is None
+
+
 def test_a_line_at_the_top_of_the_screen_stays_there(terminal: Terminal) -> None:
     terminal.attach()
     shown = line([])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -31,7 +32,17 @@ def test_columns_are_what_their_attributes_say() -> None:
     assert [row[2] for row in shown(sheet)] == ["-", "2 kB"]
 
 
-@pytest.mark.parametrize(("value", "text"), [([1, "a"], "1, a"), (True, "True"), ("text", "text"), (None, "-")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([1, "a"], "1, a"),
+        (np.array(["a", "b"]), "a, b"),
+        ({"jets": 3, "region": "SR"}, "jets=3, region=SR"),
+        (True, "True"),
+        ("text", "text"),
+        (None, "-"),
+    ],
+)
 def test_other_values_are_words(value: object, text: str) -> None:
     assert shown(sheet_of_table(pd.DataFrame({"a": pd.Series([value], dtype=object)}), "things")) == [[text]]
 

@@ -14,14 +14,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from pictures import DATASETS, GIB, synthetic_run
 
-from roastcoffea.compat.shapes import tracking_data
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.visualization import draw, plots
 from roastcoffea.visualization.colours import OF_BYTES, OF_TIME
 from roastcoffea.visualization.plots import extract_per_task_metrics
-from roastcoffea.visualization.series import Series, amounts_in_bins, busy_in_pixels, on_grid, series_of
 
 
 @pytest.fixture(scope="module")
@@ -171,30 +169,6 @@ def test_clocks_that_are_ahead_are_set_right() -> None:
             np.testing.assert_allclose(one.get_path().vertices, other.get_path().vertices, atol=1e-4)
         for one, other in zip(wanted.lines, found.lines, strict=True):
             np.testing.assert_allclose(one.get_xydata(), other.get_xydata(), atol=1e-4)
-
-
-def test_amounts_in_bins_against_a_sum_over_small_steps() -> None:
-    starts, stops, amounts = np.array([0.0, 1.0, 2.5]), np.array([2.0, 4.0, 2.5]), np.array([4.0, 6.0, 5.0])
-    # 2 a second until 2, 2 a second from 1 to 4, 5 at once at 2.5
-    wanted = [2, 4, 7, 2, 0]
-    np.testing.assert_allclose(amounts_in_bins(starts, stops, amounts, np.arange(6.0)), wanted, atol=1e-4)
-
-
-def test_busy_time_in_pixels_against_one_by_one() -> None:
-    random = np.random.default_rng(5)
-    rows, starts = random.integers(0, 3, 50), random.uniform(-1, 9, 50)
-    stops = starts + random.exponential(1.5, 50)
-    edges = np.linspace(0, 10, 21)
-    wanted = np.zeros((3, 20))
-    for row, start, stop in zip(rows, starts, stops, strict=True):
-        wanted[row] += np.clip(np.minimum(stop, edges[1:]) - np.maximum(start, edges[:-1]), 0, None)
-    np.testing.assert_allclose(busy_in_pixels(rows, starts, stops, (3, 20), edges), wanted, atol=1e-9)
-
-
-def test_workers_on_a_grid() -> None:
-    series = Series(["a", "b"], [np.array([0.0, 2.0]), np.array([0.9])], [np.array([0.0, 4.0]), np.array([7.0])])
-    nan = np.nan
-    np.testing.assert_array_equal(on_grid(series, np.array([0.0, 1.0, 2.0, 3.0])), [[0, 2, 4, nan], [nan, 7, nan, nan]])
 
 
 def test_memory_in_percent_of_the_limit(run: Run) -> None:
@@ -425,25 +399,6 @@ def test_stragglers_are_marked(run: Run) -> None:
     assert "2 of 61 chunks took much longer than expected" in ax.get_xlabel()
 
 
-@pytest.mark.parametrize(
-    ("seconds", "unit"), [(0.0, "s"), (0.5, "ms"), (1.0, "s"), (179.0, "s"), (180.0, "min"), (10_800.0, "h")]
-)
-def test_units_of_time(seconds: float, unit: str) -> None:
-    assert draw.seconds_scale(seconds).unit == unit
-
-
-@pytest.mark.parametrize(("amount", "unit"), [(0, "B"), (999, "B"), (1000, "kB"), (5e9, "GB"), (1e30, "EB")])
-def test_units_of_bytes(amount: float, unit: str) -> None:
-    assert draw.bytes_scale(amount).unit == unit
-
-
-def test_names_are_shortened() -> None:
-    assert draw.worker_names(["tcp://10.0.0.1:1234", "tcp://10.0.0.1:1235"]) == ["1234", "1235"]
-    assert draw.worker_names(["tcp://10.0.0.1:1234", "tcp://10.0.0.2:1234"]) == ["10.0.0.1:1234", "10.0.0.2:1234"]
-    assert len(draw.short("x" * 100)) <= draw.LONGEST_NAME
-    assert draw.short(None) == "(none)"
-
-
 def without(run: Run, table: str, **columns: Any) -> Run:
     """The run, with other values in some columns of a table."""
     changed = getattr(run, table)
@@ -467,45 +422,3 @@ def test_what_is_not_known_is_not_drawn_as_zero() -> None:
     for function in (plots.plot_throughput_timeline, plots.plot_bytes_accessed_per_chunk):
         with pytest.raises(ValueError, match="known"):
             function(nothing)
-
-
-def test_what_the_scheduler_knew_is_drawn_when_it_knew_it() -> None:
-    # a worker whose event loop was held up reports late what it measured early
-    rows = [
-        {"worker": "A", "time": 1.0, "noted": 1.5, "memory": 7, "processing": 0},
-        {"worker": "A", "time": 2.0, "noted": 2.5, "memory": 8, "processing": 2},
-    ]
-    samples = table_of_rows(SAMPLE_COLUMNS, rows)
-    assert series_of(samples, "memory").times[0].tolist() == [1.0, 2.0]
-    assert series_of(samples, "processing").times[0].tolist() == [1.5, 2.5]
-    of_older_runs = table_of_rows(SAMPLE_COLUMNS, [row | {"noted": None} for row in rows])
-    assert series_of(of_older_runs, "processing").times[0].tolist() == [1.0, 2.0]
-    lifetimes = table_of_rows(LIFETIME_COLUMNS, [{"worker": "A", "threads": 1, "start": 0.0, "stop": 3.0}])
-    data = tracking_data(samples, lifetimes)
-    assert [moment.timestamp() for moment, _ in data["worker_memory"]["A"]] == [1.0, 2.0]
-    assert [moment.timestamp() for moment, _ in data["worker_active_tasks"]["A"]] == [1.5, 2.5]
-
-
-def test_bins_and_edges_are_those_that_were_asked_for() -> None:
-    chunks = [{"duration": float(seconds)} for seconds in (2, 3, 5, 10)]
-    _, ax = plots.plot_runtime_distribution(chunks, bins=4)
-    (steps,) = ax.patches
-    assert steps.get_data().edges.tolist() == [2, 4, 6, 8, 10]
-    assert steps.get_data().values.tolist() == [2, 1, 0, 1]
-    _, ax = plots.plot_runtime_distribution(chunks, bins=[0, 4, 12])
-    assert ax.patches[0].get_data().values.tolist() == [2, 2]
-    with pytest.raises(ValueError, match="bins"):
-        plots.plot_runtime_distribution(chunks, bins=0)
-    with pytest.raises(TypeError, match="plot_sections takes no argument bins"):
-        plots.plot_sections(chunks, bins=3)
-
-
-def test_a_legend_has_as_many_entries_as_were_asked_for() -> None:
-    series = {f"tcp://h:{port}": [(T + at, 50.0) for at in range(3)] for port in range(6)}
-    _, ax = plots.plot_cpu_utilization_per_worker_timeline({"worker_cpu": series}, max_legend_entries=2)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["0", "1"]
-    assert len(ax.lines) == len(series)
-    _, ax = plots.plot_cpu_utilization_per_worker_timeline({"worker_cpu": series}, max_legend_entries=0)
-    assert ax.get_legend() is None
-    with pytest.raises(ValueError, match="0 entries or more, not -1"):
-        plots.plot_cpu_utilization_per_worker_timeline({"worker_cpu": series}, max_legend_entries=-1)

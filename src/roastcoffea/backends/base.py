@@ -1,223 +1,54 @@
-"""What a collector asks of a backend."""
+"""What a backend of one's own has: five methods, of which two are needed."""
 
 from __future__ import annotations
 
-import time
-import uuid
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import Any, Final
 
-from roastcoffea.compat.shapes import tracking_data
-from roastcoffea.errors import RoastcoffeaError
-from roastcoffea.log.received import ReceivedRecords
-from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.run import Host
-from roastcoffea.records.workers import PAUSE_COLUMNS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-NO_TASKS: Final = "there are no Dask tasks: the run was measured without a Dask client"
-
-TABLES: Final = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", "samples", "lifetimes", "pauses")
-"""Those of a run, in the order in which they are made: a backend learns from chunks which workers there were."""
-
-FROM_CHUNKS: Final = ("branch_reads", "sections")
-"""Tables that hold parts of the records of chunks."""
-
-
-@dataclass(eq=False)
-class Period:
-    """What has come so far of a period in which the workers are recorded.
-
-    Attributes
-    ----------
-    is_open, was_open : bool
-        Whether it goes on, and whether anything was recorded.
-    clock_offset : float
-        The scheduler's clock less the client's, in seconds.
-    dropped : dict
-        Rows lost so far on the scheduler, by table.
-    refused : int
-        Messages of others to our topic.
-    """
-
-    received: ReceivedRecords = field(default_factory=ReceivedRecords)
-    is_open: bool = False
-    was_open: bool = False
-    clock_offset: float = 0.0
-    dropped: dict[str, int] = field(default_factory=dict)
-    refused: int = 0
+FINE_METRICS_DELAY: Final = 0.5
+"""Seconds that workers have by default to report what they counted for a span."""
 
 
 class AbstractMetricsBackend(ABC):
-    """Where an analysis runs, as a collector records it: workers over time, and fine metrics of a span.
+    """Where an analysis runs: its workers over time, and fine metrics where it counts them.
 
-    `open`, `close`, `reaches`, `lifetimes` and `samples` make a backend; the other methods are for those that have
-    more to tell. It is named in `backends.registry`.
+    A subclass with these five methods is all that `MetricsCollector(backend=MyBackend())` needs. `start_tracking` and
+    `stop_tracking` must be there; without the other three there are no fine metrics. The collector opens them in this
+    order: `start_tracking`, `create_span`, the analysis, `stop_tracking`, `get_span_metrics`. A method that fails
+    becomes a problem of the measurement, and not of the analysis.
+
+    `kind` is optional: the name of the backend in measurements, otherwise that of its class.
     """
 
-    kind: ClassVar[str]
-    """Name of the backend in a run."""
-
-    elsewhere: ClassVar[str]
-    """Why what runs on an executor that is not reached is not recorded."""
-
-    merges_equal_chunks: ClassVar[bool] = False
-    """Whether chunks that are equal (of a file that is listed twice) run once only."""
-
-    def __init__(self) -> None:
-        self._reset()
-
-    @classmethod
-    def for_collector(cls, client: Any, carried: Any) -> Self:  # noqa: ARG003  (for those that have a cluster)
-        """Give a backend for a collector with this client, whose tasks need what is carried."""
-        return cls()
-
-    def _reset(self) -> None:
-        """Forget what was recorded, and take a new name."""
-        self.name = f"roastcoffea-{uuid.uuid4().hex[:12]}"
-        self.problems: list[str] = []
-        self.absent: dict[str, str] = dict.fromkeys(("tasks", "span_metrics"), NO_TASKS)
-        self.hosts: tuple[Host, ...] = ()
-        self.attempts: dict[str, int] | None = None
-        self.span_metrics: dict[tuple[Any, ...], float] | None = None
-        self.span_metrics_per_worker: dict[str, dict[tuple[Any, ...], float]] | None = None
-        self._began = time.time()
-        self._period = Period()
-
-    # the life of a collector
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it records now."""
-        return self._period.is_open
-
-    @property
-    def was_open(self) -> bool:
-        """Whether there is anything that was recorded."""
-        return self._period.was_open
-
     @abstractmethod
-    def open(self, interval: float | None, span: str | None = None) -> None:
-        """Begin to record the workers; what was recorded in an earlier period is forgotten.
+    def start_tracking(self, interval: float = 1.0) -> None:
+        """Begin to sample the workers.
 
         Parameters
         ----------
-        interval
-            Seconds between samples of the workers; None for no samples.
-        span
-            Identity of the Dask span of the run.
-
-        Raises
-        ------
-        RoastcoffeaError
-            It records already.
+        interval : float
+            Seconds between samples.
         """
 
-    def _begin(self) -> None:
-        if self.is_open:
-            raise RoastcoffeaError("this backend watches the workers already: stop it first")
-        if self.was_open:
-            self._reset()
-
-    def drain(self) -> None:  # noqa: B027  (nothing to fetch where nothing is remote)
-        """Fetch what was recorded so far."""
-
     @abstractmethod
-    def close(self) -> None:
-        """End recording and keep what was recorded; what could not be had is noted."""
+    def stop_tracking(self) -> dict[str, Any]:
+        """End sampling; it may be started again.
 
-    @abstractmethod
-    def reaches(self, executor: Any) -> bool:
-        """Whether this executor runs where the backend looks."""
-
-    def packed_for_tasks(self, thing: Any) -> bytes | None:  # noqa: ARG002  (for those that may lack the package)
-        """Pickle by value of what tasks need of ours; None where they can import it."""
-        return None
-
-    def learn_executor(self, executor: Any) -> None:  # noqa: B027  (nothing to learn where a scheduler tells)
-        """Learn the executor of a Runner call that begins."""
-
-    def learn_chunks(self, chunks: pa.Table) -> None:  # noqa: B027  (as above)
-        """Learn where chunks ran, before lifetimes and samples are asked for."""
-
-    # what was recorded
-
-    @property
-    def received(self) -> ReceivedRecords:
-        """Records of attempts of chunks that have come."""
-        return self._period.received
-
-    @property
-    def clock_offset(self) -> float:
-        """The scheduler's clock less the client's, in seconds; 0 without a scheduler."""
-        return self._period.clock_offset
-
-    @property
-    def dropped(self) -> Mapping[str, int]:
-        """Rows that were lost because nobody could take them, by table."""
-        return self._period.dropped
-
-    @property
-    def refused(self) -> int:
-        """Messages of others to the topic of the backend that were refused."""
-        return self._period.refused
-
-    def workers_now(self) -> int | None:
-        """Workers that are there now; None where that is not known before the end."""
-        return None
-
-    @abstractmethod
-    def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers that were there between start and stop."""
-
-    def pauses(self, start: float, stop: float) -> pa.Table:  # noqa: ARG002  (for those that have a scheduler)
-        """When workers were paused between start and stop; never where no scheduler pauses them."""
-        return table_of_rows(PAUSE_COLUMNS, [])
-
-    @abstractmethod
-    def samples(self) -> pa.Table:
-        """Samples of the workers."""
-
-    def tasks(self) -> pa.Table | None:
-        """Finished attempts of tasks; None where there are no tasks."""
-        return None
-
-    def chunks(self, calls: Collection[str]) -> pa.Table:
-        """Attempts of chunks of these Runner calls; the backend learns where they ran."""
-        self.learn_chunks(self.received.preprocessing())
-        chunks = self.received.chunks(set(calls))
-        self.learn_chunks(chunks)
-        return chunks
-
-    def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
-        """One of `TABLES` but the first, between start and stop; None where there is nothing of its kind."""
-        match name:
-            case "branch_reads" | "sections":
-                return None if chunks is None else getattr(self.received, name)(chunks)
-            case "preprocessing":
-                return self.received.preprocessing()
-            case "lifetimes" | "pauses":
-                return getattr(self, name)(start, stop)
-        return getattr(self, name)()
-
-    def notes(self) -> list[str]:
-        """Problems that were met."""
-        return [*self.problems, *self.received.problems]
-
-    def note(self, problem: str) -> None:
-        """Take note of a problem, once."""
-        if problem not in self.problems:
-            self.problems.append(problem)
-
-    # spans, which only Dask has
+        Returns
+        -------
+        dict
+            `worker_counts` {time: number of workers}, and for each of `worker_memory` [B], `worker_memory_limit` [B],
+            `worker_cpu` [%, 100 is one core], `worker_cores`, `worker_active_tasks`, `worker_executing`,
+            `worker_nbytes` [B], `worker_occupancy` [s] and `worker_last_seen` a mapping {worker: [(time, value), ...]}.
+            Each may be left out. A time is a `datetime` (local, where it has no zone) or Unix seconds. A value of None
+            was not measured.
+        """
 
     def create_span(self, name: str) -> dict[str, Any]:
-        """Give a span in which work can be counted.
+        """Create a span, in which work can be counted.
 
         Returns
         -------
@@ -226,27 +57,35 @@ class AbstractMetricsBackend(ABC):
         """
         return {"context": nullcontext(), "name": name}
 
-    def get_span_metrics(self, span: Mapping[str, Any]) -> dict[tuple[Any, ...], float]:  # noqa: ARG002
-        """Fine metrics of a span under tuple keys; empty where its `id` is missing or unknown."""
+    def get_span_metrics(
+        self,
+        span_info: Mapping[str, Any],  # noqa: ARG002  (for those that count)
+        delay: float = FINE_METRICS_DELAY,  # noqa: ARG002
+    ) -> dict[tuple[Any, ...], float]:
+        """Fine metrics of a span; empty where its id is missing or unknown.
+
+        Parameters
+        ----------
+        span_info : mapping
+            What `create_span` returned, with the id of the span as `id`.
+        delay : float
+            Seconds that may pass until the workers have reported. It is an upper bound, not a sleep.
+
+        Returns
+        -------
+        dict
+            Amounts by tuple: ("execute", task prefix, activity, unit).
+        """
         return {}
 
     def supports_fine_metrics(self) -> bool:
         """Whether spans have fine metrics here."""
         return False
 
-    # the names of 0.1.2
 
-    def start_tracking(self, interval: float) -> None:
-        """Begin to sample the workers each `interval` seconds."""
-        self.open(interval)
-
-    def stop_tracking(self) -> dict[str, Any]:
-        """End sampling.
-
-        Returns
-        -------
-        dict
-            `worker_counts` {datetime: int}, and for each worker field {worker address: [(datetime, value), ...]}.
-        """
-        self.close()
-        return tracking_data(self.samples(), self.lifetimes(self._began, time.time()))
+def checked_interval(interval: Any, name: str = "interval") -> float:
+    """A number of seconds between samples; ValueError for anything else."""
+    number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
+    if not (number and math.isfinite(interval) and interval > 0):
+        raise ValueError(f"{name} must be a positive number of seconds, not {interval!r}")
+    return float(interval)

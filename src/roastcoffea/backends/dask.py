@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 
 import roastcoffea
 from roastcoffea.backends.attempts import TasksOfRun
-from roastcoffea.backends.base import AbstractMetricsBackend
+from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.backends.connection import Connection, pickled
 from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
 from roastcoffea.backends.hosts import hosts_of, with_more, with_throttling
+from roastcoffea.backends.recorder import Recorder
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.survey import metrics_of_span
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
 from roastcoffea.log.reader import ClusterLog
+
+SHORTEST_INTERVAL: Final = 0.05
+"""Seconds between samples of the scheduler, at least: it takes them itself, and has other things to do."""
 
 LOSS = f"its fine metrics lack what it did in its last {PUSH_SECONDS:g} s at most"
 """What is missing of a worker that is lost."""
@@ -34,15 +39,26 @@ SILENT = (
 )
 
 
-class DaskMetricsBackend(AbstractMetricsBackend):
+class DaskMetricsBackend(Recorder):
     """Records the cluster that a client is connected to.
+
+    What the scheduler knows by itself (tasks assigned, occupancy, results held, number of workers) is sampled at the
+    interval, down to 0.05 s. What workers report (memory, CPU, tasks executing) comes with their heartbeats: each
+    0.5 s up to ten workers, less often with more.
 
     Parameters
     ----------
     client : distributed.Client
-        A synchronous client; one that cannot be used is refused as `Connection` does.
+        A connected, synchronous client.
     carried : optional
         What tasks need of ours, for workers that cannot import it.
+
+    Raises
+    ------
+    ValueError
+        The client is None, or not connected.
+    TypeError
+        The client is asynchronous, or no client.
     """
 
     kind = "dask"
@@ -50,6 +66,8 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     merges_equal_chunks = True
 
     def __init__(self, client: Any, carried: Any = None) -> None:
+        if client is None:
+            raise ValueError("DaskMetricsBackend needs a distributed.Client; its client is None")
         self.client = client
         self._connection = Connection(client)
         self._carried = carried
@@ -60,6 +78,13 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         if client is None:
             raise ValueError('the backend "dask" needs a distributed.Client: MetricsCollector(client)')
         return cls(client, carried)
+
+    def renewed(self, client: Any, carried: Any) -> Self:
+        if client is not None and client is not self.client:
+            raise ValueError("the collector and its DaskMetricsBackend have different clients: give one of them only")
+        fresh = super().renewed(client, carried)
+        fresh._carried = carried
+        return fresh
 
     def _reset(self) -> None:
         super()._reset()
@@ -78,6 +103,10 @@ class DaskMetricsBackend(AbstractMetricsBackend):
         answer = self._deployment.survey()
         self._scheduler_package: str | None = answer["package"]
         self._learn_environment(answer)
+        if interval is not None and interval < SHORTEST_INTERVAL:
+            asked = f"an interval of {interval:g} s would burden the scheduler"
+            self.note(f"{asked}: it was sampled each {SHORTEST_INTERVAL:g} s")
+            interval = SHORTEST_INTERVAL
         token, run = self._deployment.token, TasksOfRun(self.name, self.client.id, span)
         carried = packed_by_value(self._carried) if self._carried is not None and self._lacking() else None
         plugin = ClusterPlugin(self.name, self.client.id, token, run, interval, LOSS)
@@ -134,6 +163,12 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     def samples(self) -> pa.Table:
         return self.log.workers.samples(self.clock_offset)
 
+    def sampling(self) -> pa.Table:
+        return self.log.sampling.sampling(self.clock_offset)
+
+    def worker_states(self) -> pa.Table:
+        return self.log.sampling.states(self.clock_offset)
+
     def tasks(self) -> pa.Table:
         return self.log.attempts.table(self.clock_offset)
 
@@ -145,11 +180,35 @@ class DaskMetricsBackend(AbstractMetricsBackend):
     def create_span(self, name: str) -> dict[str, Any]:
         return {"context": RunSpan(name), "name": name}
 
-    def get_span_metrics(self, span: Mapping[str, Any]) -> dict[tuple[Any, ...], float]:
-        if span.get("id") is None:
+    def get_span_metrics(
+        self, span_info: Mapping[str, Any], delay: float = FINE_METRICS_DELAY
+    ) -> dict[tuple[Any, ...], float]:
+        """Fine metrics of a span; empty where its id is missing or unknown.
+
+        The workers are asked to report at once. It returns as soon as the scheduler has all that they counted, and
+        after `delay` at the latest with what it has then.
+
+        Parameters
+        ----------
+        span_info : mapping
+            What `create_span` returned, with what its context's `__enter__` returned as `id`.
+        delay : float
+            Seconds that the workers have at most.
+
+        Raises
+        ------
+        ValueError
+            The delay is negative, or no number of seconds.
+        ConnectionError
+            The scheduler does not answer.
+        """
+        if not (isinstance(delay, (int, float)) and 0 <= delay < math.inf):
+            raise ValueError(f"delay must be a number of seconds, at least 0, not {delay!r}")
+        if span_info.get("id") is None:
             return {}
-        arguments = {"flush": pickled(flush), "span": span["id"], "timeout": WORKERS_TIMEOUT}
-        return dict(self._connection.answer(metrics_of_span, arguments)["span"] or ())
+        arguments = {"flush": pickled(flush), "span": span_info["id"], "timeout": delay}
+        patience = self._connection.patience + delay
+        return dict(self._connection.answer(metrics_of_span, arguments, patience)["span"] or ())
 
     def supports_fine_metrics(self) -> bool:
         return True

@@ -18,9 +18,9 @@ from typing import Any, Final
 from distributed.protocol.pickle import dumps
 
 import roastcoffea
-from roastcoffea.backends.base import Period
 from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.backends.connection import Connection, NoAnswerError, lost, pickled
+from roastcoffea.backends.recorder import Period
 from roastcoffea.backends.scheduler import ClusterPlugin, call_plugin, register
 from roastcoffea.backends.survey import survey
 from roastcoffea.backends.worker import WorkerHalf, flush
@@ -108,11 +108,16 @@ class Deployment(Period):
             self._thread = threading.Thread(target=self._keep_draining, name=self.name, daemon=True)
             self._thread.start()
 
-    def drain(self) -> None:
-        """Take all entries that the scheduler's plugin has so far."""
+    def drain(self, question: bytes | None = None) -> Answer | None:
+        """Take all entries that the scheduler's plugin has so far.
+
+        Give its last answer, with the reply to the question (see `ClusterPlugin.drain`); None where nothing is open.
+        """
         with self.reading:
-            while self.is_open and self._drain_some():
-                pass
+            answer = self._drain_some(question) if self.is_open else None
+            while answer is not None and answer["more"]:
+                answer = self._drain_some(question)
+            return answer
 
     def ask(self, method: str, patience: float | None = None, /, **arguments: Any) -> dict[str, Any]:
         """What a method of the plugin on the scheduler gives."""
@@ -187,20 +192,21 @@ class Deployment(Period):
             self._leave_in_background()
             raise
 
-    def _drain_some(self) -> bool:
-        """Take the oldest entries; give whether there are more."""
+    def _drain_some(self, question: bytes | None = None) -> Answer | None:
+        """Take the oldest entries; give the answer that brought them."""
         asked = time.time()
-        answer = self.ask("drain", limit=DRAIN_BYTES, received=self._received)
+        answer = self.ask("drain", limit=DRAIN_BYTES, received=self._received, question=question)
         answered = time.time()
         if not self.is_open:  # nobody waits for it any more
-            return False
+            return None
         if answered - asked < self._round_trip:
             self._round_trip = answered - asked
             self.clock_offset = answer["time"] - (asked + answered) / 2
-        return self._take(answer)
+        self._take(answer)
+        return answer
 
-    def _take(self, answer: Answer) -> bool:
-        """Take entries of the log as a whole; give whether there are more."""
+    def _take(self, answer: Answer) -> None:
+        """Take entries of the log as a whole."""
         with interrupts_held():
             if answer["at"] != self._received:
                 raise RoastcoffeaError(f"the scheduler's log goes on at byte {answer['at']}, not {self._received}")
@@ -210,7 +216,6 @@ class Deployment(Period):
             self.dropped = dict(answer["dropped"])
             self._failures = answer["failures"]
             self.refused = answer["refused"]
-            return bool(answer["more"])
 
     def _keep_draining(self) -> None:
         while not self._ended.wait(DRAIN_INTERVAL):
@@ -232,9 +237,10 @@ class Deployment(Period):
                 answer = self.ask("finish", left, **arguments, received=self._received)
                 learn(answer)
             with _faults_of_ours(self._note, "the last records were fetched"):
-                more = answer is None or self._take(answer)
-                while more:
-                    more = self._drain_some()
+                if answer is not None:
+                    self._take(answer)
+                if answer is None or answer["more"]:
+                    self.drain()
                 if answer is not None:
                     complete(answer)
         finally:

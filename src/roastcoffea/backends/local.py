@@ -16,10 +16,10 @@ import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.hosts import hosts_of
 from roastcoffea.backends.limits import limits, throttled_since, throttling
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
+from roastcoffea.backends.recorder import Recorder
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.records.arrow import table_of_rows
@@ -41,7 +41,7 @@ POOL_BIRTHS: Final = 5.0
 """Seconds between the births of two processes of one pool, at most."""
 
 
-class LocalMetricsBackend(AbstractMetricsBackend):
+class LocalMetricsBackend(Recorder):
     """Sees the processes on this host that run the chunks of an analysis, as the operating system tells of them.
 
     A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
@@ -164,7 +164,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
         return sorted(born_with_them, key=apart.__getitem__)[: max(number, 0)]
 
     def _note_unseen(self) -> None:
-        hosts = [_host_and_process(worker)[0] for worker in self._unseen]
+        hosts = [host_and_process(worker)[0] for worker in self._unseen]
         here, unknown = hosts.count(socket.gethostname()), hosts.count(None)
         notes = {
             "worker process(es) were not seen (they ended too soon, or ran in a container): they are taken to have "
@@ -220,7 +220,7 @@ class LocalMetricsBackend(AbstractMetricsBackend):
 
     @staticmethod
     def _identity(worker: str) -> dict[str, Any]:
-        host, process = _host_and_process(worker)
+        host, process = host_and_process(worker)
         return {"worker": worker, "host": host, "process": process}
 
     def samples(self) -> pa.Table:
@@ -280,7 +280,7 @@ def _name(pid: int) -> str:
     return f"{socket.gethostname()}/{pid}"
 
 
-def _host_and_process(worker: str) -> tuple[str | None, int | None]:
+def host_and_process(worker: str) -> tuple[str | None, int | None]:
     """Host and number of a process by its name; none where a name is not of that kind."""
     host, _, process = worker.rpartition("/")
     return (host, int(process)) if host and process.isdecimal() else (None, None)

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from roastcoffea.backends.adapted import AdaptedRecorder
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
+from roastcoffea.backends.recorder import Recorder
 
 BACKENDS: Final[dict[str, type[AbstractMetricsBackend]]] = {
     backend.kind: backend for backend in (DaskMetricsBackend, LocalMetricsBackend)
 }
 
 
-def backend_for(name: str | None, client: Any, carried: Any) -> AbstractMetricsBackend:
-    """Give the backend of this name for a collector; without one it is "dask" where there is a client, else "local".
+def backend_for(backend: str | AbstractMetricsBackend | None, client: Any, carried: Any) -> Recorder:
+    """Make what a collector records with: by the name of a backend, or with one of the user's own.
 
     Parameters
     ----------
+    backend
+        Without one it is "dask" where there is a client, else "local".
     carried
         What tasks need of ours, for workers that cannot import it.
     """
-    if name is None:
-        name = LocalMetricsBackend.kind if client is None else DaskMetricsBackend.kind
-    if name not in BACKENDS:
-        known = " and ".join(f'"{one}"' for one in BACKENDS)
-        raise ValueError(f"unknown backend {name!r}; there are {known}")
-    return BACKENDS[name].for_collector(client, carried)
+    if isinstance(backend, Recorder):
+        return backend.renewed(client, carried)
+    if isinstance(backend, AbstractMetricsBackend):
+        return AdaptedRecorder(backend)
+    known = " and ".join(f'"{one}"' for one in BACKENDS)
+    if backend is None:
+        backend = LocalMetricsBackend.kind if client is None else DaskMetricsBackend.kind
+    if not isinstance(backend, str):
+        takes = f"backend takes {known}, or an instance of a subclass of AbstractMetricsBackend"
+        found = f"the class {backend.__name__}" if isinstance(backend, type) else type(backend).__name__
+        raise TypeError(f"{takes}; {found} was given")
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown backend {backend!r}; there are {known}")
+    named = BACKENDS[backend]
+    return named.for_collector(client, carried) if issubclass(named, Recorder) else AdaptedRecorder(named())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -38,8 +39,9 @@ class Addition:
     def departed(self, address: str) -> None:
         """Learn that a worker left."""
 
-    def before_drain(self) -> None:
-        """Put what waits into the log."""
+    def before_drain(self) -> int:
+        """Put what waits into the log; give how many things are still to be written."""
+        return 0
 
     async def before_end(self, timeout: float) -> None:
         """Fetch what workers have still to report."""
@@ -62,7 +64,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
     run : TasksOfRun or None
         The run whose tasks are recorded; None for every task.
     interval : float or None
-        Seconds between samples of the workers; None for no samples.
+        Seconds between samples of the workers and of what the scheduler knows of them; None for no samples.
     loss : str or None
         What is missing of a worker that is lost.
     additions : tuple of Addition
@@ -143,20 +145,25 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
 
     # what the client asks
 
-    def drain(self, limit: int, received: int) -> dict[str, Any]:
+    def drain(self, limit: int, received: int, question: bytes | None = None) -> dict[str, Any]:
         """Give the oldest entries of the log.
+
+        Parameters
+        ----------
+        question : bytes, optional
+            Pickle of a function that is called with `dask_scheduler` at the same moment.
 
         Returns
         -------
         dict
             What `LogWriter.drain` gives, `failures` (errors inside this plugin so far), `refused` (messages of others
-            so far), and `time` (this clock).
+            so far), `pending` (what is still to be written), `reply` (to the question), and `time` (this clock).
         """
         self.stay.client_asked()
-        for addition in self.additions:
-            addition.before_drain()
-        counts = {"failures": self.problems.failures, "refused": self.refused}
-        return self.log.drain(limit, received) | counts | {"time": time.time()}
+        pending = sum(addition.before_drain() for addition in self.additions)
+        counts = {"failures": self.problems.failures, "refused": self.refused, "pending": pending}
+        reply = None if question is None else pickle.loads(question)(dask_scheduler=self.scheduler)
+        return self.log.drain(limit, received) | counts | {"reply": reply, "time": time.time()}
 
     async def finish(self, flush: bytes, timeout: float, limit: int, received: int) -> dict[str, Any]:
         """Have every worker report now, and give the metrics of the span and the oldest entries of the log.
@@ -199,11 +206,19 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         """Write a sample of each worker that has reported since its last one."""
         self.workers.samples.take(self.workers.here)
 
-    def tick(self) -> None:
-        """Sample the workers, and give up those of which nothing more will come."""
-        if self.interval:
-            self.sample()
-        self.workers.give_up_departed()
+    def tick(self, number: int, late: float, missed: int) -> None:
+        """Sample the workers, and give up those of which nothing more will come.
+
+        What workers have reported is not sampled at the first tick: it is of before.
+        """
+        try:
+            if self.interval:
+                self.workers.states.take(self.workers.here, late, missed)
+                if number:
+                    self.sample()
+            self.workers.give_up_departed()
+        except Exception as problem:  # noqa: BLE001  (the ticker must go on)
+            self.problems.failed(problem)
 
     def ended(self) -> None:
         """Record no more."""

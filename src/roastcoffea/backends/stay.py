@@ -38,8 +38,8 @@ class Resident(Protocol):
     interval: float | None
     scheduler: Any
 
-    def tick(self) -> None:
-        """Do what is due each interval."""
+    def tick(self, number: int, late: float, missed: int) -> None:
+        """Do what is due each interval, for the time with this number; it is late, and some times may be missed."""
 
     def ended(self) -> None:
         """Do nothing more."""
@@ -91,9 +91,15 @@ class Stay:
         await asyncio.wait(removals, timeout=wait)
 
     async def _tick(self, interval: float) -> None:
+        loop = asyncio.get_running_loop()
+        began, number = loop.time(), 0
         while self.alive:
-            await asyncio.sleep(interval)
-            self._plugin.tick()
+            late = max(loop.time() - began - number * interval, 0.0)
+            missed = int(late / interval)  # the loop was blocked for so many intervals
+            number += missed
+            self._plugin.tick(number, late - missed * interval, missed)
+            number += 1
+            await asyncio.sleep(max(began + number * interval - loop.time(), 0.0))
             if time.time() - self._drained > LONGEST_SILENCE:
                 self._in_background(self.leave())
                 return

@@ -14,7 +14,19 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from roastcoffea.log.kinds import ARRIVAL, COUNTED, DEPARTURE, NO_SIZE, PAUSE, PROCESS_CPU, SAMPLE
+from roastcoffea.log.kinds import (
+    ARRIVAL,
+    COUNTED,
+    DEPARTURE,
+    LEFT,
+    NO_SIZE,
+    PAUSE,
+    PROCESS_CPU,
+    SAMPLE,
+    SAMPLING,
+    WORKER_STATE_FIELDS,
+    packing,
+)
 from roastcoffea.log.writer import LogWriter, Problems
 
 LOST_AFTER = 30.0
@@ -48,6 +60,7 @@ class Workers:
         self.here: dict[str, Any] = {}
         self.counted: dict[str, dict[Any, float]] = {}
         self.samples = Samples(name, log, problems)
+        self.states = States(log)
         self._scheduler = scheduler
         self._log = log
         self._lost = lost
@@ -199,3 +212,37 @@ class Samples:
             disk.get("write_bps", nan),
         )
         self._log.write(SAMPLE, fixed)
+
+
+class States:
+    """Writes what the scheduler itself knows of the workers, at each moment that it is asked to.
+
+    Of a worker is written what changed since the moment before: most of many workers are as they were.
+    """
+
+    def __init__(self, log: LogWriter) -> None:
+        self._log = log
+        self._pack = struct.Struct(packing(WORKER_STATE_FIELDS)).pack
+        self._written: dict[str, bytes] = {}
+        self._whole = True
+
+    def take(self, workers: Mapping[str, Any], late: float, missed: int) -> None:
+        """Write a sample, which came so many seconds late and after so many that were missed."""
+        log, pack, written, now = self._log, self._pack, self._written, time.time()
+        if not log.has_room(SAMPLING):
+            written.clear()
+            self._whole = True
+            return
+        rows = []
+        for address, state in workers.items():
+            row = pack(log.number(address), len(state.processing), state.nbytes, state.occupancy)
+            if row != written.get(address):
+                written[address] = row
+                rows.append(row)
+        if len(written) > len(workers):
+            for address in [address for address in written if address not in workers]:
+                del written[address]
+                rows.append(pack(log.number(address), LEFT, 0, 0.0))
+        fixed = struct.pack(SAMPLING.packing, now, late, missed, len(workers), self._whole)
+        log.append(SAMPLING, b"".join((fixed, *rows)))
+        self._whole = False

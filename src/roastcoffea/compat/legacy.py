@@ -64,6 +64,7 @@ ABSENT: Final = {
     "sections": f"{WRITER} kept no table of sections; raw_chunk_metrics has them",
     "lifetimes": f"{WRITER} sampled its workers: when they arrived and left is not known",
     "pauses": f"{WRITER} did not watch for them",
+    **dict.fromkeys(("sampling", "worker_states"), f"{WRITER} kept what it sampled with the samples of workers"),
     "sampling_interval": f"{WRITER} did not store it",
     "scheduler_clock_offset": f"{WRITER} did not measure it",
     "tasks": f"{WRITER} kept no record of tasks",

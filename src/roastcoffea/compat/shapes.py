@@ -36,21 +36,73 @@ SAMPLED: Final = tuple((name, column) for name, column in SERIES if column != "t
 """Those that are sampled: the number of threads stands in the lifetimes."""
 
 Numbers = npt.NDArray[np.float64]
-TrackingData = dict[str, dict[Any, Any]]
+AT_INTERVAL: Final = "at the sampling interval, by the scheduler"
+WITH_SAMPLES: Final = "with the samples of each worker: on Dask its heartbeats"
+AT_CHANGES: Final = "at each arrival, departure and sample of a worker"
+
+KNOWN_TO_SCHEDULER: Final = ("processing", "nbytes", "occupancy", "threads", "memory_limit")
+"""Columns that a scheduler knows without being told; those that stand in no state of a worker do not change."""
 
 
-def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
-    """Worker counts and nine series per worker.
+class Series(dict[Any, Any]):
+    """One of the series, a dictionary; `pace` says when its values were taken."""
 
-    Times are naive `datetime` objects in local time, as `datetime.now()` gives them. `worker_counts` has
-    the number of workers at each arrival, departure and sample; each of the nine is {worker: [(time,
-    value), ...]} in order of time. A value that was not measured is left out.
+    pace = WITH_SAMPLES
+
+
+TrackingData = dict[str, Series]
+
+
+def tracking_data(
+    samples: pa.Table, lifetimes: pa.Table, sampling: pa.Table | None = None, states: pa.Table | None = None
+) -> TrackingData:
+    """Worker counts and nine series per worker, each with its `pace`.
+
+    Times are naive `datetime` objects in local time, as `datetime.now()` gives them. `worker_counts` has the number of
+    workers at each sample of the scheduler, or at each arrival, departure and sample of a worker; each of the nine is
+    {worker: [(time, value), ...]} in order of time. A value that was not measured is left out.
+
+    Parameters
+    ----------
+    sampling, states
+        Samples of the scheduler, and what it knew of the workers in them.
     """
+    data = _of_samples(samples, lifetimes)
+    if sampling is not None and len(sampling):
+        times, counts = (sampling[name].to_pylist() for name in ("time", "workers"))
+        data[COUNTS] = _paced(dict(zip(map(datetime.fromtimestamp, times), counts, strict=True)), AT_INTERVAL)
+    if states is not None and len(states):
+        data |= _of_states(states, lifetimes)
+    return data
+
+
+def _of_states(states: pa.Table, lifetimes: pa.Table) -> TrackingData:
+    """Series of what the scheduler knew."""
+    lasting = {row["worker"]: row for row in lifetimes.select(["worker", "threads", "memory_limit"]).to_pylist()}
+    names = {name: column for name, column in SERIES if column in KNOWN_TO_SCHEDULER}
+    data = {name: _paced({}, AT_INTERVAL) for name in names}
+    for row in states.to_pylist():
+        time, values = datetime.fromtimestamp(row["time"]), lasting.get(row["worker"], {}) | row
+        for name, column in names.items():
+            points = data[name].setdefault(row["worker"], [])
+            if values.get(column) is not None:
+                points.append((time, values[column]))
+    return data
+
+
+def _paced(series: Mapping[Any, Any], pace: str) -> Series:
+    made = Series(series)
+    made.pace = pace
+    return made
+
+
+def _of_samples(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
+    """Series of samples of the workers."""
     threads = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["threads"].to_pylist(), strict=True))
     rows = [row for row in samples.to_pylist() if row["time"] is not None]
     rows.sort(key=lambda row: row["time"])
-    data: TrackingData = {COUNTS: _worker_counts(lifetimes, [row["time"] for row in rows])}
-    data |= {name: {row["worker"]: [] for row in rows} for name, _ in SERIES}
+    data = {COUNTS: _paced(_worker_counts(lifetimes, [row["time"] for row in rows]), AT_CHANGES)}
+    data |= {name: Series({row["worker"]: [] for row in rows}) for name, _ in SERIES}
     for row in rows:
         values = row | {"threads": threads.get(row["worker"])}
         for name, column in SERIES:
@@ -270,7 +322,7 @@ ARGUMENTS: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
 }
 """Arguments of 0.1.2; the field of a run that stands for each, and what makes it."""
 
-NOT_GIVEN: Final = ("branch_reads", "sections", "preprocessing", "tasks", "lifetimes")
+NOT_GIVEN: Final = ("branch_reads", "sections", "preprocessing", "tasks", "lifetimes", "sampling", "worker_states")
 """Records that none of these arguments has."""
 
 
@@ -305,6 +357,8 @@ def with_older(run: Run | None, given: Mapping[str, Any]) -> Older:
     reported = fields.get("reported") or (run.reported if run is not None else None) or {}
     if "chunks" not in fields and reported.get("raw_chunk_metrics"):
         fields["chunks"] = chunks_of(reported["raw_chunk_metrics"])
+    if "samples" in fields:
+        fields |= dict.fromkeys(("sampling", "worker_states"))
     counts = counts_of(given.get("tracking_data") or reported.get("tracking_data") or {})
     inputs: dict[str, Any] = {"worker_counts": counts} if len(counts[0]) else {}
     if ratios := [ratio for ratio in reported.get("compression_ratios") or () if ratio]:

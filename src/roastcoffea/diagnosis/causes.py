@@ -86,7 +86,7 @@ def findings(evidence: Evidence) -> Iterator[Finding]:
 def storage(claim: Claim) -> str:
     """Waiting for storage."""
     return (
-        f"waits for storage{culprits.slowest_endpoint(claim.evidence)}. "
+        f"waits for storage{culprits.slowest_endpoint(claim.evidence, claim.rows)}. "
         "Read from a nearer or faster place; or run more processes than there are cores: who waits needs none"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import reduce
 
 import pyarrow.compute as pc
@@ -14,16 +15,18 @@ from roastcoffea.metrics.byte_ledger import endpoint
 from roastcoffea.units import BYTE, FRACTION, SECOND, number
 
 
-def slowest_endpoint(evidence: Evidence) -> str:
-    """The host for which most was waited, where files have one."""
-    if evidence.counted is None:
+def slowest_endpoint(evidence: Evidence, rows: Iterable[str]) -> str:
+    """The host whose files the chunks spent most time of these classes on, where files have one."""
+    columns = [column for name in rows for column in phases.COLUMNS_OF.get(name, ())]
+    if evidence.counted is None or not columns:
         return ""
     waited: dict[str, float] = {}
-    for row in evidence.counted.group_by("file").aggregate([("read_seconds", "sum")]).to_pylist():
+    for row in evidence.counted.group_by("file").aggregate([(column, "sum") for column in columns]).to_pylist():
         host = endpoint(row["file"])
         if host is not None:
-            waited[host] = waited.get(host, 0.0) + (row["read_seconds_sum"] or 0.0)
-    return f", most at {max(waited, key=lambda host: waited[host])}" if waited else ""
+            waited[host] = waited.get(host, 0.0) + sum(row[f"{column}_sum"] or 0.0 for column in columns)
+    slowest = max(waited, key=lambda host: waited[host], default="")
+    return f", most at {slowest}" if waited.get(slowest) else ""
 
 
 def waiting_section(evidence: Evidence) -> str:

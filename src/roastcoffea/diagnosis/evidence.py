@@ -141,8 +141,9 @@ class Evidence:
 
 
 def words(*, shared: bool) -> dict[str, str]:
-    """Word for each class; where an interpreter is shared reading waits for it as well."""
-    return WORDS | ({phases.READ: WORDS[phases.WAIT]} if shared else {})
+    """Word for each class; where an interpreter is shared, all that waits in process() waits for it as well."""
+    waiting = (one.name for one in phases.TIME_CLASSES if one.work == "waiting")
+    return WORDS | (dict.fromkeys(waiting, WORDS[phases.WAIT]) if shared else {})
 
 
 def shares_interpreter(counted: pa.Table | None) -> bool:

@@ -15,6 +15,7 @@ from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.meter.tally import READ
 from roastcoffea.instrument.track import OpenChunk, open_chunk
+from roastcoffea.instrument.values import packed_values
 from roastcoffea.log.packing import BRANCHES, PROBLEMS, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted
@@ -129,6 +130,8 @@ class Attempt:
                 bytes_uncompressed=sum(branches["bytes_uncompressed"]),
                 branches=len(meter.branches),
             )
+        if self._open.recorded:
+            record["custom"] = packed_values(self._open.recorded, self._added)
         if sections is not None:
             record[SECTIONS] = rows = sections.rows(self._added)
             with reported(self.problems.append, "sections did not enter Dask's metrics", Exception):

@@ -27,6 +27,9 @@ class OpenChunk:
     entered: Sections | None = None
     """Sections, once code has asked for them: most analyses never do."""
 
+    recorded: dict[str, Any] | None = None
+    """Values by name, once code has recorded any."""
+
     ended = False
 
     def __init__(self, requested_bytes: Callable[[], int | None] = lambda: None) -> None:
@@ -94,8 +97,8 @@ def current_chunk() -> OpenChunk | None:
         return chunks[0]
     for chunk in chunks:
         chunk.sections.note(
-            "sections in threads that a processor started are not counted: several chunks ran in the process, and "
-            "whose they were is not known (run the thread's function in contextvars.copy_context())"
+            "sections and values of threads that a processor started are not kept: several chunks ran in the process, "
+            "and whose they were is not known (run the thread's function in contextvars.copy_context())"
         )
     return None
 

@@ -147,10 +147,14 @@ PROBLEM: Final = _declared(then="what could not be recorded, as text")
 
 STATE: Final = _declared(
     (("first", "Q"), ("size", "I")),
-    then="rows of `STATE_FIELDS` of that size, and keys of the tasks from the first new one on, as JSON",
+    then="rows of `STATE_FIELDS` of that size, and as JSON a list for each task from the first new one on",
     table="states of tasks",
 )
-"""States that tasks came to; tasks are numbered from 0, in the order of appearance."""
+"""States that tasks came to; tasks are numbered from 0, in the order of appearance.
+
+The list of a task has its key; where coffea made the task also the code of its kind, and for a chunk its dataset, file,
+tree, first entry, and entry after the last.
+"""
 
 VIEWS: Final = _declared(
     then="address of a worker and rows of its views of tasks, as compressed JSON",
@@ -160,11 +164,33 @@ VIEWS: Final = _declared(
 STATES: Final = ("released", "waiting", "no-worker", "queued", "processing", "memory", "erred", "forgotten")
 """States of a task at the scheduler, by their number."""
 
+NO_STATE: Final = 255
+
 STATE_FIELDS: Final = (
     *of("Q", "task"),
-    *of("B", "state"),
+    *of("B", "before", "state"),
     *of("I", "suspicious"),
     *of(TEXT, "worker", "type"),
     *of("q", "nbytes"),
+    *of("f", "expected"),
     *of("d", "time"),
 )
+"""A state that a task came to, and the one before: `NO_STATE` where the task was there when the monitor began.
+
+`expected` is the duration in seconds that Dask expects of a task that a worker gets, negative where it has none.
+"""
+
+SAMPLING: Final = _declared(
+    (*of("d", "time"), *of("f", "late"), *of("I", "missed", "workers"), *of("B", "whole")),
+    then="rows of `WORKER_STATE_FIELDS`",
+    table="sampling",
+)
+"""A sample that the scheduler took of itself.
+
+It has rows of the workers of which something is not as in the sample before; where it is `whole`, of all that are here.
+"""
+
+WORKER_STATE_FIELDS: Final = (*of(TEXT, "worker"), *of("I", "processing"), *of("q", "nbytes"), *of("f", "occupancy"))
+
+LEFT: Final = 0xFFFFFFFF
+"""In place of the tasks of a worker that left."""

@@ -92,9 +92,10 @@ class Layout:
             if len(numbers) and numbers.max() >= len(self._numbered):
                 raise LookupError(f"there is no text {numbers.max()}")
 
-    def rows(self, packed: bytearray) -> Rows:
-        """Rows of all entries, in which each text has the number of its place among those that are known."""
-        return self._texts.renumbered(np.frombuffer(packed, self.dtype), self._text_names)
+    def rows(self, packed: bytearray, places: Rows | None = None) -> Rows:
+        """Rows of all entries, or at these places; each text has the number of its place among those that are known."""
+        rows = np.frombuffer(packed, self.dtype)
+        return self._texts.renumbered(rows if places is None else rows[places], self._text_names)
 
 
 def text_of(payload: bytes) -> str:

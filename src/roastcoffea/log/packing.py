@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, Final
 
-from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,7 +32,7 @@ A record that holds nothing but problems is of no attempt, and needs no identity
 """
 
 BRANCH_INTEGERS: Final = ("bytes_payload", "bytes_again", "bytes_uncompressed", "baskets")
-BRANCH_SECONDS: Final = ("read_seconds", "decompress_seconds", "interpret_seconds")
+BRANCH_SECONDS: Final = tuple(column.name for column in BRANCH_READ_COLUMNS if column.kind == "number")
 """Numbers of a branch. None is what was not measured."""
 
 BASKETS_LISTED: Final = "baskets_listed"
@@ -55,7 +55,7 @@ COLUMNS_READ: Final = "coffea_columns"
 OF_EACH_BRANCH: Final = "-data"
 """coffea's name of the column of a branch is with this most of the time: what travels is how its columns differ."""
 
-TEXTS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "text")
+TEXTS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind in {"text", "values"})
 NUMBERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "number")
 INTEGERS: Final = tuple(column.name for column in CHUNK_COLUMNS if column.kind == "integer")
 FIGURES: Final = NUMBERS + INTEGERS

@@ -13,6 +13,7 @@ from roastcoffea.log.attempts import AttemptLog
 from roastcoffea.log.kinds import CHUNK, HEADER, HEADER_SIZE, PROBLEM, STRING, Kind
 from roastcoffea.log.layout import Texts, text_of
 from roastcoffea.log.received import ReceivedRecords
+from roastcoffea.log.sampling import SamplingLog
 from roastcoffea.log.workers import WorkerLog
 
 UNREADABLE: Final = (LookupError, TypeError, ValueError, struct.error, zlib.error)
@@ -25,19 +26,22 @@ class ClusterLog:
     """What a plugin on the scheduler has recorded, entry by entry, and as tables at the end.
 
     An entry that cannot be read is skipped and counted; those after it are read as if it had been no part of the log.
-    Each part reads some kinds of entries: `attempts`, `workers`, `received` (records of chunks); `read_also` adds more.
+    Each part reads some kinds of entries: `attempts`, `workers`, `sampling`, `received` (records of chunks);
+    `read_also` adds more.
     """
 
     def __init__(self) -> None:
         self.texts = Texts()
         self.attempts = AttemptLog(self.texts)
         self.workers = WorkerLog(self.texts, self.attempts.clocks)
+        self.sampling = SamplingLog(self.texts)
         self.received = ReceivedRecords()
         self._problems: list[str] = []
         self._unreadable: Counter[str] = Counter()
         self._readers: dict[bytes, Callable[[bytes], None]] = {}
         of_texts = {STRING: self.texts.take, PROBLEM: lambda text: self._problems.append(text_of(text))}
-        self.read_also({CHUNK: self.received.take, **of_texts, **self.attempts.readers, **self.workers.readers})
+        of_parts = self.attempts.readers | self.workers.readers | self.sampling.readers
+        self.read_also({CHUNK: self.received.take, **of_texts, **of_parts})
 
     def read_also(self, readers: Readers) -> None:
         """Have entries of more kinds read by these functions, which raise one of `UNREADABLE` at what is damaged."""
@@ -64,7 +68,7 @@ class ClusterLog:
         """What the plugin reported, and what of its log could not be read."""
         what = f"{self._unreadable.total()} entries of the scheduler's log could not be read and were skipped"
         unreadable = [f"{what}; the first: {first}" for first in self._unreadable][:1]
-        return [*self._problems, *unreadable, *self.attempts.problems, *self.workers.problems]
+        return [*self._problems, *unreadable, *self.attempts.problems, *self.workers.problems, *self.sampling.problems]
 
     def _skip(self, entry: str, problem: Exception) -> None:
         self._unreadable[f"{entry} ({error_text(problem)})"] += 1

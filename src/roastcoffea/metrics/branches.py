@@ -257,9 +257,7 @@ BRANCH_COLUMNS: Final = (
     *picked(BRANCH_READ_COLUMNS, "bytes_uncompressed"),
     Column("baskets", "integer", "baskets", "baskets that nobody had read before in this run"),
     Column("chunks", "integer", "chunks", "chunks that read the branch"),
-    Column("read_seconds", "number", "s", "waiting for storage"),
-    Column("decompress_seconds", "number", "s", "CPU time of the chunks' threads in decompression"),
-    Column("interpret_seconds", "number", "s", "CPU time of the chunks' threads in interpretation"),
+    *(column for column in BRANCH_READ_COLUMNS if column.kind == "number"),
 )
 """One row for each branch of a file in a dataset, over the attempts that counted."""
 

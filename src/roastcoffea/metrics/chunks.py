@@ -174,9 +174,14 @@ for phase in phases.PHASES:
 
 
 @metric(STRUCTURE, group=RAW, source="samples of workers", formula="samples and lifetimes, reshaped")
-def tracking_data(samples: pa.Table, lifetimes: pa.Table) -> TrackingData:
+def tracking_data(
+    samples: pa.Table,
+    lifetimes: pa.Table,
+    sampling: pa.Table | None = None,
+    worker_states: pa.Table | None = None,
+) -> TrackingData:
     """Worker counts and nine series per worker, as version 0.1.2 gave them; times are naive and local."""
-    return tracking_of(samples, lifetimes)
+    return tracking_of(samples, lifetimes, sampling, worker_states)
 
 
 @metric(STRUCTURE, group=RAW, source=CHUNK_RECORDS, formula="attempts that counted, as dictionaries")

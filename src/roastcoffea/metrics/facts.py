@@ -111,6 +111,20 @@ def samples(run: Run) -> pa.Table:
 
 
 @fact
+def sampling(run: Run) -> pa.Table:
+    """Samples that the scheduler took of itself."""
+    return recorded(run, "sampling")
+
+
+@fact
+def worker_states(run: Run) -> pa.Table:
+    """What the scheduler knew of each worker in them."""
+    lost = run.dropped.get("sampling")
+    refuse_if(lost, f"{lost} rows of sampling were lost")
+    return recorded(run, "worker_states")
+
+
+@fact
 def lifetimes(run: Run) -> pa.Table:
     """Workers with their arrival and departure."""
     table = recorded(run, "lifetimes")

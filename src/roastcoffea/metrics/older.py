@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from roastcoffea.compat import shapes
-from roastcoffea.metrics.catalogue import RAW, metric, refuse_if
+from roastcoffea.metrics.catalogue import RAW, metric
 from roastcoffea.metrics.chunks import CHUNK_RECORDS
 from roastcoffea.metrics.facts import aggregated
 from roastcoffea.metrics.file_reads import FileRead
@@ -56,15 +56,11 @@ def _ratio(compressed: float | None, uncompressed: float | None) -> float | None
 
 @of_chunks(formula="compression_ratio of file_metadata, where it is known")
 def compression_ratios(file_metadata: dict[str, dict[str, Any]]) -> list[float]:
-    """Compressed over uncompressed size of what was read, file by file."""
-    ratios = [ratio for file in file_metadata.values() if (ratio := file["compression_ratio"]) is not None]
-    refuse_if(not ratios, "of no file the compressed and the uncompressed size of what was read are known")
-    return ratios
+    """Compressed over uncompressed size of what was read of each file of which both are known."""
+    return [ratio for file in file_metadata.values() if (ratio := file["compression_ratio"]) is not None]
 
 
 @of_chunks(formula="bytes_read_percent of file_read_metrics, where it is known")
 def bytes_read_percent_per_file(file_read_metrics: dict[str, FileRead]) -> list[float]:
-    """Share of its bytes that was read, file by file."""
-    shares = [share for file in file_read_metrics.values() if (share := file["bytes_read_percent"]) is not None]
-    refuse_if(not shares, "of no file it is known how much there is to read")
-    return shares
+    """Share of its bytes that was read of each file of which it is known how much there is to read."""
+    return [share for file in file_read_metrics.values() if (share := file["bytes_read_percent"]) is not None]

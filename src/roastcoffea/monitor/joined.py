@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from distributed.utils import key_split_group
 
 from roastcoffea.measurement import Measurement
+from roastcoffea.monitor.history import CHUNK
 from roastcoffea.monitor.tables import GROUP, OF_ATTEMPT, distance, known_total, quotient
 from roastcoffea.records.arrow import frame_of, table_of_rows
 from roastcoffea.records.chunks import CHECKPOINT, CHUNK_COLUMNS, OK
@@ -44,11 +45,14 @@ COMPARED_COLUMNS: Final[tuple[Column, ...]] = (
 )
 TOTAL_COLUMNS: Final[tuple[Column, ...]] = (
     Column("quantity", "text", None, "what is compared"),
-    Column("tasks", "number", None, "sum over the tasks that gave a result"),
-    Column("report", "number", None, "coffea's report"),
+    Column("tasks", "number", None, "sum over the tasks that gave a result; result_bytes are the sizes of these [B]"),
+    Column("report", "number", None, "coffea's report, which has no sizes of results"),
     Column("difference", "number", None, "tasks less report"),
 )
 
+
+NO_MEASUREMENT: Final = "give the collector that was open meanwhile, or its measurement: only its records have it"
+NO_RECORD: Final = "the record of at least one chunk is missing"
 
 identity: Final = itemgetter("key", "run_id")
 """What tells an attempt from all others."""
@@ -61,19 +65,40 @@ class ReportComparison(NamedTuple):
     totals: pd.DataFrame
 
 
-def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement) -> list[dict[str, Any]]:
-    """Attempts of processor tasks with what the records of their chunks tell."""
+def measurement_of(source: Any) -> Measurement | None:
+    """A measurement, be it that of a collector; None where none is given.
+
+    Raises
+    ------
+    TypeError
+        If it is something else.
+    """
+    found = getattr(source, "measurement", source)
+    if found is not None and not isinstance(found, Measurement):
+        raise TypeError(f"give a Measurement or a MetricsCollector, not {type(source).__name__}")
+    return found
+
+
+def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement | None) -> list[dict[str, Any]]:
+    """Attempts of chunks' tasks with what the records of the chunks have, or coffea's work items."""
+    if measurement is None:
+        return [joined_row(attempt, {}) for attempt in attempts if attempt["kind"] == CHUNK]
     rows = [[] if table is None else table.to_pylist() for table in (measurement.run.chunks, measurement.run.tasks)]
     of_processors: dict[Any, Mapping[str, Any]] = {identity(row): {} for row in rows[1] if row["kind"] == PROCESSOR}
     chunks = of_processors | {identity(row): row for row in rows[0]}
     return [joined_row(attempt, chunks[identity(attempt)]) for attempt in attempts if identity(attempt) in chunks]
 
 
-def compared(rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any]) -> ReportComparison:
+def compared(
+    rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any], measurement: Measurement | None
+) -> ReportComparison:
     """Chunks of joined rows that gave a result, and their sums beside coffea's report."""
     worked = list({row["key"]: row for row in rows if row["outcome"] in RESULT}.values())
     parts = ((map(compared_chunk, worked), COMPARED_COLUMNS), (compared_totals(worked, report), TOTAL_COLUMNS))
-    return ReportComparison(*(frame_of(table_of_rows(columns, rows), columns) for rows, columns in parts))
+    chunks, totals = (frame_of(table_of_rows(columns, rows), columns) for rows, columns in parts)
+    unknown = totals["quantity"][totals["tasks"].isna()]
+    totals.attrs["missing"] = dict.fromkeys(unknown, NO_MEASUREMENT if measurement is None else NO_RECORD)
+    return ReportComparison(chunks, totals)
 
 
 def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +107,8 @@ def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str
     size = chunk.get("bytes_requested") if of_coffea is None else of_coffea
     facts = {"bytes": size, "process_seconds": chunk.get("coffea_process_seconds")}
     outcome = chunk.get("outcome", attempt["outcome"])
-    return {**chunk, **attempt, "group": key_split_group(attempt["key"]), **facts, "outcome": outcome}
+    of_item = attempt.get("chunk") or {}
+    return {**of_item, **chunk, **attempt, "group": key_split_group(attempt["key"]), **facts, "outcome": outcome}
 
 
 def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,6 +125,7 @@ def compared_totals(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]
         raise TypeError(f"the report is {report!r}, and not {expected}")
     of_report = {"entries": "events", "bytesread": "bytes", "processtime": "process_seconds"}
     sums = {name: known_total(row.get(column) for row in rows) for name, column in of_report.items()}
-    for name, total in {"chunks": len(rows), **sums}.items():
+    results = known_total(row["nbytes"] for row in rows)
+    for name, total in {"chunks": len(rows), **sums, "result_bytes": results}.items():
         difference = distance(report.get(name), total)
         yield {"quantity": name, "tasks": total, "report": report.get(name), "difference": difference}

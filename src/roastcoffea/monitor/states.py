@@ -13,18 +13,27 @@ import time
 from typing import Any
 
 from roastcoffea.backends.scheduler import Addition, ClusterPlugin
-from roastcoffea.log.kinds import NO_SIZE, NO_STRING, STATE, STATE_FIELDS, STATES, packing
+from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATE, STATE_FIELDS, STATES, packing
+from roastcoffea.monitor.coffea_tasks import CoffeaTasks
 
 CENSUS_SLICE = 1000
 """Tasks that are written in one go when a monitor begins: they hold the scheduler for a few milliseconds."""
 
-ENTRY = 100_000
-"""Bytes of states in one entry of the log; what is written one by one costs the scheduler more."""
+ROW = packing(STATE_FIELDS)
+BLOCK = 256
+"""Rows that are packed in one go, and are one entry of the log; one by one they cost the scheduler twice as much."""
+
+FULL = BLOCK * len(STATE_FIELDS)
 
 PLACED = ("processing", "memory", "erred")
 """States in which a task is with a worker."""
 
-NOWHERE = (0, NO_STRING, NO_STRING, NO_SIZE)
+WITHOUT_ATTEMPT = {("released", "waiting"), ("memory", "released"), ("released", "forgotten"), ("memory", "forgotten")}
+"""Transitions that begin and end no attempt, and leave no queue."""
+
+NO_DURATION = -1.0
+
+NOWHERE = (0, NO_STRING, NO_STRING, NO_SIZE, NO_DURATION)
 """What is known of a task that is with no worker."""
 
 
@@ -38,36 +47,53 @@ class TaskStates(Addition):
         self._failed = plugin.problems.failed
         self._transition = plugin.transition
         self._began = time.time()
-        self._pack = struct.Struct(packing(STATE_FIELDS)).pack
+        self._pack_block = struct.Struct("<" + BLOCK * ROW[1:]).pack
         self._states = {state: code for code, state in enumerate(STATES)}
+        self._coffea = CoffeaTasks()
         self._numbers: dict[Any, int] = {}
         self._known = self._written = 0
-        self._names: list[str] = []
-        self._rows = bytearray()
+        self._names: list[Any] = []
+        self._rows: list[float] = []
+        """Values of all fields of rows, one after the other."""
         self._present = dict.fromkeys(plugin.scheduler.tasks)
         self._census = asyncio.ensure_future(self._count_present())
         plugin.transition = self._follow
 
-    def before_drain(self) -> None:
-        """Put states and names into the log; what they mean by numbers is there already."""
-        names, rows = json.dumps(self._names).encode(), bytes(self._rows)
+    def before_drain(self) -> int:
+        """Put states and names into the log; what they mean by numbers is there already.
+
+        Give how many of the tasks that were there before are still to be written.
+        """
+        count = len(self._rows) // len(STATE_FIELDS)
+        pack = self._pack_block if count == BLOCK else struct.Struct("<" + count * ROW[1:]).pack
+        names, rows = json.dumps(self._names, default=plain_part).encode(), pack(*self._rows)
         header = struct.pack(STATE.packing, self._written, len(rows))
         self._written = self._known
         self._names.clear()
         self._rows.clear()
         if rows:
             self._log.append(STATE, header + rows + names)
+        return len(self._present)
 
     def end(self) -> None:
         """Count no more."""
         self._census.cancel()
 
     def _follow(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        # half a dozen times for each task: what is not called, and not looked up twice, is a third of the cost
         try:
-            self._came_to(key, start, finish)
+            task = self._scheduler.tasks[key]
+            if self._present and key in self._present:
+                del self._present[key]
+                self._write(task, NO_STATE, start, self._began)
+            self._write(task, self._states[start], finish, time.time())
+            if finish == "forgotten":
+                self._numbers.pop(key, None)
+                self._coffea.forget(key)
         except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
             self._failed(problem)
-        self._transition(key, start, finish, *args, **kwargs)
+        if (start, finish) not in WITHOUT_ATTEMPT:
+            self._transition(key, start, finish, *args, **kwargs)
 
     async def _count_present(self) -> None:
         """Write the states of the tasks that were there before, some at a time."""
@@ -76,37 +102,30 @@ class TaskStates(Addition):
                 del self._present[key]
                 task = self._scheduler.tasks.get(key)
                 if task is not None:
-                    self._write(task, task.state, self._began)
+                    self._write(task, NO_STATE, task.state, self._began)
             await asyncio.sleep(0)
 
-    def _came_to(self, key: Any, start: str, finish: str) -> None:
-        task = self._scheduler.tasks[key]
-        if key in self._present:
-            del self._present[key]
-            self._write(task, start, self._began)
-        self._write(task, finish, time.time())
-        if finish == "forgotten":
-            self._numbers.pop(key, None)
-
-    def _write(self, task: Any, state: str, moment: float) -> None:
-        if not self._log.has_room(STATE):
+    def _write(self, task: Any, before: int, state: str, moment: float) -> None:
+        log = self._log
+        if log.size > log.cap and not log.has_room(STATE):
             return
         number = self._numbers.get(task.key)
         if number is None:
-            number = self._numbered(task.key)
-        place: tuple[int, ...] = NOWHERE
+            number = self._numbered(task)
+        place = NOWHERE
         if state in PLACED:
-            text = self._log.number
-            place = (task.suspicious, text(holder_of(task)), text(task.type), task.nbytes)
-        self._rows += self._pack(number, self._states[state], *place, moment)
-        if len(self._rows) >= ENTRY:
+            expected = task.prefix.duration_average if state == "processing" else NO_DURATION
+            place = (task.suspicious, log.number(holder_of(task)), log.number(task.type), task.nbytes, expected)
+        self._rows += (number, before, self._states[state], *place, moment)
+        if len(self._rows) >= FULL:
             self.before_drain()
 
-    def _numbered(self, key: Any) -> int:
+    def _numbered(self, task: Any) -> int:
         """Number of a task that is new here."""
-        number = self._numbers[key] = self._known
+        name = (task.key, *self._coffea.described(task))
+        number = self._numbers[task.key] = self._known
         self._known += 1
-        self._names.append(str(key))
+        self._names.append(name)
         return number
 
 
@@ -117,3 +136,11 @@ def holder_of(task: Any) -> str | None:
     for holder in task.who_has or ():
         return str(holder.address)
     return next(iter(task.erred_on or ()), None)
+
+
+def plain_part(part: Any) -> Any:
+    """A part of a key, or of a chunk's identity, in what JSON has."""
+    try:
+        return part.__index__()
+    except (AttributeError, TypeError):
+        return str(part)

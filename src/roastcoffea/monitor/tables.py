@@ -8,7 +8,7 @@ from typing import Any, Final
 from dask.utils import key_split
 from distributed.utils import key_split_group
 
-from roastcoffea.monitor.history import NO_TIMES
+from roastcoffea.monitor.history import NO_TIMES, Key
 from roastcoffea.monitor.views import READERS
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.columns import Column
@@ -30,17 +30,24 @@ OF_ATTEMPT: Final = {column.name: column for column in TASK_COLUMNS}
 LAST_STATE: Final = 'the last state at the scheduler before it was forgotten: "memory", "erred", "processing", ...'
 GROUP: Final = Column("group", "text", None, "task group: tasks of one collection, or of one call")
 
+KIND: Final = Column("kind", "text", None, 'what it did for coffea: "chunk", "preprocessing", "merge" or "other"')
+EXPECTED: Final = "duration that Dask expected as a worker got it: of earlier tasks of this prefix, none for the first"
+
 MONITOR_COLUMNS: Final[tuple[Column, ...]] = (
-    *(OF_ATTEMPT["key"], OF_ATTEMPT["prefix"], GROUP),
+    *(OF_ATTEMPT["key"], OF_ATTEMPT["prefix"], GROUP, KIND),
     Column("state", "text", None, LAST_STATE),
     *(OF_ATTEMPT[name] for name in WAY),
     Column("duration", "number", "s", "from the beginning to the end of computing"),
+    Column("expected", "number", "s", EXPECTED),
     Column("created", "number", "s", "when it was first seen at the scheduler (Unix time, the client's clock)"),
     *(OF_ATTEMPT[name] for name in END),
     Column("attempts", "integer", "attempts", "attempts that ended, of any outcome"),
     Column("suspicious", "integer", None, "times that a worker died while it had the task"),
 )
 """What is known of a task; the times and the result are those of its last attempt that worked, if one did."""
+
+ATTEMPT_COLUMNS: Final = tuple(KIND if column.name == "kind" else column for column in TASK_COLUMNS)
+"""What is known of an attempt."""
 
 WORKER_COLUMNS: Final[tuple[Column, ...]] = (
     OF_ATTEMPT["worker"],
@@ -50,19 +57,20 @@ WORKER_COLUMNS: Final[tuple[Column, ...]] = (
     Column("seconds", "number", "s", "time in which it computed them, summed over its threads"),
 )
 
-OF_VIEWS: Final = ("thread", "suspicious", "transitions", "startstops", "metadata")
+OF_DEPENDENTS: Final = ("dependents", "num_dependents")
+OF_VIEWS: Final = ("thread", "suspicious", "transitions", "startstops", "metadata", "run_spec", *OF_DEPENDENTS)
 VIEW_NAMES: Final = ("key", "worker", "state", *NO_TIMES, "duration", *OF_VIEWS, *READERS)
 """What is known of a task on a worker."""
 
 EMPTY: Final[Mapping[str, type]] = {
-    **dict.fromkeys(("num_dependencies", "num_dependents"), int),
+    **dict.fromkeys(("num_dependencies", "num_dependents", "suspicious_count"), int),
     **dict.fromkeys(("dependencies", "dependents", "waiting_for_data", "who_has"), list),
     **dict.fromkeys(("resource_restrictions", "annotations", "metadata"), dict),
 }
 """What a worker knew to be empty: it does not send that."""
 
 
-def take_state(states: dict[str, dict[str, Any]], task: dict[str, Any]) -> None:
+def take_state(states: dict[Key, dict[str, Any]], task: dict[str, Any]) -> None:
     """Take a state that a task came to, if it tells more than those before."""
     known = states.setdefault(task["key"], task | {"created": task["time"]})
     task["suspicious"] = max(known["suspicious"], task["suspicious"])
@@ -80,12 +88,12 @@ def complete_task(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> dict[s
     return {column.name: known.get(column.name) for column in MONITOR_COLUMNS}
 
 
-def complete_view(view: Mapping[str, Any], suspicious: int | None) -> dict[str, Any]:
-    """A worker's view of a task with all names, and what the scheduler counts."""
+def complete_view(view: Mapping[str, Any], of_scheduler: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker's view of a task with all names, and what the scheduler counts and expects."""
     held = [state for state, _ in view["transitions"] if state not in GONE]
     empty = {name: kind() for name, kind in EMPTY.items()} if "described" in view else {}
-    duration = distance(view["start"], view["stop"])
-    known = {**empty, **view, "state": held[-1] if held else None, "suspicious": suspicious, "duration": duration}
+    suspicious, expected = (of_scheduler.get(name) for name in ("suspicious", "expected"))
+    known = {**empty, **view, "state": held[-1] if held else None, "suspicious": suspicious, "duration": expected}
     return {name: known.get(name) for name in VIEW_NAMES}
 
 
@@ -94,9 +102,9 @@ def distance(start: float | None, stop: float | None) -> float | None:
     return None if start is None or stop is None else stop - start
 
 
-def best_attempts(attempts: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def best_attempts(attempts: Iterable[dict[str, Any]]) -> dict[Key, dict[str, Any]]:
     """The last attempt of each task that worked, or the last one where none did, with how many there were."""
-    best: dict[str, dict[str, Any]] = {}
+    best: dict[Key, dict[str, Any]] = {}
     for attempt in attempts:
         before = best.get(attempt["key"])
         if before is None or attempt["outcome"] == OK or before["outcome"] != OK:

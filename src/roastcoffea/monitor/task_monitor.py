@@ -1,59 +1,78 @@
-"""Watching every task of a Dask cluster: its states, its result, and how the workers held it."""
+"""Watching every task of a Dask cluster, while it runs."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Self
 
-import pyarrow as pa
 from distributed import Client, Scheduler
 
-from roastcoffea.backends.connection import Connection
+from roastcoffea.backends.connection import Connection, NoAnswerError
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import Enterable
-from roastcoffea.measurement import Measurement
-from roastcoffea.monitor import tables
 from roastcoffea.monitor.history import Snapshot
-from roastcoffea.monitor.joined import JOINED_COLUMNS, ReportComparison, compared, joined_rows
-from roastcoffea.monitor.watch import Watch, attempts_of, states_of
-from roastcoffea.records.arrow import frame_of, table_of_rows
-from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.monitor.pace import ticks
+from roastcoffea.monitor.recorded import RecordedTasks
+from roastcoffea.monitor.shown import live_text
+from roastcoffea.monitor.transitions import Transitions, caller_of
+from roastcoffea.monitor.watch import Watch, Watched
 from roastcoffea.redaction import redacted
-
-if TYPE_CHECKING:
-    import pandas as pd
+from roastcoffea.report.live import LiveText
 
 CONNECT_TIMEOUT: Final = 10.0
 """Seconds in which an in-process scheduler has to accept a client of ours."""
 
+CALL_TEXT: Final = 200
+"""Characters of a call, where `run_spec` is True."""
 
-class TaskMonitor(Enterable):
+
+class TaskMonitor(RecordedTasks, Enterable):
     """Watches every task of a Dask cluster, whoever submitted it, from the events of its scheduler.
 
     Nothing is polled, so that no task is missed however short it is and however soon its result is released. What is
-    seen comes to the client each second; the scheduler's memory for it is bounded.
+    recorded comes to the client each second; the scheduler's memory for it is bounded. A monitor prints as a table of
+    its tasks, and shows itself in notebooks.
 
     Parameters
     ----------
     client_or_scheduler : distributed.Client or distributed.Scheduler
         A connected, synchronous client; or a scheduler of this process, such as `LocalCluster.scheduler`.
     interval : float
-        Seconds between snapshots. They are drawn afterwards: a short interval costs the run nothing.
+        Seconds between `snapshots`. They are drawn afterwards: a short interval costs the run nothing.
     worker_view : bool
-        Whether the workers tell how they hold each task (`worker_tasks`). It takes about 0.2 ms of CPU a task on the
+        Whether the workers report how they hold each task (`worker_tasks`). It takes about 0.2 ms of CPU a task on the
         workers, and as much on the scheduler and in the client.
+    scheduler : distributed.Scheduler
+        The same as `client_or_scheduler`, by the name that it had in 0.1.2.
+    live : bool
+        Whether to show tasks by prefix and state while the monitor runs: in a notebook, or in the lowest rows of the
+        terminal behind stderr.
+    on_transition : callable, optional
+        Called as `on_transition(key, start, finish, **details)` for each transition of a task at the scheduler, in
+        order, on a thread of its own in this process, within half a second. `details` are `time` (Unix seconds, the
+        client's clock), `worker`, `nbytes` (B) and `type`; a function of three parameters is called without them. Its
+        errors are listed in `problems`, and reach neither the run nor the monitor.
+    run_spec : bool or int
+        Whether `worker_tasks` has what each task calls, as text: True for 200 characters, or how many.
 
     Attributes
     ----------
     problems : list of str
-        What could not be seen, such as rows that were dropped.
+        What could not be recorded, such as rows that were dropped.
+    running : bool
+        Whether the monitor watches now.
+    scheduler : distributed.Scheduler or None
+        The scheduler, where it is in this process.
+    thread : None
+        The monitor of 0.1.2 polled on this thread. Nothing is polled any more, so that there is none.
 
     Raises
     ------
     TypeError
-        An asynchronous client, or neither a client nor a scheduler.
+        An asynchronous client, or neither a client nor a scheduler, or both; an `on_transition` that cannot be called
+        with a key and two states.
     ValueError
         A client that is not connected, an interval that is not positive.
 
@@ -64,18 +83,34 @@ class TaskMonitor(Enterable):
     >>> monitor.to_dataframe()  # doctest: +SKIP
     """
 
-    def __init__(self, client_or_scheduler: Any, interval: float = 0.1, worker_view: bool = False) -> None:
-        if isinstance(interval, bool) or not isinstance(interval, (int, float)) or not 0 < interval < math.inf:
-            raise ValueError(f"interval must be a positive number of seconds, not {interval}")
-        if not isinstance(client_or_scheduler, Scheduler):
-            Connection(client_or_scheduler)  # refuses what it cannot use
-        self.interval = interval
+    thread: None = None
+
+    def __init__(
+        self,
+        client_or_scheduler: Any = None,
+        interval: float = 0.1,
+        worker_view: bool = False,
+        *,
+        scheduler: Any = None,
+        live: bool = False,
+        on_transition: Callable[..., object] | None = None,
+        run_spec: bool | int = False,
+    ) -> None:
+        super().__init__((), _positive(interval), ())
+        if (client_or_scheduler is None) == (scheduler is None):
+            raise TypeError("a TaskMonitor takes a client or a scheduler: TaskMonitor(client), or scheduler=scheduler")
+        source = scheduler if client_or_scheduler is None else client_or_scheduler
+        if not isinstance(source, Scheduler):
+            Connection(source)  # refuses what it cannot use
         self.worker_view = worker_view
-        self._source = client_or_scheduler
+        self._run_spec = CALL_TEXT if run_spec is True else int(run_spec)
+        self._source = source
+        self._call = None if on_transition is None else caller_of(on_transition)
+        self._live = live
+        self._live_text: LiveText | None = None
         self._own_client: Client | None = None
         self._watch: Watch | None = None
-        self._watches: list[Watch] = []
-        self._problems: list[str] = []
+        self._transitions: Transitions | None = None
 
     # the life of a monitor
 
@@ -84,10 +119,23 @@ class TaskMonitor(Enterable):
         return self
 
     def __repr__(self) -> str:
-        return f"<TaskMonitor: {'running' if self._is_open else 'stopped'}>"
+        return f"<TaskMonitor: {'running' if self.running else 'stopped'}>"
+
+    @property
+    def running(self) -> bool:
+        """Whether the monitor watches now."""
+        return self._is_open
+
+    @property
+    def scheduler(self) -> Scheduler | None:
+        """The scheduler, where it is in this process."""
+        found = self._source
+        if isinstance(found, Client):
+            found = getattr(found.cluster, "scheduler", None)
+        return found if isinstance(found, Scheduler) else None
 
     def start(self) -> None:
-        """Begin to watch; after `stop`, go on beside what was seen before. It does nothing where it runs already.
+        """Begin to watch; after `stop`, go on, and keep what was recorded. It does nothing while the monitor runs.
 
         A cluster that cannot be watched is noted in `problems`: the analysis must run all the same.
 
@@ -101,10 +149,15 @@ class TaskMonitor(Enterable):
         self._refuse_the_thread_of_the_loop()
         self._is_open = True
         try:
-            with reported(self._problems.append, "the cluster is not seen", Exception):
-                self._watch = Watch(self._client(), self.worker_view)
-                self._watch.open()
-                self._watches.append(self._watch)
+            with reported(self._note, "the cluster is not seen", Exception):
+                watch = self._watch = Watch(self._client(), self.worker_view, self._run_spec)
+                watch.open()
+                if self._call is not None:
+                    self._transitions = Transitions(self._call, watch)
+                    self._transitions.start()
+                if self._live:
+                    self._live_text = LiveText(lambda *, whole=False: live_text(watch, ended=whole), self._note)
+                    self._live_text.start()
                 return
         except BaseException:
             self.stop()
@@ -112,117 +165,113 @@ class TaskMonitor(Enterable):
         self.stop()
 
     def stop(self) -> None:
-        """Bring home what was seen, and leave the cluster as it was. It does nothing where nothing runs."""
+        """Fetch what was recorded, and leave the cluster as it was. It does nothing while the monitor does not run."""
         self.__exit__()
 
     def _leave(self, error: BaseException | None) -> None:  # noqa: ARG002
         watch, self._watch = self._watch, None
         client, self._own_client = self._own_client, None
+        transitions, self._transitions = self._transitions, None
+        live, self._live_text = self._live_text, None
         try:
             if watch is not None:
                 watch.close()
         finally:
+            if live is not None:
+                live.stop()
+            if transitions is not None:
+                transitions.stop()
+                for problem in transitions.problems:
+                    self._note(problem)
+            if watch is not None and watch.was_open:
+                self._past.append(watch.watched())
+            elif watch is not None:
+                self._problems += watch.notes()
             if client is not None:
                 client.close()
 
     def reset(self) -> None:
-        """Forget what was seen; a monitor that runs goes on from now."""
+        """Forget what was recorded; a monitor that runs goes on from now."""
         running = self._is_open
         self.stop()
-        self._watches, self._problems = [], []
+        self._past, self._problems = [], []
         if running:
             self.start()
 
-    # what was seen
+    # now
+
+    def snapshot(self, question: Callable[..., Any] | None = None) -> Snapshot:
+        """The tasks that the scheduler has now.
+
+        Parameters
+        ----------
+        question : callable, optional
+            Called on the scheduler, with `dask_scheduler`, at the very moment of the snapshot; what it returns is in
+            `snapshot.reply`.
+
+        Raises
+        ------
+        RoastcoffeaError
+            If the monitor does not run, or the scheduler does not answer.
+        """
+        watch = self._watch
+        if watch is None or not self._is_open:
+            raise RoastcoffeaError("this TaskMonitor does not run: start it first, or look at its snapshots")
+        return watch.now(question)
+
+    def watch(self, interval: float = 0.5, question: Callable[..., Any] | None = None) -> Iterator[Snapshot]:
+        """Snapshots as time goes on, one each interval, until the monitor stops or loses the scheduler.
+
+        Parameters
+        ----------
+        interval : float
+            Seconds from one to the next; one that is late is left out.
+        question : callable, optional
+            See `snapshot`.
+
+        Raises
+        ------
+        RoastcoffeaError
+            If the monitor does not run.
+        ValueError
+            If the interval is not positive.
+        """
+        _positive(interval)
+        first = self.snapshot(question)
+        return self._watch_on(first, interval, question)
+
+    def _watch_on(self, snapshot: Snapshot, interval: float, question: Callable[..., Any] | None) -> Iterator[Snapshot]:
+        watch, times = self._watch, ticks(interval)
+        next(times)
+        yield snapshot
+        for _ in times:
+            if watch is None or self._watch is not watch:
+                return
+            try:
+                snapshot = watch.now(question)
+            except NoAnswerError as problem:
+                if self._watch is watch:
+                    self._note(f"the watch ended: {problem}")
+                return
+            yield snapshot
 
     @property
     def problems(self) -> list[str]:
-        """What could not be seen."""
-        notes = (note for watch in self._watches for note in watch.notes())
-        return list(dict.fromkeys(map(redacted, (*self._problems, *notes))))
+        """What could not be recorded, such as rows that were dropped."""
+        now = [] if self._watch is None else self._watch.notes()
+        now += [] if self._transitions is None else self._transitions.problems
+        return list(dict.fromkeys((*super().problems, *map(redacted, now))))
 
-    @property
-    def snapshots(self) -> list[Snapshot]:
-        """The tasks that the scheduler knew, at each `interval` since the start, up to now or the stop."""
-        return [snapshot for watch in self._watches_now() for snapshot in watch.snapshots(self.interval)]
-
-    @property
-    def attempts(self) -> pd.DataFrame:
-        """Each attempt of a task that ended, in the columns of `Measurement.tasks` without `kind`."""
-        parts = [watch.attempts() for watch in self._watches_now()]
-        table = pa.concat_tables(parts) if parts else table_of_rows(TASK_COLUMNS, ())
-        return frame_of(table.drop_columns("kind"), [column for column in TASK_COLUMNS if column.name != "kind"])
-
-    def get_all_tasks(self) -> list[dict[str, Any]]:
-        """Everything known of each task, one dict per key, in the order in which they were first seen.
-
-        Names, units and meanings are those of `to_dataframe`; None is not known. A task that was computed more than
-        once is there as its last attempt that worked, or as the last one where none did.
-        """
-        watches = self._watches_now()
-        attempts = tables.best_attempts(attempts_of(watches))
-        return [tables.complete_task(task, attempts.get(key, {})) for key, task in states_of(watches).items()]
-
-    def to_dataframe(self) -> pd.DataFrame:
-        """What `get_all_tasks` tells, a row per task; meaning and unit of columns are in `attrs["columns"]`."""
-        return frame_of(table_of_rows(tables.MONITOR_COLUMNS, self.get_all_tasks()), tables.MONITOR_COLUMNS)
-
-    def per_worker(self) -> pd.DataFrame:
-        """Number and size of the results that each worker computed, a row per worker."""
-        rows = tables.worker_rows(self.get_all_tasks())
-        return frame_of(table_of_rows(tables.WORKER_COLUMNS, rows), tables.WORKER_COLUMNS)
-
-    @property
-    def worker_tasks(self) -> list[dict[str, Any]]:
-        """How the workers held the tasks: one dict per task and worker; empty without `worker_view=True`.
-
-        A worker that fetched a result for another task holds it as well, without having computed it. A key that
-        came to a worker anew after it was forgotten there is listed anew. Times are Unix seconds on the client's clock.
-
-        - `key`, `worker`, `run_id`, `span`, `thread`, `annotations`, `metadata` (its plain values), `priority`,
-          `resource_restrictions`;
-        - `state`: the last one before the worker let go of it; `transitions`: list of (state, time);
-        - `dependencies`, `dependents`: keys, at most 1000 of them, and how many there are in `num_dependencies` and
-          `num_dependents`, as this worker knew them last; `waiting_for_data`: keys that it had to wait for;
-          `who_has`: workers that had it, where this one fetched it; `coming_from`: the one from which it came;
-        - `startstops`: list of action, start, stop and source as Dask timed them, and their sums in seconds:
-          `transfer`, `disk` (to and from), `deserialize`, `compute`; `start`, `stop`, `duration` of the computing;
-        - `nbytes` (B), `type`, `exception` and `traceback` (text), and `suspicious`, which the scheduler counts.
-
-        None is what the worker did not know, or what did not happen.
-        """
-        watches = self._watches_now()
-        suspicious = {key: state["suspicious"] for key, state in states_of(watches).items()}
-        return [tables.complete_view(view, suspicious.get(view["key"])) for watch in watches for view in watch.views()]
-
-    def joined(self, measurement: Measurement) -> pd.DataFrame:
-        """Attempts of processor tasks with the chunks that they processed, a row per attempt.
-
-        Parameters
-        ----------
-        measurement : Measurement
-            Of a collector that was open meanwhile. A task without a record of its chunk has no dataset and no file.
-        """
-        rows = joined_rows(attempts_of(self._watches_now()), measurement)
-        return frame_of(table_of_rows(JOINED_COLUMNS, rows), JOINED_COLUMNS)
-
-    def compare_with_report(self, report: Mapping[str, Any], measurement: Measurement) -> ReportComparison:
-        """Chunks as their tasks show them, and their sums beside coffea's report.
-
-        Parameters
-        ----------
-        report : mapping
-            What a `Runner` with `savemetrics=True` returns beside the output.
-        measurement : Measurement
-            Of a collector that was open meanwhile.
-
-        Returns
-        -------
-        ReportComparison
-            `chunks`: a row per chunk that gave a result, with its input and output bytes, bytes per event, throughput
-            and worker; `totals`: chunks, events, bytes and process seconds, of tasks and report.
-        """
-        return compared(joined_rows(attempts_of(self._watches_now()), measurement), report)
+    def watched(self) -> list[Watched]:
+        """All periods, with what the scheduler has so far."""
+        watch = self._watch
+        if watch is None:
+            return list(self._past)
+        try:
+            watch.drain()
+        except (OSError, RuntimeError) as problem:
+            self._note(f"what was recorded last could not be read: {error_text(problem)}")
+        return [*self._past, watch.watched()]
 
     # how it does that
 
@@ -244,11 +293,13 @@ class TaskMonitor(Enterable):
             reason = "cannot run on the thread of the cluster's event loop: start and stop it on another one"
             raise RoastcoffeaError(f"a TaskMonitor {reason}")
 
-    def _watches_now(self) -> list[Watch]:
-        """All periods, with what the scheduler has so far."""
-        if self._watch is not None:
-            try:
-                self._watch.drain()
-            except (OSError, RuntimeError) as problem:
-                self._problems.append(f"what was seen last could not be read: {error_text(problem)}")
-        return self._watches
+    def _note(self, problem: str) -> None:
+        if problem not in self._problems:
+            self._problems.append(problem)
+
+
+def _positive(seconds: Any) -> float:
+    """A positive number of seconds."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+        raise ValueError(f"interval must be a positive number of seconds, not {seconds}")
+    return seconds

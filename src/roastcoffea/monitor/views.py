@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import reprlib
 import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -83,7 +84,16 @@ class TaskViews(Addition):
 
 
 class WorkerViews:
-    """The part on a worker: sends what it knows of each task, in batches."""
+    """The part on a worker: sends what it knows of each task, in batches.
+
+    Parameters
+    ----------
+    run_spec : int
+        Characters of what a task calls, and with what, that are sent; 0 for none.
+    """
+
+    def __init__(self, run_spec: int = 0) -> None:
+        self._run_spec = run_spec
 
     def setup(self, half: WorkerHalf) -> None:
         """Take the plugin's transitions, and send from now on."""
@@ -93,6 +103,7 @@ class WorkerViews:
         self._transition = half.transition
         self._numbers = itertools.count(time.time_ns())
         self._views: dict[Any, dict[str, Any]] = {}
+        self._dependents: dict[Any, set[Any]] = {}
         self._unsent: dict[Any, None] = {}
         self._rows: list[dict[str, Any]] = []
         self._batch = 0
@@ -107,6 +118,7 @@ class WorkerViews:
         if leaving:
             self.send_all()
         self._views.clear()
+        self._dependents.clear()
         self._unsent.clear()
 
     def send(self) -> None:
@@ -135,16 +147,35 @@ class WorkerViews:
     def _note(self, key: Any, state: str) -> None:
         view = self._views.get(key)
         if view is None:
-            view = self._views[key] = {"number": next(self._numbers), "key": str(key), "transitions": []}
+            view = self._views[key] = {"number": next(self._numbers), "key": key, "transitions": []}
+            self._dependents[key] = set()
         view["transitions"].append([state, time.time()])
         self._unsent[key] = None
         if state in TOLD_IN:
             worker = self._half.worker
-            view |= view_of(worker, worker.state.tasks[key], self._half.name)
+            task = worker.state.tasks[key]
+            view |= view_of(worker, task, self._half.name)
+            if self._run_spec and state == "waiting":
+                view["run_spec"] = call_text(task.run_spec, self._run_spec)
+            self._link(key, task.dependents)
+            for needed in task.dependencies:
+                self._link(needed.key, (task,))
         if state in ENDED:
             self._settle(key)
         if state == "forgotten":
-            del self._views[key]
+            del self._views[key], self._dependents[key]
+
+    def _link(self, key: Any, dependents: Iterable[Any]) -> None:
+        """Keep what needs a task: Dask forgets it before the task itself, and has it seldom when the task ends."""
+        known = self._dependents.get(key)
+        if known is None:
+            return
+        if new := [task.key for task in dependents if task.key not in known]:
+            listed = self._views[key].setdefault("dependents", [])
+            listed += new[: max(0, LONGEST_LIST - len(known))]
+            known.update(new)
+            self._views[key]["num_dependents"] = len(known)
+            self._unsent[key] = None
 
     def _settle(self, key: Any) -> None:
         """Have a view sent with the next batch; what comes later is sent by itself."""
@@ -180,9 +211,31 @@ def view_of(worker: Any, task: Any, name: str) -> dict[str, Any]:
     return {"described": True, **{of: value for of, value in values.items() if value not in UNKNOWN}}
 
 
-def keys_of(tasks: Iterable[Any]) -> list[str]:
+def keys_of(tasks: Iterable[Any]) -> list[Any]:
     """Keys of so many tasks as are listed."""
-    return [str(task.key) for task in itertools.islice(tasks, LONGEST_LIST)]
+    return [task.key for task in itertools.islice(tasks, LONGEST_LIST)]
+
+
+class CallText(reprlib.Repr):
+    """Writes values in so many characters, however large they are."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = most
+
+
+def call_text(spec: Any, most: int) -> str:
+    """What a task calls, and with what, as text of at most so many characters without secrets."""
+    from dask.utils import funcname
+
+    function, arguments = getattr(spec, "func", None), getattr(spec, "args", ())
+    if function is None:
+        return redacted_beginning(CallText(most).repr(spec), most)
+    write = CallText(most).repr
+    parts = [write(value) for value in itertools.islice(arguments, most)]
+    named = itertools.islice((getattr(spec, "kwargs", None) or {}).items(), most)
+    parts += [f"{name}={write(value)}" for name, value in named]
+    return redacted_beginning(f"{funcname(function)}({', '.join(parts)})", most)
 
 
 def type_name(kind: type | None) -> str | None:
@@ -197,11 +250,12 @@ READERS: dict[str, Callable[[Any], Any]] = {
     "priority": lambda task: None if task.priority is None else list(task.priority),
     "dependencies": lambda task: keys_of(task.dependencies),
     "num_dependencies": lambda task: len(task.dependencies) or None,
-    "dependents": lambda task: keys_of(task.dependents),
-    "num_dependents": lambda task: len(task.dependents) or None,
     "waiting_for_data": lambda task: keys_of(task.waiting_for_data),
     "who_has": lambda task: list(itertools.islice(task.who_has, LONGEST_LIST)),
     "coming_from": lambda task: task.coming_from,
+    "start_time": lambda task: task.start_time,
+    "stop_time": lambda task: task.stop_time,
+    "suspicious_count": lambda task: task.suspicious_count or None,
     "resource_restrictions": lambda task: dict(task.resource_restrictions or {}),
     "exception": lambda task: redacted_beginning(task.exception_text, LONGEST_TEXT),
     "traceback": lambda task: redacted_beginning(task.traceback_text, LONGEST_TEXT),

@@ -20,7 +20,8 @@ FIELDS: Final = ("args", "duration", "performance_counters", "exception", "messa
 NOT_IN_REPORT: Final = "the report of a Dask collection does not have it"
 ABSENT: Final = (
     *("branch_reads", "calls", "client_host", "coffea_report", "hosts", "lifetimes", "pauses", "preprocessing"),
-    *("samples", "sampling_interval", "scheduler_clock_offset", "sections", "span_metrics", "tasks"),
+    *("samples", "sampling", "sampling_interval", "scheduler_clock_offset", "sections", "span_metrics", "tasks"),
+    "worker_states",
 )
 OPENED_BEFORE: Final = (
     "{} of {} partitions read trees that were open already: the report tells neither their files nor what was "

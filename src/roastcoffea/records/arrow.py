@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +19,7 @@ ARROW_TYPES: Final[Mapping[Kind, pa.DataType]] = {
     "integer": pa.int64(),
     "integers": pa.list_(pa.int64()),
     "number": pa.float64(),
+    "values": pa.string(),
 }
 
 
@@ -42,6 +44,9 @@ def frame_of(table: pa.Table, columns: Sequence[Column]) -> pd.DataFrame:
     import pandas as pd
 
     frame: pd.DataFrame = table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    for column in columns:
+        if column.kind == "values":
+            frame[column.name] = [None if text is None else json.loads(text) for text in table[column.name].to_pylist()]
     frame.attrs["columns"] = {column.name: column.documentation for column in columns}
     frame.attrs["units"] = {column.name: column.unit for column in columns if column.unit is not None}
     return frame

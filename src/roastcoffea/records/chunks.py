@@ -68,6 +68,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("coffea_entries", "integer", "events", "events in the chunk (coffea's savemetrics)"),
     Column("coffea_process_seconds", "number", "s", "wall time of process() (coffea's savemetrics)"),
     Column("coffea_columns", "texts", None, "columns that were read (coffea's savemetrics)"),
+    Column("custom", "values", None, "values that the processor recorded, by name (roastcoffea.record)"),
 )
 
 BRANCH_READ_COLUMNS: Final[tuple[Column, ...]] = (
@@ -81,8 +82,8 @@ BRANCH_READ_COLUMNS: Final[tuple[Column, ...]] = (
     Column("basket_last", "integer", None, "number of the last one"),
     Column("basket_bytes", "integers", "B", "sizes from first to last; of many only those of first and last"),
     Column("read_seconds", "number", "s", "waiting for storage; none where a pool reads baskets"),
-    Column("decompress_seconds", "number", "s", "CPU time of the thread in decompression"),
-    Column("interpret_seconds", "number", "s", "CPU time of the thread in interpretation"),
+    Column("decompress_seconds", "number", "s", "CPU time of the chunk's thread in decompression"),
+    Column("interpret_seconds", "number", "s", "CPU time of the chunk's thread in interpretation"),
 )
 """One row for each branch that an attempt read. A basket that arrived with the tree (embedded) has size 0.
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "texts", "integer", "integers", "number"]
+Kind = Literal["text", "texts", "integer", "integers", "number", "values"]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table of records.
 
-    `kind` is "text", "texts" (a list of text), "integer" (signed, 64 bits), "integers" (a list of them) or
-    "number" (64-bit float).
+    `kind` is "text", "texts" (a list of text), "integer" (signed, 64 bits), "integers" (a list of them), "number"
+    (64-bit float) or "values" (JSON of values by name; in a DataFrame a dictionary).
     `unit` is None for what has none. A value that was not measured is None in every kind of column.
     """
 

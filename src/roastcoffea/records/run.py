@@ -92,6 +92,10 @@ class Run:
     samples: pa.Table | None = None
     lifetimes: pa.Table | None = None
     pauses: pa.Table | None = None
+    sampling: pa.Table | None = None
+    """Samples that the scheduler took of itself, and those that it missed."""
+    worker_states: pa.Table | None = None
+    """What it knew of each worker in them."""
     span_metrics: SpanMetrics | None = None
     span_metrics_per_worker: Mapping[str, SpanMetrics] | None = None
     """What each worker counted in the run's tasks, and outside of tasks; by its address."""

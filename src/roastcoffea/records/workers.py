@@ -1,4 +1,4 @@
-"""Workers: when they were there, when Dask paused them, and samples of what they reported with their heartbeats."""
+"""Workers: when they were there and paused, what they reported, and what the scheduler knew of them at its own pace."""
 
 from typing import Final
 
@@ -54,6 +54,23 @@ SAMPLE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("disk_write", "number", "B/s", "disk traffic of the host"),
 )
 """What a worker measured at a time of its own, and what the scheduler knew of it when the sample was taken."""
+
+SAMPLING_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("time", "number", "s", "when the sample was taken (Unix time, the client's clock)"),
+    Column("workers", "integer", "workers", "workers that were there"),
+    Column("late_seconds", "number", "s", "by how much the sample came after it was due"),
+    Column("missed", "integer", "samples", "samples due before it that a blocked event loop of the scheduler kept out"),
+)
+"""One row for each sample that the scheduler took of itself, at the sampling interval."""
+
+WORKER_STATE_COLUMNS: Final[tuple[Column, ...]] = (
+    Column("worker", "text", None, "address of the worker"),
+    Column("time", "number", "s", "when the sample was taken (Unix time, the client's clock)"),
+    Column("processing", "integer", "tasks", "tasks that the scheduler has assigned to it"),
+    Column("nbytes", "integer", "B", "size of the results that it holds"),
+    Column("occupancy", "number", "s", "work that the scheduler expects it to have"),
+)
+"""One row for each worker in each of these samples: what the scheduler knows without asking the worker."""
 
 OF_SCHEDULER: Final = ("processing", "nbytes", "occupancy")
 """Columns of samples that are of `noted`, where it is known; the others are of `time`."""

@@ -13,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from roastcoffea.metrics.busy import sum_of
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import identities
-from roastcoffea.metrics.phases import PHASES
+from roastcoffea.metrics.phases import PHASES, READ, Part
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, moments, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import Run, RunnerCall
@@ -209,15 +210,13 @@ def chunks_in_parts(chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Tabl
     """
     wall, core_wait = amounts(chunks, "wall_seconds"), amounts(chunks, "core_wait_seconds")
     cpu = np.minimum(amounts(chunks, "cpu_seconds") + amounts(chunks, "helper_cpu_seconds"), wall)
-    columns = ([amounts(chunks, phase.column) for phase in PHASES if phase.part == part] for part in ("opening", "CPU"))
-    opening, inside = (np.sum(each, axis=0) for each in columns)
+    opening, inside = (_seconds_in(chunks, part) for part in ("opening", "CPU"))
     open_cpu = np.clip(np.minimum(cpu - inside, opening), 0.0, None)
     waited = np.clip(wall - cpu - core_wait, 0.0, None)
     # where waiting for a core was much, all waiting is less: opening and reading keep their shares of what is left
-    blocked = (amounts(chunks, name) for name in ("read_seconds", "wait_seconds"))
-    recorded = (np.clip(opening - open_cpu, 0.0, None), *blocked)
-    share = np.minimum(_ratio(waited, np.sum(recorded, axis=0)), 1.0)
-    open_wait, read, _ = (seconds * share for seconds in recorded)
+    opened, blocked = np.clip(opening - open_cpu, 0.0, None), _seconds_in(chunks, "waiting")
+    share = np.minimum(_ratio(waited, opened + blocked), 1.0)
+    open_wait, read = opened * share, _seconds_in(chunks, "waiting", READ) * share
     wait, overhead = waited - open_wait - read, np.clip(task_seconds - wall, 0.0, None)
     # a job that shared a core also took more CPU time, and the replay puts in its own
     alone = 1 / (1 + CROWDED * np.log2(_ratio(core_wait, cpu) + 1))
@@ -230,6 +229,12 @@ def chunks_in_parts(chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Tabl
         parts=Parts(open_cpu * alone, open_wait, read, wait, (cpu - open_cpu) * alone, overhead),
         factor=_factors(chunks, stragglers),
     )
+
+
+def _seconds_in(chunks: pa.Table, part: Part, time_class: str | None = None) -> Numbers:
+    """Seconds of each chunk in the phases of a part, or in those of them that belong to a class."""
+    phases = (phase for phase in PHASES if phase.part == part and time_class in {None, phase.time_class})
+    return sum_of(chunks, tuple(phase.column for phase in phases))
 
 
 def _ratio(amount: Numbers, beside: Numbers) -> Numbers:

@@ -14,6 +14,7 @@ from roastcoffea.metrics import byte_ledger as byte_metrics
 from roastcoffea.metrics import time_ledger as time_metrics
 from roastcoffea.metrics.branches import BRANCH_COLUMNS
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.custom import CUSTOM_TOTALS
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
 from roastcoffea.metrics.sections import SECTION_TOTALS
@@ -23,7 +24,13 @@ from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import (
+    LIFETIME_COLUMNS,
+    PAUSE_COLUMNS,
+    SAMPLE_COLUMNS,
+    SAMPLING_COLUMNS,
+    WORKER_STATE_COLUMNS,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +59,10 @@ TABLES: Final[Mapping[str, Table]] = {
     "workers": _recorded("samples", SAMPLE_COLUMNS),
     "lifetimes": _recorded("lifetimes", LIFETIME_COLUMNS),
     "pauses": _recorded("pauses", PAUSE_COLUMNS),
+    "sampling": _recorded("sampling", SAMPLING_COLUMNS),
+    "worker_states": _recorded("worker_states", WORKER_STATE_COLUMNS),
     "branches": _derived("branches", BRANCH_COLUMNS),
+    "custom": _derived("custom_totals", CUSTOM_TOTALS),
     "sections": _derived("section_totals", SECTION_TOTALS),
     "preprocessing": _recorded("preprocessing", PREPROCESSING_COLUMNS),
     "failed": _derived("failed_work", FAILED_COLUMNS),

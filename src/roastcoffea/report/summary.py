@@ -82,6 +82,11 @@ SECTION_COLUMNS: Final[Sequence[Keyed]] = (
     ("memory_peak", Column("memory", BYTE, dispensable=4)),
     ("errors", Column("errors", COUNT, dispensable=6)),
 )
+CUSTOM: Final = "value, dataset"
+CUSTOM_COLUMNS: Final = (
+    *_keyed(COUNT, chunks="chunks", sum="sum", mean="mean", min="min", max="max"),
+    *_keyed(WORD, texts="texts"),
+)
 WORKER_COLUMNS: Final = (
     *_keyed(COUNT, chunks="chunks"),
     *_keyed(FRACTION, busy_share="in chunks", cpu_share="CPU"),
@@ -106,6 +111,7 @@ def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     yield from _workers(metrics.tables["worker_balance"])
     yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
     yield from _sections(metrics.get("sections") or {})
+    yield from _custom(metrics.get("custom") or {})
     yield problems([*run.problems, *metrics.problems])
 
 
@@ -265,9 +271,21 @@ def datasets(metrics: Metrics) -> Sheet:
     return keyed_sheet("dataset", found, DATASET_COLUMNS, title="datasets", things="datasets", first=FIRST_ROWS)
 
 
+def _by_name(found: Mapping[str, Mapping[str, Row]], key: str) -> list[Row]:
+    """A row for each name and dataset, with both under one key."""
+    named = ((f"{name}, {dataset}", row) for name, of_it in found.items() for dataset, row in of_it.items())
+    return [{key: name, **row} for name, row in named]
+
+
+def _custom(values: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
+    rows = [row | {"texts": ", ".join(row["texts"] or ()) or None} for row in map(dict, _by_name(values, CUSTOM))]
+    columns = [(key, column) for key, column in CUSTOM_COLUMNS if any(row.get(key) is not None for row in rows)]
+    if rows:
+        yield keyed_sheet(CUSTOM, rows, columns, title="recorded values")
+
+
 def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
-    named = ((f"{name}, {dataset}", row) for name, of_it in sections.items() for dataset, row in of_it.items())
-    rows = [{"section, dataset": name, **row} for name, row in named]
+    rows = _by_name(sections, "section, dataset")
     columns = [(key, column) for key, column in SECTION_COLUMNS if any(row.get(key) for row in rows)]
     if rows:
         yield keyed_sheet("section, dataset", rows, columns, title="sections")

@@ -7,6 +7,8 @@ from functools import partial
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from roastcoffea.report.sheets import Cell, Column, Sheet
 from roastcoffea.units import BY_SYMBOL, COUNT, FRACTION, RATIO, SECOND, Unit, moment
 
@@ -76,7 +78,9 @@ def _cell(value: Any) -> Cell:
     """Value of a frame in the types of Python."""
     import pandas as pd
 
-    if isinstance(value, list | tuple):
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={each}" for name, each in value.items())
+    if isinstance(value, list | tuple | np.ndarray):
         return ", ".join(map(str, value))
     if pd.isna(value):
         return None

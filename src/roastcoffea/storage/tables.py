@@ -20,7 +20,13 @@ from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTI
 from roastcoffea.records.columns import Column
 from roastcoffea.records.run import Run, SpanMetrics
 from roastcoffea.records.tasks import SPAN_COLUMNS, TASK_COLUMNS, WORKER_SPAN_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.records.workers import (
+    LIFETIME_COLUMNS,
+    PAUSE_COLUMNS,
+    SAMPLE_COLUMNS,
+    SAMPLING_COLUMNS,
+    WORKER_STATE_COLUMNS,
+)
 from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.reading import opened, reading
 
@@ -36,6 +42,8 @@ RECORDS: Final[Mapping[str, Sequence[Column]]] = {
     "samples": SAMPLE_COLUMNS,
     "lifetimes": LIFETIME_COLUMNS,
     "pauses": PAUSE_COLUMNS,
+    "sampling": SAMPLING_COLUMNS,
+    "worker_states": WORKER_STATE_COLUMNS,
 }
 """Tables that a run holds as they are."""
 

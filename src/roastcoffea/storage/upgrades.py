@@ -13,7 +13,7 @@ from roastcoffea.records.run import SpanMetrics
 from roastcoffea.storage.reading import fits
 from roastcoffea.storage.tables import SPANS, TABLES, WORKER_SPANS, Tables, span_table, worker_span_table
 
-SCHEMA: Final = 8
+SCHEMA: Final = 9
 LAST_TAGGED: Final = 7
 """The last schema with values of `compat.tagged_json` in `run.json`."""
 
@@ -22,6 +22,7 @@ NEW_FIELDS: Final[Mapping[int, Sequence[str]]] = {
     1: ("branch_reads", "sections", "preprocessing"),
     2: ("span_metrics_per_worker",),
     3: ("asked", "pauses"),
+    8: ("sampling", "worker_states"),
 }
 """Fields of a run that the schema after this one brought."""
 

@@ -134,6 +134,13 @@ def worker_samples(run: Run) -> pa.Table:
 
 
 @plot_input
+def states_of_workers(run: Run) -> pa.Table:
+    """What the scheduler knew of workers (`OF_SCHEDULER`), as it sampled itself, or with the samples of workers."""
+    states = run.worker_states
+    return states if states is not None and len(states) else worker_samples(run)
+
+
+@plot_input
 def worker_lifetimes(run: Run) -> pa.Table:
     """Workers."""
     return some(recorded(run, "lifetimes"), "no worker was seen")

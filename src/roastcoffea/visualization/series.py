@@ -35,7 +35,8 @@ class Series(NamedTuple):
 
 def series_of(samples: pa.Table, column: str) -> Series:
     """A column of the samples by worker; refused where it was never measured."""
-    times = pc.coalesce(samples["noted"], samples["time"]) if column in OF_SCHEDULER else samples["time"]
+    noted = column in OF_SCHEDULER and "noted" in samples.column_names
+    times = pc.coalesce(samples["noted"], samples["time"]) if noted else samples["time"]
     timed = samples.select(["worker", column]).append_column("time", times)
     known = some(timed.drop_null(), f"no sample tells {column}")
     code, (time, value) = codes(known["worker"]), (amounts(known, name) for name in ("time", column))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from distributed import Client, LocalCluster
 from made_runs import in_two_calls, made_run, plan, with_call
+from predicted import FOUR, seconds
 
 from roastcoffea.cli import main
 from roastcoffea.collector import MetricsCollector
@@ -18,25 +19,12 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import PREPROCESSING_COLUMNS
-from roastcoffea.records.chunks import BRANCH_READ_COLUMNS
-from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.replay.cluster import CROWDED
 from roastcoffea.replay.recorded import recorded_run
 from roastcoffea.report.sheets import Heading, Sheet
-from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR, Prediction
+from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR
 from roastcoffea.studies.what_if.what_if import WhatIf, what_if
-
-FOUR = [plan(1.0, 2.0), plan(2.0, 1.0), plan(3.0), plan(0.5, 2.5)] * 4
-"""Chunks of 3 s each: CPU and waiting."""
-
-
-def seconds(found: WhatIf, scenario: str = "as recorded") -> list[float]:
-    return [round(one.seconds or -1.0, 1) for one in found.predictions if one.scenario == scenario]
-
-
-def of_size(found: WhatIf, size: int) -> Prediction:
-    return next(one for one in found.predictions if one.rechunked and one.chunksize == size)
 
 
 def printed(found: WhatIf) -> str:
@@ -139,50 +127,8 @@ def test_without_stragglers() -> None:
     assert seconds(found, "no stragglers") == [8.0]
 
 
-def test_a_busy_scheduler_is_told() -> None:
-    found = what_if(made_run([plan(0.01)] * 600, 2), workers=[4, 40], same_host=True)
-    quiet, busy = (one for one in found.predictions if one.scenario == "as recorded")
-    assert quiet.doubts == ()
-    assert busy.doubts[0].startswith("past the scheduler's throughput: it would be busy for 9")
-    assert busy.seconds == pytest.approx(600 * 1.1e-3, rel=0.05)
-
-
-def test_threads_have_a_range() -> None:
-    found = what_if(made_run(FOUR, 2), workers=[2], threads=[1, 4])
-    one, many = (each for each in found.predictions if each.scenario == "as recorded")
-    assert one.doubts == ()
-    assert "share one interpreter" in many.doubts[0]
-    assert many.low == pytest.approx(6.0 / (1 + TYPICAL_ERROR), rel=0.01)
-    # 26 s of CPU on two interpreters
-    assert many.high >= 13.0
-
-
-# Chunk sizes
-
-
-def in_chunks(size: int, workers: int = 1, fixed: float = 0.5, each: float = 0.01) -> Run:
-    """1600 events in two files, in chunks that take a fixed time and one for each event, half of it waiting."""
-    plans = [
-        plan(fixed + each * size / 2, each * size / 2, events=size, file=file)
-        for file in ("a", "b")
-        for _ in range(800 // size)
-    ]
-    return made_run(plans, workers)
-
-
-def test_another_chunk_size_from_two() -> None:
-    found = what_if(in_chunks(100), in_chunks(200), chunksize=[25, 400, 100])
-    assert of_size(found, 25).seconds == pytest.approx(64 * 0.5 + 16, rel=0.01)
-    assert of_size(found, 400).seconds == pytest.approx(4 * 0.5 + 16, rel=0.01)
-    assert of_size(found, 25).reason is None
-    assert [check.from_itself for check in found.checks] == [True, True]
-    (far,) = what_if(in_chunks(100), in_chunks(200), chunksize=[800]).predictions[-1].doubts
-    assert "chunks of 800 events are far beyond the 200 that were recorded" in far
-    assert of_size(found, 400).doubts == ()
-
-
 def test_the_recorded_chunk_size_is_another_prediction() -> None:
-    found = what_if(in_chunks(100), chunksize=[100], workers=[2])
+    found = what_if(made_run([plan(1.0, 0.5)] * 16, 1), chunksize=[100], workers=[2])
     assert [(one.workers, one.rechunked) for one in found.predictions] == [(2, False)] * 5 + [(1, True)]
     text = printed(found)
     # on two workers, and in chunks of 100 events between all fixed and almost nothing fixed
@@ -190,53 +136,7 @@ def test_the_recorded_chunk_size_is_another_prediction() -> None:
     assert "100 - 21.8 s to 26.4 s" in text
 
 
-def test_another_chunk_size_of_two_calls_on_different_datasets() -> None:
-    sizes = [100, 300] * 4
-    plans = [plan(0.5 + 0.01 * size, events=size, file="a", dataset="one") for size in sizes]
-    plans += [plan(1 + 0.01 * size, events=size, file="b", dataset="two") for size in sizes]
-    found = what_if(in_two_calls(made_run(plans, 1), len(sizes)), chunksize=[100])
-    assert of_size(found, 100).seconds == pytest.approx(16 * (0.5 + 1) + 32, rel=0.01)
-
-
-def test_another_chunk_size_from_chunks_that_vary() -> None:
-    plans = [plan(0.5 + 0.01 * size, events=size, file=str(number)) for number, size in enumerate([100, 300] * 8)]
-    found = what_if(made_run(plans, 1), chunksize=[50])
-    assert of_size(found, 50).seconds == pytest.approx(64 * 0.5 + 32, rel=0.01)
-
-
-def test_equal_chunks_give_a_bracket_and_the_reason() -> None:
-    found = of_size(what_if(in_chunks(100), chunksize=[400]), 400)
-    assert found.seconds is None
-    assert "chunks of data have about 100 events each" in str(found.reason)
-    assert found.low == pytest.approx((16 * 1.5 / 4) / (1 + TYPICAL_ERROR), rel=0.01)
-    assert found.high == pytest.approx(16 * 1.5 * (1 + TYPICAL_ERROR), rel=0.01)
-
-
-def test_a_dataset_of_few_chunks_gives_a_bracket() -> None:
-    few = [plan(1.0, events=size, file="c", dataset="few") for size in (100, 300)]
-    plans = [plan(0.01 * size, events=size, file=str(size)) for size in (100, 200, 300, 400)]
-    found = of_size(what_if(made_run([*plans, *few], 1), chunksize=[50]), 50)
-    assert found.seconds is None
-    assert "few has 2 chunks" in str(found.reason)
-
-
 # Several runs
-
-
-def test_repeats_and_other_runs_are_checks() -> None:
-    runs = [
-        made_run(FOUR, 2, name="first"),
-        made_run(FOUR, 2, before=2.4, name="again"),
-        made_run(FOUR, 4, name="more"),
-    ]
-    found = what_if(*runs, workers=[4])
-    assert found.spread == pytest.approx(2.4 / 25.2)
-    assert [(check.name, check.from_itself, round(check.predicted, 1)) for check in found.checks] == [
-        ("first", False, 26.4),
-        ("again", False, 24.0),
-        ("more", False, 13.2),
-    ]
-    assert seconds(found) == [13.2]
 
 
 def test_what_cannot_be_replayed_is_refused() -> None:
@@ -268,24 +168,6 @@ def test_what_is_not_known_makes_doubts() -> None:
 def test_settings_are_above_0(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(settings))} is .*above 0"):
         what_if(made_run(FOUR, 2), **settings)
-
-
-def test_a_range_is_above_0_with_any_error() -> None:
-    """One of two repeats took six times as long."""
-    found = what_if(made_run([plan(3.0)] * 16, 2), made_run([plan(0.5)] * 16, 2, name="quick"))
-    assert found.error == pytest.approx(5.0, rel=0.01)
-    one = found.predictions[0]
-    assert (one.low, one.high) == pytest.approx((14.0 / 6, 14.0 * 6), rel=0.01)
-
-
-def test_runs_that_read_other_branches_are_doubted() -> None:
-    def reading(*branches: str) -> Run:
-        reads = table_of_rows(BRANCH_READ_COLUMNS, [{"chunk": 0, "branch": branch} for branch in branches])
-        return made_run(FOUR, 2, branch_reads=reads)
-
-    found = what_if(reading("pt", "eta"), reading("eta", "pt"), reading("pt", "phi", "mass"))
-    (doubt,) = (doubt for doubt in found.doubts if "read" in doubt)
-    assert "read eta and 2 more: they are taken for runs of one analysis" in doubt
 
 
 # The command

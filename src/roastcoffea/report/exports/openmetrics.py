@@ -81,6 +81,15 @@ def _families(run: Run, metrics: Metrics) -> Iterator[Family]:
         amounts = [({"dataset": each}, found[name]) for each, found in datasets.items() if found.get(name) is not None]
         if of_dataset is not None and amounts:
             yield Family(f"dataset_{name}", of_dataset, f"{name} of a dataset.", amounts)
+    custom: Mapping[str, Mapping[str, Mapping[str, Any]]] = metrics.get("custom") or {}
+    sums = [
+        ({"name": name, "dataset": dataset}, float(row["sum"]))
+        for name, of_value in custom.items()
+        for dataset, row in of_value.items()
+        if row["sum"] is not None
+    ]
+    if sums:
+        yield Family("custom", COUNT, "Values that the processor recorded, summed over chunks that counted.", sums)
     problems = float(len(run.problems) + len(metrics.problems))
     yield Family("problems", COUNT, "What could not be measured as it should.", [({}, problems)])
     missing = [({"metric": name, "reason": reason}, 1) for name, reason in metrics.missing.items()]

@@ -45,7 +45,7 @@ TASK_COLUMNS: Final = ("thread", "start", "stop", "prefix", *TASK_FACTS)
 CHUNK_FACTS: Final = (
     *("dataset", "file", "tree", "entry_start", "entry_stop", "events", "call", "attempt", "outcome", "error"),
     *("bytes_requested", "bytes_payload", "bytes_metadata", "bytes_transferred", "bytes_uncompressed", "branches"),
-    *("cpu_seconds", "helper_cpu_seconds", "memory_peak", "overlaps"),
+    *("cpu_seconds", "helper_cpu_seconds", "memory_peak", "overlaps", "custom"),
 )
 CALL_FACTS: Final = ("id", "executor", "outcome", "error", "chunks", "files")
 OPENING_FACTS: Final = ("dataset", "file", "outcome", "error", "bytes_requested")

@@ -37,7 +37,8 @@ FORMULA_SIGNS: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
 
 CSV_NOTE: Final = (
     "Text that begins with one of = + - @ ' or with a tab or line break has a ' before it, so that no spreadsheet runs "
-    "it as a formula: take one ' away from text that begins with '. Lists are JSON. What was not measured is empty."
+    "it as a formula: take one ' away from text that begins with '. Lists and values by name are JSON. What was not "
+    "measured is empty."
 )
 METRIC_COLUMNS: Final[Mapping[str, str]] = {
     "name": "name of the metric",
@@ -121,9 +122,20 @@ def _description(run: Run, metrics: Metrics, frames: Frames, file_format: str) -
 
 def _arrow(frame: pd.DataFrame) -> pa.Table:
     """Arrow table of a frame; a column in which nothing is known is one of text."""
+    import pandas as pd
+
+    frame = frame.copy(deep=False)
+    for label in frame:
+        # as JSON: each may have other names
+        if pd.api.types.is_object_dtype(frame[label]) and any(isinstance(value, dict) for value in frame[label]):
+            frame[label] = [_plain_json(value) if isinstance(value, dict) else value for value in frame[label]]
     table = pa.Table.from_pandas(frame, preserve_index=False)
     fields = [pa.field(each.name, pa.string()) if pa.types.is_null(each.type) else each for each in table.schema]
     return table.cast(pa.schema(fields, metadata=table.schema.metadata))
+
+
+def _plain_json(values: dict[str, Any]) -> str:
+    return json.dumps({name: _standard(value) for name, value in values.items()}, ensure_ascii=False, allow_nan=False)
 
 
 def _write_csv(table: pa.Table, file: BinaryIO) -> None:

@@ -66,7 +66,8 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
     """The page of a run."""
     drawn = charts(inputs_of(measured), every_task=every_task)
     over_time = Sheet(title="over time", pictures=[Picture(CONTROLS)], parts=drawn.sheets)
-    sections = [Sheet(title=title, parts=list(parts(measured))) for title, parts in SECTIONS.items()]
+    made = ((title, list(parts(measured))) for title, parts in SECTIONS.items())
+    sections = [Sheet(title=title, parts=parts) for title, parts in made if parts]
     sections.insert(2, over_time)
     return page(heading(measured.run), sections, drawn=drawn.pictures, blocks=drawn.blocks, scripts=drawn.programs)
 
@@ -91,6 +92,12 @@ def _datasets(measured: Measured) -> Iterator[Sheet]:
     yield replace(datasets(metrics), title="") if name in metrics else not_measured(metrics.missing[name])
     yield _table(measured, "time_ledger_by_dataset", "datasets", "thread time", TOTAL)
     yield _table(measured, "byte_ledger_by_dataset", "datasets", "bytes", TOTAL)
+
+
+def _custom(measured: Measured) -> Iterator[Sheet]:
+    """Values that the user recorded, where there are any."""
+    if len(measured.table("custom")):
+        yield _table(measured, "custom", "recorded values", "", "")
 
 
 def _problems(measured: Measured) -> Iterator[Sheet]:
@@ -176,6 +183,7 @@ SECTIONS: Final[Mapping[str, Parts]] = {
         ("byte_ledger_by_branch", "branches", "", TOTAL), ("branches", "branches of files", "by file", "bytes_payload")
     ),
     "sections": _tables(("sections", "sections", "", "wall_seconds")),
+    "recorded values": _custom,
     "workers": _tables(
         ("worker_balance", "workers", "", LEAST_FIRST),
         ("time_ledger_by_worker", "workers", "thread time", TOTAL),

@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgba
 
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import some
-from roastcoffea.metrics.phases import RESIDUAL
+from roastcoffea.metrics.phases import COMPUTE, RESIDUAL
 from roastcoffea.metrics.statistics import Numbers, measured_values
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
@@ -29,6 +29,7 @@ MOST_NAMED: Final = 24
 WHITE: Final = "white"
 
 UNTOLD: Final = "not recorded"
+UNTOLD_CHUNKS: Final = "chunks (inside not recorded)"
 COLOURS: Final = np.array([to_rgba(OF_TIME[name]) for name in SHOWN])
 
 
@@ -39,7 +40,11 @@ def plot_task_stream(ax: Axes, start: float, attempts: tuple[pa.Table | None, pa
     A task of the processor has the colour of the class that took the most of it. Of very many tasks a pixel
     shows the class that took the most of its time; failed work wins.
     """
-    stream = stream_of(*attempts)
+    stream, names = stream_of(*attempts), dict(zip(SHOWN, SHOWN, strict=True)) | {RESIDUAL: UNTOLD}
+    if attempts[1] is None:  # nothing tells what went on inside of chunks
+        inside = stream.kind == SHOWN.index(RESIDUAL)
+        stream = stream._replace(kind=np.where(inside, SHOWN.index(COMPUTE), stream.kind))
+        names[COMPUTE] = UNTOLD_CHUNKS
     end = float(stream.stop.max())
     axis = draw.time_axis(ax, start, end)
     if len(stream.start) > MOST_RECTANGLES:
@@ -49,7 +54,7 @@ def plot_task_stream(ax: Axes, start: float, attempts: tuple[pa.Table | None, pa
     _name_lanes(ax, stream)
     for number in np.unique(stream.kind):
         name = SHOWN[number]
-        ax.plot([], [], "s", color=OF_TIME[name], label=UNTOLD if name == RESIDUAL else name)
+        ax.plot([], [], "s", color=OF_TIME[name], label=names[name])
     draw.legend(ax)
 
 
@@ -192,10 +197,10 @@ def plot_cpu_utilization_per_worker_timeline(
 
 @plot("Occupancy of each worker")
 def plot_occupancy_timeline(
-    ax: Axes, worker_samples: pa.Table, start: float, max_legend_entries: int | None = None
+    ax: Axes, states_of_workers: pa.Table, start: float, max_legend_entries: int | None = None
 ) -> None:
-    """Draw how much work the scheduler expected each worker to have; many workers as bands."""
-    series = series_of(worker_samples, "occupancy")
+    """Draw how much work the scheduler expected each worker to have, at each sample of it; many workers as bands."""
+    series = series_of(states_of_workers, "occupancy")
     scale = draw.seconds_scale(max(values.max() for values in series.values))
     draw.worker_lines(
         ax, series, start, f"work expected by the scheduler ({scale.unit})", scale.factor, most=max_legend_entries
@@ -213,21 +218,21 @@ def plot_executing_tasks_timeline(
 
 @plot("Tasks assigned to each worker")
 def plot_worker_activity_timeline(
-    ax: Axes, worker_samples: pa.Table, start: float, max_legend_entries: int | None = None
+    ax: Axes, states_of_workers: pa.Table, start: float, max_legend_entries: int | None = None
 ) -> None:
-    """Draw how many tasks each worker was assigned, executing or waiting; many workers as bands."""
-    draw.worker_lines(ax, series_of(worker_samples, "processing"), start, "tasks assigned", most=max_legend_entries)
+    """Draw how many tasks each worker was assigned, at each sample of the scheduler; many workers as bands."""
+    draw.worker_lines(ax, series_of(states_of_workers, "processing"), start, "tasks assigned", most=max_legend_entries)
     draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to all workers")
 def plot_total_active_tasks_timeline(
-    ax: Axes, worker_samples: pa.Table, start: float, worker_lifetimes: pa.Table | None = None
+    ax: Axes, states_of_workers: pa.Table, start: float, worker_lifetimes: pa.Table | None = None
 ) -> None:
     """Draw how many tasks all workers together were assigned, executing or waiting.
 
     A worker has what its first sample tells from its arrival on, and what its last one tells until it left.
     """
-    series = series_of(worker_samples, "processing")
+    series = series_of(states_of_workers, "processing")
     draw.worker_sum(ax, series, start, "tasks assigned", _presence(worker_lifetimes))
     draw.whole_numbers(ax.yaxis)

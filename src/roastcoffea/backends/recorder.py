@@ -1,0 +1,265 @@
+"""What a collector asks of the backends that come with the package."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import abstractmethod
+from collections.abc import Collection, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+
+from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
+from roastcoffea.compat.shapes import tracking_data
+from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.log.received import ReceivedRecords
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.run import Host
+from roastcoffea.records.workers import PAUSE_COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NO_SCHEDULER: Final = "there is no scheduler to sample: the run was measured without a Dask client"
+NO_TASKS: Final = "there are no Dask tasks: the run was measured without a Dask client"
+
+SAMPLED: Final = ("samples", "sampling", "worker_states")
+"""Tables of a run that are sampled."""
+
+TABLES: Final = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", *SAMPLED, "lifetimes", "pauses")
+"""Those of a run, in the order in which they are made: a backend learns from chunks which workers there were."""
+
+FROM_CHUNKS: Final = ("branch_reads", "sections")
+"""Tables that hold parts of the records of chunks."""
+
+
+@dataclass(eq=False)
+class Period:
+    """What has come so far of a period in which the workers are recorded.
+
+    Attributes
+    ----------
+    is_open, was_open : bool
+        Whether it goes on, and whether anything was recorded.
+    clock_offset : float
+        The scheduler's clock less the client's, in seconds.
+    dropped : dict
+        Rows lost so far on the scheduler, by table.
+    refused : int
+        Messages of others to our topic.
+    """
+
+    received: ReceivedRecords = field(default_factory=ReceivedRecords)
+    is_open: bool = False
+    was_open: bool = False
+    clock_offset: float = 0.0
+    dropped: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+
+
+class Recorder(AbstractMetricsBackend):
+    """A backend as a collector uses it: workers, tasks, records of chunks, and fine metrics of a span.
+
+    Those that come with the package derive from it. A backend of one's own has the methods of
+    `AbstractMetricsBackend`, and `backends.adapted` makes a recorder of it.
+    """
+
+    kind: str
+    """Name of the backend in a run."""
+
+    elsewhere: str
+    """Why what runs on an executor that is not reached is not recorded."""
+
+    merges_equal_chunks: ClassVar[bool] = False
+    """Whether chunks that are equal (of a file that is listed twice) run once only."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    @classmethod
+    def for_collector(cls, client: Any, carried: Any) -> Self:  # noqa: ARG003  (for those that have a cluster)
+        """Make a recorder for a collector with this client, whose tasks need what is carried."""
+        return cls()
+
+    def renewed(self, client: Any, carried: Any) -> Self:  # noqa: ARG002  (as above)
+        """Make a recorder for a collector that was given this one: a collector has one of its own."""
+        fresh = copy(self)
+        fresh._reset()
+        return fresh
+
+    def _reset(self) -> None:
+        """Forget what was recorded, and take a new name."""
+        self.name = f"roastcoffea-{uuid.uuid4().hex[:12]}"
+        self.problems: list[str] = []
+        self.absent: dict[str, str] = dict.fromkeys(("tasks", "span_metrics"), NO_TASKS)
+        self.absent |= dict.fromkeys(("sampling", "worker_states"), NO_SCHEDULER)
+        self.hosts: tuple[Host, ...] = ()
+        self.attempts: dict[str, int] | None = None
+        self.span_metrics: dict[tuple[Any, ...], float] | None = None
+        self.span_metrics_per_worker: dict[str, dict[tuple[Any, ...], float]] | None = None
+        self._began = time.time()
+        self._period = Period()
+
+    # the life of a collector
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it records now."""
+        return self._period.is_open
+
+    @property
+    def was_open(self) -> bool:
+        """Whether there is anything that was recorded."""
+        return self._period.was_open
+
+    @abstractmethod
+    def open(self, interval: float | None, span: str | None = None) -> None:
+        """Begin to record the workers; what was recorded in an earlier period is forgotten.
+
+        Parameters
+        ----------
+        interval
+            Seconds between samples of the workers; None for no samples.
+        span
+            Identity of the Dask span of the run.
+
+        Raises
+        ------
+        RoastcoffeaError
+            It records already.
+        """
+
+    def _begin(self) -> None:
+        if self.is_open:
+            raise RoastcoffeaError("this backend watches the workers already: stop it first")
+        if self.was_open:
+            self._reset()
+
+    def drain(self) -> None:
+        """Fetch what was recorded so far."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End recording and keep what was recorded; what could not be had is noted."""
+
+    @abstractmethod
+    def reaches(self, executor: Any) -> bool:
+        """Whether this executor runs where the backend looks."""
+
+    def packed_for_tasks(self, thing: Any) -> bytes | None:  # noqa: ARG002  (for those that may lack the package)
+        """Pickle by value of what tasks need of ours; None where they can import it."""
+        return None
+
+    def learn_executor(self, executor: Any) -> None:
+        """Learn the executor of a Runner call that begins."""
+
+    def learn_chunks(self, chunks: pa.Table) -> None:
+        """Learn where chunks ran, before lifetimes and samples are asked for."""
+
+    # what was recorded
+
+    @property
+    def received(self) -> ReceivedRecords:
+        """Records of attempts of chunks that have come."""
+        return self._period.received
+
+    @property
+    def clock_offset(self) -> float:
+        """The scheduler's clock less the client's, in seconds; 0 without a scheduler."""
+        return self._period.clock_offset
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Rows that were lost because nobody could take them, by table."""
+        return self._period.dropped
+
+    @property
+    def refused(self) -> int:
+        """Messages of others to the topic of the backend that were refused."""
+        return self._period.refused
+
+    def workers_now(self) -> int | None:
+        """Workers that are there now; None where that is not known before the end."""
+        return None
+
+    @abstractmethod
+    def lifetimes(self, start: float, stop: float) -> pa.Table:
+        """Workers that were there between start and stop."""
+
+    def pauses(self, start: float, stop: float) -> pa.Table:  # noqa: ARG002  (for those that have a scheduler)
+        """When workers were paused between start and stop; never where no scheduler pauses them."""
+        return table_of_rows(PAUSE_COLUMNS, [])
+
+    @abstractmethod
+    def samples(self) -> pa.Table:
+        """Samples of the workers."""
+
+    def sampling(self) -> pa.Table | None:
+        """Samples that a scheduler took of itself; None where there is none."""
+        return None
+
+    def worker_states(self) -> pa.Table | None:
+        """What it knew of each worker in them; None where there is no scheduler."""
+        return None
+
+    def tasks(self) -> pa.Table | None:
+        """Finished attempts of tasks; None where there are no tasks."""
+        return None
+
+    def chunks(self, calls: Collection[str]) -> pa.Table:
+        """Attempts of chunks of these Runner calls; the backend learns where they ran."""
+        self.learn_chunks(self.received.preprocessing())
+        chunks = self.received.chunks(set(calls))
+        self.learn_chunks(chunks)
+        return chunks
+
+    def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
+        """One of `TABLES` but the first, between start and stop; None where there is nothing of its kind."""
+        match name:
+            case "branch_reads" | "sections":
+                return None if chunks is None else getattr(self.received, name)(chunks)
+            case "preprocessing":
+                return self.received.preprocessing()
+            case "lifetimes" | "pauses":
+                return getattr(self, name)(start, stop)
+        return getattr(self, name)()
+
+    def notes(self) -> list[str]:
+        """Problems that were met."""
+        return [*self.problems, *self.received.problems]
+
+    def note(self, problem: str) -> None:
+        """Take note of a problem, once."""
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    def leave_span(self) -> None:
+        """End what `open` began in the context of the caller."""
+
+    # the documented names
+
+    def start_tracking(self, interval: float = 1.0) -> None:
+        """Begin to sample the workers each `interval` seconds; what was recorded in an earlier period is forgotten.
+
+        Raises
+        ------
+        ValueError
+            The interval is not a positive number.
+        RoastcoffeaError
+            The workers are tracked already.
+        """
+        self.open(checked_interval(interval))
+
+    def stop_tracking(self) -> dict[str, Any]:
+        """End sampling; it may be started again.
+
+        Returns
+        -------
+        dict
+            `worker_counts` {datetime: int}, and for each worker field {worker address: [(datetime, value), ...]}; the
+            `pace` of a series says when its values were taken.
+        """
+        self.close()
+        lifetimes = self.lifetimes(self._began, time.time())
+        return tracking_data(self.samples(), lifetimes, self.sampling(), self.worker_states())

@@ -1,0 +1,99 @@
+"""Samples that the scheduler took of itself, as tables: of each worker the log has only what changed."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from roastcoffea.log.kinds import LEFT, NO_STRING, SAMPLING, WORKER_STATE_FIELDS
+from roastcoffea.log.layout import Layout, Texts
+from roastcoffea.records.arrow import table_of_columns
+from roastcoffea.records.workers import SAMPLING_COLUMNS, WORKER_STATE_COLUMNS
+
+MOST_STATES: Final = 5_000_000
+"""Rows of the table of workers, beyond which it has each second sample only, or each third, and so on."""
+
+
+class SamplingLog:
+    """Samples of the scheduler."""
+
+    def __init__(self, texts: Texts) -> None:
+        self.readers = {SAMPLING: self._take}
+        self.problems: list[str] = []
+        self._texts = texts
+        self._layout = Layout(SAMPLING.fields, texts)
+        self._states = Layout(WORKER_STATE_FIELDS, texts)
+        self._samples = bytearray()
+        self._rows = bytearray()
+        self._counts: list[int] = []
+
+    def _take(self, payload: bytes) -> None:
+        time, *_ = self._layout.values(payload)
+        if not math.isfinite(time):
+            raise ValueError("it has no time")
+        fixed, rows = payload[: self._layout.size], payload[self._layout.size :]
+        found = np.frombuffer(rows, self._states.dtype)
+        self._states.check(found)
+        if (found["worker"] == NO_STRING).any():
+            raise LookupError("it is of no worker")
+        self._samples += fixed
+        self._rows += rows
+        self._counts.append(len(found))
+
+    def sampling(self, offset: float) -> pa.Table:
+        """Samples in order; `offset` is the scheduler's clock less the client's."""
+        samples = self._layout.rows(self._samples)
+        columns = {
+            "time": samples["time"] - offset,
+            "workers": samples["workers"].astype(np.int64),
+            "late_seconds": samples["late"].astype(np.float64),
+            "missed": samples["missed"].astype(np.int64),
+        }
+        return table_of_columns(SAMPLING_COLUMNS, columns)
+
+    def states(self, offset: float) -> pa.Table:
+        """Each worker in each sample, in order of time."""
+        samples, rows = self._layout.rows(self._samples), self._states.rows(self._rows)
+        first = np.repeat(np.arange(len(samples)), self._counts)
+        order = np.lexsort((first, rows["worker"]))
+        rows, first = rows[order], first[order]
+        # a row holds until the next one of its worker, or until a sample that lists all that are here
+        whole = np.append(np.flatnonzero(samples["whole"]), len(samples))
+        end = whole[np.searchsorted(whole, first, side="right")]
+        same = rows["worker"][1:] == rows["worker"][:-1]
+        end[:-1][same] = np.minimum(end[:-1], first[1:])[same]
+        here = rows["processing"] != LEFT
+        rows, first, end = rows[here], first[here], end[here]
+        every = self._thinned(int((end - first).sum()))
+        first, end = -(-first // every), -(-end // every)
+        row, sample = _expanded(first, end - first)
+        order = np.argsort(sample, kind="stable")
+        found = rows[row[order]]
+        columns = {
+            "worker": self._texts.column(found["worker"]),
+            "time": samples["time"][every * sample[order]] - offset,
+            "processing": found["processing"].astype(np.int64),
+            "nbytes": found["nbytes"].astype(np.int64),
+            "occupancy": found["occupancy"].astype(np.float64),
+        }
+        return table_of_columns(WORKER_STATE_COLUMNS, columns)
+
+    def _thinned(self, rows: int) -> int:
+        """Each which sample is in the table, so that it does not grow too large."""
+        every = max(-(-rows // MOST_STATES), 1)
+        self.problems = [f"worker states have one of {every} samples: all would be {rows} rows"] if every > 1 else []
+        return every
+
+
+Indices = npt.NDArray[np.int64]
+
+
+def _expanded(first: Indices, counts: Indices) -> tuple[Indices, Indices]:
+    """Number of the row, and of the sample, for each of so many samples of each row from the first on."""
+    row = np.repeat(np.arange(len(first)), counts)
+    within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return row, first[row] + within

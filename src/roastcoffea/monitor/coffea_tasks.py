@@ -1,0 +1,62 @@
+"""What a task does for coffea, read on the scheduler from the task itself: no collector and no class name is needed.
+
+This module may be pickled by value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roastcoffea.records.tasks import KINDS, MERGE, PREPROCESSING, PROCESSOR
+
+COFFEA = "coffea"
+
+OF_TYPES = {"WorkItem": PROCESSOR, "FileMeta": PREPROCESSING, "_reduce": MERGE}
+"""Kind of a task by the class of its first argument, or of its function, where coffea defines that class."""
+
+PARTS = ("dataset", "filename", "treename", "entrystart", "entrystop")
+"""What a `WorkItem` tells of its chunk."""
+
+
+class CoffeaTasks:
+    """Tells coffea's tasks from others.
+
+    A merge of what preprocessing found belongs to the preprocessing, as it does in a measurement.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: dict[type, str | None] = {}
+        self._preparing: set[Any] = set()
+
+    def described(self, task: Any) -> tuple[Any, ...]:
+        """Code of the kind of a task, and for a chunk its `PARTS`; empty for a task that is not coffea's."""
+        spec = task.run_spec
+        item = first_of(getattr(spec, "args", None))
+        kind = self._kind(type(item)) or self._kind(type(getattr(spec, "func", None)))
+        if kind is None:
+            return ()
+        if kind == MERGE and any(other.key in self._preparing for other in task.dependencies):
+            kind = PREPROCESSING
+        if kind == PREPROCESSING:
+            self._preparing.add(task.key)
+        code = KINDS.index(kind)
+        return (code, *(getattr(item, part) for part in PARTS)) if kind == PROCESSOR else (code,)
+
+    def forget(self, key: Any) -> None:
+        """Forget a task that the scheduler no longer knows."""
+        self._preparing.discard(key)
+
+    def _kind(self, of: type) -> str | None:
+        """Kind of the tasks of a class; None where it is none of coffea's."""
+        if of not in self._kinds:
+            ours = of.__module__.partition(".")[0] == COFFEA
+            self._kinds[of] = OF_TYPES.get(of.__name__) if ours else None
+        return self._kinds[of]
+
+
+def first_of(arguments: Any) -> Any:
+    """The first argument of a task; with heavy input coffea's executor passes a pair."""
+    first: Any = arguments[0] if arguments else None
+    if type(first).__name__ == "Tuple":
+        return first_of(first.args)
+    return first[0] if type(first) is tuple and first else first

@@ -1,0 +1,92 @@
+"""Looks at a cluster that somebody else drives: what Dask counts itself, with nothing of ours on the scheduler.
+
+`counts_now` may be pickled by value.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from roastcoffea.backends.connection import Connection, NoAnswerError
+from roastcoffea.monitor.pace import ticks
+
+FORGOTTEN: Final = "forgotten"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """Tasks by prefix and state at one moment, as the scheduler counts them itself.
+
+    Attributes
+    ----------
+    time : float
+        Unix seconds, on the scheduler's clock.
+    num_workers : int
+        Workers that the scheduler knew.
+    prefixes : dict of collections.Counter
+        Number of tasks by prefix and state.
+    finished : dict of int
+        Results that were computed since the first look, by prefix.
+    """
+
+    time: float
+    num_workers: int
+    prefixes: Mapping[str, Counter[str]]
+    finished: Mapping[str, int]
+
+    @property
+    def timestamp(self) -> datetime:
+        """The moment, with the local time zone."""
+        return datetime.fromtimestamp(self.time, UTC).astimezone()
+
+    @property
+    def states(self) -> Counter[str]:
+        """Number of tasks by state."""
+        return sum(self.prefixes.values(), Counter())
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks that the scheduler knew."""
+        return self.states.total()
+
+
+def counts_now(dask_scheduler: Any) -> tuple[float, int, dict[str, tuple[dict[str, int], int]]]:
+    """Time, number of workers, and by prefix the tasks in each state, and how many results there ever were."""
+    counts = {
+        prefix.name: (dict(prefix.states), prefix.state_counts["memory"])
+        for prefix in dask_scheduler.task_prefixes.values()
+    }
+    return time.time(), len(dask_scheduler.workers), counts
+
+
+def looks(client: Any, interval: float) -> Iterator[Look]:
+    """A look each interval, until the scheduler no longer answers.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        A connected, synchronous client.
+    interval : float
+        Seconds from one look to the next; one that is late is left out.
+    """
+    connection, before = Connection(client), None
+    for _ in ticks(interval):
+        try:
+            moment, workers, counts = connection.answer(counts_now, {})
+        except NoAnswerError:
+            return
+        results = {prefix: count for prefix, (_, count) in counts.items()}
+        before = results if before is None else before
+        finished = {prefix: count - before.get(prefix, 0) for prefix, count in results.items()}
+        prefixes = {prefix: known for prefix, (states, _) in counts.items() if (known := _known(states))}
+        yield Look(time=moment, num_workers=workers, prefixes=prefixes, finished=finished)
+
+
+def _known(states: Mapping[str, int]) -> Counter[str]:
+    """Number of tasks by state, of those that the scheduler still knows."""
+    return Counter({state: count for state, count in states.items() if count and state != FORGOTTEN})

@@ -1,0 +1,215 @@
+"""What was recorded of the tasks of a cluster: tables, plots and comparisons; saved, and loaded again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roastcoffea.monitor import tables
+from roastcoffea.monitor.history import Snapshot
+from roastcoffea.monitor.joined import JOINED_COLUMNS, ReportComparison, compared, joined_rows, measurement_of
+from roastcoffea.monitor.saved import load_watched, save_watched
+from roastcoffea.monitor.shown import monitor_run, monitor_sheets, plot_states
+from roastcoffea.monitor.watch import Watched, attempts_of, states_of
+from roastcoffea.records.arrow import frame_of, table_of_rows
+from roastcoffea.redaction import redacted
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import Sheet
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from roastcoffea.records.columns import Column
+    from roastcoffea.records.run import Run
+
+
+class RecordedTasks(Presented):
+    """What a `TaskMonitor` recorded. It prints as a table of its tasks, and shows itself in notebooks.
+
+    Parameters
+    ----------
+    watched : iterable of Watched
+        What was recorded, for each period from a start to a stop.
+    interval : float
+        Seconds between `snapshots`.
+    problems : iterable of str
+        What could not be recorded.
+    """
+
+    def __init__(self, watched: Iterable[Watched], interval: float, problems: Iterable[str]) -> None:
+        self.interval = interval
+        self._past = list(watched)
+        self._problems = list(problems)
+
+    def watched(self) -> list[Watched]:
+        """All periods, with what the scheduler has so far."""
+        return list(self._past)
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be recorded, such as rows that were dropped."""
+        of_periods = (problem for period in self._past for problem in period.problems)
+        return list(dict.fromkeys(map(redacted, (*self._problems, *of_periods))))
+
+    @property
+    def snapshots(self) -> list[Snapshot]:
+        """The tasks that the scheduler knew, at each `interval` from start to stop or now, where it knew any."""
+        return [snapshot for period in self.watched() for snapshot in period.snapshots(self.interval)]
+
+    @property
+    def attempts(self) -> pd.DataFrame:
+        """Each attempt that ended, in the columns of `Measurement.tasks`, with the `kind` of `to_dataframe`."""
+        return _frame_of_tasks(tables.ATTEMPT_COLUMNS, attempts_of(self.watched()))
+
+    def get_all_tasks(self) -> list[dict[str, Any]]:
+        """Everything known of each task, one dict per key, in the order in which they were first seen.
+
+        Names, units and meanings are those of `to_dataframe`; None is not known. A key that is a tuple stays a tuple.
+        A task that was computed more than once is there as its last attempt that worked, or as the last one where none
+        did.
+        """
+        watched = self.watched()
+        attempts = tables.best_attempts(attempts_of(watched))
+        return [tables.complete_task(task, attempts.get(key, {})) for key, task in states_of(watched).items()]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """What `get_all_tasks` has, a row per task; meaning and unit of columns are in `attrs["columns"]`."""
+        return _frame_of_tasks(tables.MONITOR_COLUMNS, self.get_all_tasks())
+
+    def per_worker(self) -> pd.DataFrame:
+        """Number and size of the results that each worker computed, a row per worker."""
+        rows = tables.worker_rows(self.get_all_tasks())
+        return frame_of(table_of_rows(tables.WORKER_COLUMNS, rows), tables.WORKER_COLUMNS)
+
+    @property
+    def worker_tasks(self) -> list[dict[str, Any]]:
+        """How the workers held the tasks: one dict per task and worker; empty without `worker_view=True`.
+
+        A worker that fetched a result for another task holds it as well, without having computed it. A key that
+        came to a worker anew after it was forgotten there is listed anew. Times are Unix seconds on the client's clock.
+        Names are those of the worker's own `TaskState`, and ours beside them:
+
+        - `key`, `worker`, `run_id`, `span`, `thread`, `annotations`, `metadata` (its plain values), `priority`,
+          `resource_restrictions`;
+        - `state`: the last one before the worker let go of it; `transitions`: list of (state, time);
+        - `dependencies`: keys, at most 1000 of them, and how many there are in `num_dependencies`; `dependents` and
+          `num_dependents`: the tasks that needed it on this worker, until the end of its stay; `waiting_for_data`:
+          keys that it had to wait for; `who_has`: workers that had it, where this one fetched it; `coming_from`: the
+          one from which it came;
+        - `startstops`: list of action, start, stop and source as Dask timed them, and their sums in seconds:
+          `transfer`, `disk` (to and from), `deserialize`, `compute`; `start`, `stop` of the computing;
+        - `duration`: seconds that Dask expected it to compute, beside `compute`, which were measured; None for the
+          first tasks of a prefix, of which it expects nothing. `start_time`: when the worker handed it to a thread;
+          `stop_time`: Dask's, or `stop` where Dask does not set it;
+        - `nbytes` (B), `type`, `exception` and `traceback` (text); `suspicious_count`: how often a dependency was not
+          where the worker expected it; `suspicious`: how many workers died while they had the task;
+        - `run_spec`: what it calls, as text without secrets; None without `run_spec=True`.
+
+        None is what the worker did not know, or what did not happen.
+        """
+        watched = self.watched()
+        states = states_of(watched)
+        return [tables.complete_view(view, states.get(view["key"], {})) for period in watched for view in period.views]
+
+    def joined(self, measurement: Any) -> pd.DataFrame:
+        """Attempts of chunks' tasks with the chunks that they processed, a row per attempt.
+
+        Parameters
+        ----------
+        measurement : Measurement or MetricsCollector
+            Of a collector that was open meanwhile. A task without a record of its chunk has what coffea's work item
+            says of it.
+        """
+        rows = joined_rows(attempts_of(self.watched()), measurement_of(measurement))
+        return frame_of(table_of_rows(JOINED_COLUMNS, rows), JOINED_COLUMNS)
+
+    def compare_with_report(self, report: Mapping[str, Any], measurement: Any = None) -> ReportComparison:
+        """Chunks as their tasks show them, and their sums beside coffea's report.
+
+        Parameters
+        ----------
+        report : mapping
+            What a `Runner` with `savemetrics=True` returns beside the output.
+        measurement : Measurement or MetricsCollector, optional
+            Of a collector that was open meanwhile. Without it nobody knows the bytes that a chunk read, nor the time
+            in `process()`.
+
+        Returns
+        -------
+        ReportComparison
+            `chunks`: a row per chunk that gave a result, with its input and output bytes, bytes per event, throughput
+            and worker; `totals`: chunks, events, bytes and process seconds, of tasks and report, and the size of the
+            results. Why a number is missing is in `totals.attrs["missing"]`.
+        """
+        measured = measurement_of(measurement)
+        return compared(joined_rows(attempts_of(self.watched()), measured), report, measured)
+
+    @property
+    def run(self) -> Run:
+        """Tasks and workers as a `Run`: what plots such as `plot_task_stream` take."""
+        return monitor_run(self.watched())
+
+    def plot(self, *, ax: Axes | None = None, output_path: str | os.PathLike[str] | None = None) -> tuple[Figure, Axes]:
+        """Draw how many tasks were in which state over time.
+
+        Parameters
+        ----------
+        ax
+            Axes to draw on; without them there is a new figure.
+        output_path
+            File to save the figure to, in place of one that exists.
+
+        Raises
+        ------
+        ValueError
+            If no task was seen.
+        """
+        return plot_states(self.watched(), ax, output_path)
+
+    def sheets(self) -> Sequence[Sheet]:
+        """Tasks by prefix, as they are printed."""
+        return monitor_sheets(self.watched(), self.get_all_tasks(), self.problems)
+
+    def save(self, folder: str | os.PathLike[str], name: str | None = None, *, overwrite: bool = False) -> Path:
+        """Save what was recorded so far, and give the path of the new folder.
+
+        Parameters
+        ----------
+        folder
+            Folder in which it is made.
+        name
+            Its name; without one, the time at which the monitor started (UTC).
+        overwrite
+            Replace a saved monitor of that name; a folder that holds anything else is never replaced.
+
+        Raises
+        ------
+        MeasurementError
+            If it exists or cannot be written.
+        """
+        return save_watched(self.watched(), self.interval, self.problems, Path(folder), name, overwrite=overwrite)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> RecordedTasks:
+        """Load what a monitor recorded and saved.
+
+        Raises
+        ------
+        MeasurementError
+            If there is none, or it cannot be read.
+        """
+        return RecordedTasks(*load_watched(Path(path)))
+
+
+def _frame_of_tasks(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """DataFrame of tasks, whose keys are as Dask has them."""
+    import pandas as pd
+
+    keys = [row["key"] for row in rows]
+    frame = frame_of(table_of_rows(columns, ({**row, "key": str(row["key"])} for row in rows)), columns)
+    frame["key"] = pd.Series(keys, dtype=object)
+    return frame

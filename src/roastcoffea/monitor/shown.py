@@ -1,0 +1,212 @@
+"""How a monitor shows its tasks: live, as a table, as pictures."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from roastcoffea.backends.connection import NoAnswerError
+from roastcoffea.log.kinds import STATES
+from roastcoffea.monitor.history import ALL, CHUNK, FINISHED, FORGOTTEN, History
+from roastcoffea.monitor.looks import Look
+from roastcoffea.monitor.tables import known_total, quotient
+from roastcoffea.monitor.watch import Watch, Watched, attempts_of
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import OK
+from roastcoffea.records.run import Run, unwatched_run
+from roastcoffea.records.tasks import PROCESSOR, TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS
+from roastcoffea.report.live import NAME
+from roastcoffea.report.phrases import counted
+from roastcoffea.report.sheets import Cell, Column, Heading, Sheet, columns
+from roastcoffea.units import BYTE, COUNT, SECOND, number
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_LIVE: Final = 6
+"""Prefixes that a live display has a row for; the rest share one."""
+
+LONGEST_PREFIX: Final = 24
+OTHERS: Final = "(others)"
+LIVE_STATES: Final = tuple(state for state in STATES if state not in {"released", "forgotten"})
+
+BINS: Final = 500
+"""Intervals of time in the picture of states."""
+
+
+# Live
+
+
+def live_text(watch: Watch, *, ended: bool = False) -> str:
+    """Lines of tasks by prefix and state, as far as the scheduler answers."""
+    with suppress(NoAnswerError):  # what is not had now is had the next time
+        watch.drain()
+    counts, workers = watch.count()
+    known = sum(each[ALL] - each["forgotten"] for each in counts.values())
+    seconds = SECOND.text(float(round(time.time() - watch.start)))
+    tasks = f"{counted(sum(each[ALL] for each in counts.values()), 'task')} so far"
+    now = "" if ended else f", {number(known)} at the scheduler"
+    first = f"{NAME}  {seconds}, {counted(workers, 'worker')}, {tasks}{now}"
+    return "\n".join([first, *_live_rows(counts, (FINISHED, ALL))])
+
+
+def look_text(look: Look, seconds: float) -> str:
+    """Lines of tasks by prefix and state of a look, so many seconds after the first one."""
+    counts = {name: look.prefixes.get(name, Counter()) + Counter({FINISHED: n}) for name, n in look.finished.items()}
+    shown = {name: row for name, row in counts.items() if row}
+    passed, workers = SECOND.text(float(round(seconds))), counted(look.num_workers, "worker")
+    first = f"{NAME}  {passed}, {workers}, {counted(look.num_tasks, 'task')} at the scheduler"
+    return "\n".join([first, *_live_rows(shown, (FINISHED,))])
+
+
+def _live_rows(counts: Mapping[str, Counter[str]], sums: tuple[str, ...]) -> Iterator[str]:
+    """A row for each prefix with the most tasks, with the states that occur, and these sums."""
+    if not counts:
+        return
+    ranked = sorted(counts, key=lambda prefix: -counts[prefix].total())
+    rows = {prefix: counts[prefix] for prefix in sorted(ranked[:MOST_LIVE])}
+    if rest := ranked[MOST_LIVE:]:
+        rows[OTHERS] = sum((counts[prefix] for prefix in rest), Counter())
+    names = [state for state in LIVE_STATES if any(row[state] for row in rows.values())]
+    names += sums
+    table = [("prefix", *names), *((prefix, *(number(row[name]) for name in names)) for prefix, row in rows.items())]
+    width, *widths = (max(map(len, column)) for column in zip(*table, strict=True))
+    width = min(width, LONGEST_PREFIX)
+    for prefix, *cells in table:
+        amounts = (cell.rjust(wide) for cell, wide in zip(cells, widths, strict=True))
+        yield "  ".join(["", prefix[:width].ljust(width), *amounts])
+
+
+# Tables
+
+OF_PREFIX: Final = (
+    Column("prefix", meaning="the key without its token", width=19),
+    Column("kind", meaning="what the tasks did for coffea", width=13),
+    *columns(COUNT, "tasks", "finished", "failed"),
+    Column("duration", SECOND, "mean time of computing"),
+    Column("results", BYTE, "size of all results in memory"),
+)
+
+
+def monitor_sheets(
+    watched: Sequence[Watched], tasks: Sequence[Mapping[str, Any]], problems: Sequence[str]
+) -> list[Sheet]:
+    """Tasks by prefix, and what could not be recorded."""
+    workers = {worker for period in watched for worker in period.lifetimes["worker"].to_pylist()}
+    seconds = SECOND.text(sum(period.stop - period.start for period in watched))
+    lead = f"{counted(len(tasks), 'task')} on {counted(len(workers), 'worker')} in {seconds}"
+    failed = Counter((each["prefix"], each["kind"]) for each in attempts_of(watched) if each["outcome"] != OK)
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for task in tasks:
+        alike.setdefault((task["prefix"], task["kind"]), []).append(task)
+    rows = [_row_of(*names, theirs, failed[names]) for names, theirs in alike.items()]
+    none = [] if rows else ["No task was seen."]
+    table = Sheet(title="tasks", lead=none, columns=OF_PREFIX, rows=rows, things="prefixes")
+    found = [Heading(title="tasks of the cluster", label=NAME, lead=[lead]), table]
+    return [*found, Sheet(title="problems", items=problems)] if problems else found
+
+
+def _row_of(prefix: str, kind: str, tasks: Sequence[Mapping[str, Any]], failed: int) -> list[Cell]:
+    finished = [task for task in tasks if task["state"] == "memory"]
+    timed = [task["duration"] for task in tasks if task["duration"] is not None]
+    mean = quotient(sum(timed), len(timed))
+    return [prefix, kind, len(tasks), len(finished), failed, mean, known_total(task["nbytes"] for task in finished)]
+
+
+# Pictures
+
+
+def monitor_run(watched: Sequence[Watched]) -> Run:
+    """Tasks and workers as a run, of which nothing else is known."""
+    if not watched:
+        raise ValueError("this TaskMonitor has recorded nothing: start it before the tasks to be seen")
+    kinds = {CHUNK: PROCESSOR}
+    rows = [
+        attempt | {"key": str(attempt["key"]), "kind": kinds.get(attempt["kind"], attempt["kind"])}
+        for attempt in attempts_of(watched)
+    ]
+    lifetimes: list[dict[str, Any]] = [row for period in watched for row in period.lifetimes.to_pylist()]
+    return unwatched_run(
+        start=watched[0].start,
+        stop=watched[-1].stop,
+        backend="dask",
+        tasks=table_of_rows(TASK_COLUMNS, rows),
+        lifetimes=table_of_rows(LIFETIME_COLUMNS, lifetimes),
+        absent=dict.fromkeys(("chunks", "samples"), "a TaskMonitor records tasks; a MetricsCollector records these"),
+    )
+
+
+def plot_states(
+    watched: Sequence[Watched], ax: Axes | None, output_path: str | PathLike[str] | None
+) -> tuple[Figure, Axes]:
+    """Picture of how many tasks were in which state over time.
+
+    Raises
+    ------
+    ValueError
+        If no task was seen.
+    """
+    from roastcoffea.visualization import registry
+
+    seen = [period for period in watched if len(period.history.rows)]
+    if not seen:
+        raise ValueError("there is nothing to draw: no task was seen")
+    if ax is None:
+        with registry.own_style(), registry.new_figure(registry.SIZE) as figure:
+            ax = figure.add_subplot()
+            _draw_states(ax, seen)
+    else:
+        _draw_states(ax, seen)
+    figure = registry.figure_of(ax)
+    if output_path is not None:
+        registry.save(figure, output_path)
+    return figure, ax
+
+
+def _draw_states(ax: Axes, watched: Sequence[Watched]) -> None:
+    from roastcoffea.visualization import draw
+    from roastcoffea.visualization.colours import BLUE, CYCLE, GREY, OF_TIME, PALE
+
+    colours = {"released": PALE, "waiting": GREY, "no-worker": CYCLE[3], "queued": CYCLE[6], "processing": BLUE}
+    colours |= {"memory": CYCLE[2], "erred": OF_TIME["failed"]}
+    start, stop = watched[0].start, max(watched[-1].stop, watched[0].start + 1e-3)
+    edges = np.linspace(start, stop, BINS + 1)
+    axis = draw.time_axis(ax, start, stop)
+    means = sum(states_over_time(period.history, period.stop, edges) for period in watched)
+    layers = [(state, means[code], colours[state]) for code, state in enumerate(STATES) if state in colours]
+    draw.stacked(ax, axis(edges), [layer for layer in layers if layer[1].max() > 0])
+    ax.set_ylabel("tasks at the scheduler")
+    ax.set_title("Tasks by state")
+    draw.whole_numbers(ax.yaxis)
+    draw.legend(ax)
+
+
+def states_over_time(history: History, stop: float, edges: Any) -> Any:
+    """Mean number of tasks in each state, in each interval between edges: states x intervals."""
+    rows = history.rows
+    order = np.argsort(rows["task"], kind="stable")
+    task, state, moment = (rows[name][order] for name in ("task", "state", "time"))
+    ends = np.append(moment[1:], stop)
+    ends[np.append(task[1:] != task[:-1], True)] = stop
+    stays = np.zeros((len(STATES), len(edges) - 1))
+    for code in range(len(STATES)):
+        here = (state == code) & (code != FORGOTTEN)
+        begin, end = np.sort(moment[here]), np.sort(ends[here])
+        passed = _seconds_before(edges, begin) - _seconds_before(edges, end)
+        stays[code] = np.diff(passed) / np.diff(edges)
+    return stays
+
+
+def _seconds_before(edges: Any, moments: Any) -> Any:
+    """Sum over moments of how long before each edge they were; 0 for those after it."""
+    count = np.searchsorted(moments, edges)
+    return count * edges - np.append(0.0, np.cumsum(moments))[count]

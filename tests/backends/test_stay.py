@@ -1,0 +1,204 @@
+"""The scheduler is sampled when a sample is due, and what a blocked loop keeps out is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client
+from stand_ins import CLIENT, NAME, TOKEN, Scheduler
+
+from roastcoffea import MetricsCollector
+from roastcoffea.backends import workers
+from roastcoffea.backends.dask import DaskMetricsBackend
+from roastcoffea.backends.scheduler import ClusterPlugin
+from roastcoffea.log.reader import ClusterLog
+
+T = 1_700_000_000.0
+
+
+class Jumping(selectors.SelectSelector):
+    """Waits for no time: it tells the clock that the time has passed."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        self.now += timeout or 0.0
+        return super().select(0)
+
+
+class FakeLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock goes on only where the loop waits, and where a callback takes time."""
+
+    def __init__(self) -> None:
+        self.clock = Jumping()
+        super().__init__(self.clock)
+
+    def time(self) -> float:
+        return self.clock.now
+
+    def take(self, seconds: float) -> None:
+        """Block the loop for so long."""
+        self.clock.now += seconds
+
+
+def sampled(
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    interval: float | None,
+    disturb: Callable[[FakeLoop], object] = lambda _: None,
+) -> pd.DataFrame:
+    """Samples of a scheduler with two workers that was watched for so long."""
+    loop = FakeLoop()
+    monkeypatch.setattr(workers.time, "time", lambda: T + loop.time())
+
+    async def watch() -> ClusterPlugin:
+        plugin = ClusterPlugin(NAME, CLIENT, TOKEN, None, interval)
+        await plugin.start(Scheduler(2))
+        disturb(loop)
+        await asyncio.sleep(seconds)
+        await plugin.close()
+        return plugin
+
+    try:
+        plugin = loop.run_until_complete(watch())
+    finally:
+        loop.close()
+        monkeypatch.undo()
+    log = ClusterLog()
+    log.feed(plugin.drain(10**9, 0)["data"])
+    assert plugin.problems.failures == 0
+    found = log.sampling.sampling(T).to_pandas()
+    assert log.sampling.states(T)["time"].to_pylist() == found["time"].repeat(2).tolist()
+    return found
+
+
+SHORTLY = 1e-6
+"""What is due at the very end of the time is no part of it."""
+
+
+@pytest.mark.parametrize(("interval", "seconds", "samples"), [(0.1, 3, 30), (0.05, 3, 60), (1.0, 3, 3), (0.7, 0.5, 1)])
+def test_samples_come_exactly_when_they_are_due(
+    monkeypatch: pytest.MonkeyPatch, interval: float, seconds: float, samples: int
+) -> None:
+    found = sampled(monkeypatch, seconds - SHORTLY, interval)
+    assert len(found) == samples
+    assert found["time"].to_numpy() == pytest.approx(interval * np.arange(samples), abs=1e-6)
+    assert found["late_seconds"].max() < 1e-6
+    assert found["missed"].sum() == 0
+    assert set(found["workers"]) == {2}
+
+
+def test_nothing_is_sampled_where_that_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(sampled(monkeypatch, 3.0, None)) == 0
+
+
+def test_what_a_blocked_loop_kept_out_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    # due were those of 1.1, 1.2, 1.3 and 1.4 s, of which the last one is taken when the loop goes on
+    found = sampled(monkeypatch, 3 - SHORTLY, 0.1, lambda loop: loop.call_later(1.01, loop.take, 0.45))
+    assert len(found) == 27
+    (row,) = found.index[found["missed"] > 0]
+    assert found["missed"][row] == 3
+    assert found["time"][row] == pytest.approx(1.46, abs=1e-6)
+    assert found["late_seconds"][row] == pytest.approx(0.06, abs=1e-6)
+    assert found["time"].to_numpy()[row + 1 :] == pytest.approx(0.1 * np.arange(15, 30), abs=1e-6)
+
+
+def test_work_in_the_loop_does_not_make_samples_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(loop: FakeLoop) -> None:
+        loop.take(0.03)
+        loop.call_later(0.04, work, loop)
+
+    found = sampled(monkeypatch, 30 - SHORTLY, 0.1, lambda loop: loop.call_later(0.01, work, loop))
+    assert len(found) + found["missed"].sum() == 300
+    assert found["missed"].sum() == 0
+    due = found["time"] - found["late_seconds"]
+    assert due.to_numpy() == pytest.approx(0.1 * np.arange(300), abs=1e-5)
+
+
+INTERVAL = 0.1
+
+
+def test_no_sample_is_missing_but_where_the_loop_was_blocked(client: Client) -> None:
+    backend = DaskMetricsBackend(client)
+    earliest = time.monotonic()
+    backend.start_tracking(INTERVAL)
+    latest = time.monotonic()
+    time.sleep(0.4)
+    client.run_on_scheduler(block, seconds=0.45)
+    time.sleep(0.2)
+    closing = time.monotonic()
+    tracking = backend.stop_tracking()
+    closed = time.monotonic()
+    found = backend.sampling().to_pandas()
+    assert (closing - latest) // INTERVAL <= len(found) + found["missed"].sum() <= (closed - earliest) // INTERVAL + 1
+    assert found["missed"].max() >= 3
+    assert (found["time"].diff().dropna() > 0).all()
+    moments = [moment.timestamp() for moment in tracking["worker_counts"]]
+    assert moments == pytest.approx(found["time"].tolist())
+    assert set(tracking["worker_counts"].values()) == {2}
+    by_scheduler = ("worker_active_tasks", "worker_nbytes", "worker_occupancy", "worker_cores", "worker_memory_limit")
+    for field in ("worker_counts", *by_scheduler):
+        assert tracking[field].pace == "at the sampling interval, by the scheduler"
+    for field in by_scheduler:
+        for points in tracking[field].values():
+            assert [moment.timestamp() for moment, _ in points] == pytest.approx(moments)
+    for field in tracking.keys() - {"worker_counts", *by_scheduler}:
+        assert tracking[field].pace == "with the samples of each worker: on Dask its heartbeats"
+
+
+def block(seconds: float, dask_scheduler: Any = None) -> None:
+    time.sleep(seconds)
+
+
+BURSTS = 20
+
+
+@pytest.mark.slow
+def test_bursts_of_two_intervals_are_in_the_series_20_of_20(client: Client) -> None:
+    with MetricsCollector(client, worker_tracking_interval=INTERVAL) as collector:
+        for burst in range(BURSTS):
+            client.gather(client.map(hold, [burst] * 4, [2.2 * INTERVAL / 2] * 4, pure=False))
+    measurement = collector.measurement
+    tasks, samples, states = measurement.tasks, measurement.sampling, measurement.worker_states
+    assigned = states.groupby("time")["processing"].sum()
+    # each sample tells what the scheduler's transitions tell
+    for moment, processing in assigned.items():
+        assert processing == ((tasks["assigned"] <= moment) & (moment < tasks["seen"])).sum()
+    found = blocked = 0
+    for first in range(0, len(tasks), 4):
+        burst = tasks.sort_values("assigned").iloc[first : first + 4]
+        begin, end = burst["assigned"].max(), burst["seen"].max()
+        assert end - begin >= 2 * INTERVAL
+        inside = assigned[(begin < assigned.index) & (assigned.index < end)]
+        found += bool((inside > 0).any())
+        after = samples[samples["time"] >= end]["missed"]
+        blocked += len(inside) == 0 and bool(after.iloc[:1].sum())
+    assert (found, blocked) == (BURSTS - blocked, blocked)
+    assert found > 0
+
+
+def hold(burst: int, seconds: float) -> int:
+    time.sleep(seconds)
+    return burst
+
+
+def test_a_pace_that_would_burden_the_scheduler_is_told(client: Client) -> None:
+    with MetricsCollector(client, worker_tracking_interval=0.001) as collector:
+        client.submit(abs, 1, pure=False).result()
+    (problem,) = collector.measurement.problems
+    assert problem == "an interval of 0.001 s would burden the scheduler: it was sampled each 0.05 s"
+
+
+def test_a_collector_that_does_not_track_has_no_samples(client: Client) -> None:
+    with MetricsCollector(client, track_workers=False) as collector:
+        client.submit(abs, 1, pure=False).result()
+    measurement = collector.measurement
+    for frame in (measurement.sampling, measurement.worker_states, measurement.workers):
+        assert frame.attrs["absent"] == "track_workers=False"

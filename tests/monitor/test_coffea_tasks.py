@@ -1,0 +1,71 @@
+"""What tasks do for coffea, without a collector, against what a collector knows of the same tasks."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from analyses import Jets, runner_for
+from coffea.processor.executor import FileMeta, WorkItem, _reduce
+from distributed import Client
+
+from roastcoffea import MetricsCollector, TaskMonitor
+from roastcoffea.monitor.coffea_tasks import CoffeaTasks
+from roastcoffea.records.tasks import KINDS
+
+ITEM = WorkItem("qcd", "a.root", "Events", 0, 100, "uuid")
+FILE = FileMeta("qcd", "a.root", "Events")
+
+
+def task(function: Any, *arguments: Any, key: str = "a", needs: tuple[str, ...] = ()) -> Any:
+    spec = SimpleNamespace(func=function, args=arguments)
+    return SimpleNamespace(key=key, run_spec=spec, dependencies=[SimpleNamespace(key=need) for need in needs])
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        (task(len, ITEM), "processor"),
+        (task(len, (ITEM, "heavy")), "processor"),
+        (task(len, FILE), "preprocessing"),
+        (task(_reduce(1), [1, 2]), "merge"),
+        (task(len, [1]), None),
+        (task(len), None),
+        (SimpleNamespace(key="a", run_spec=None), None),
+    ],
+)
+def test_kinds_come_from_what_a_task_calls(given: Any, kind: str | None) -> None:
+    described = CoffeaTasks().described(given)
+    assert (KINDS[described[0]] if described else None) == kind
+    if kind == "processor":
+        assert described[1:] == ("qcd", "a.root", "Events", 0, 100)
+
+
+def test_a_merge_of_preprocessing_is_preprocessing() -> None:
+    tasks = CoffeaTasks()
+    tasks.described(task(len, FILE, key="file"))
+    assert KINDS[tasks.described(task(_reduce(1), [1], key="b", needs=("file",)))[0]] == "preprocessing"
+    tasks.forget("file")
+    assert KINDS[tasks.described(task(_reduce(1), [1], key="c", needs=("file",)))[0]] == "merge"
+
+
+def test_kinds_and_chunks_are_those_of_a_collector(client: Client, sample: Any) -> None:
+    with TaskMonitor(client) as alone:
+        runner_for(client, 2000)(sample, processor_instance=Jets())
+    with MetricsCollector(client) as collector, TaskMonitor(client) as monitor:
+        _, report = runner_for(client, 2000)(sample, processor_instance=Jets())
+    truth = collector.measurement.tasks.set_index(["key", "run_id"])["kind"].replace("processor", "chunk")
+    found = monitor.attempts.set_index(["key", "run_id"])["kind"]
+    assert found.to_dict() == truth.to_dict()
+    frame = monitor.to_dataframe()
+    assert frame.set_index("key")["kind"].to_dict() == truth.reset_index().set_index("key")["kind"].to_dict()
+    assert sorted(alone.to_dataframe()["kind"]) == sorted(frame["kind"])
+    chunks, totals = alone.compare_with_report(report)
+    names = ["dataset", "file", "entry_start", "entry_stop", "events"]
+    records = collector.measurement.chunks
+    assert sorted(map(tuple, chunks[names].to_numpy())) == sorted(map(tuple, records[names].to_numpy()))
+    of_tasks = totals.set_index("quantity")["tasks"]
+    assert (of_tasks["chunks"], of_tasks["entries"]) == (report["chunks"], report["entries"])
+    assert of_tasks["result_bytes"] == chunks["output_bytes"].sum() > 0
+    assert set(totals.attrs["missing"]) == {"bytesread", "processtime"}

@@ -1,0 +1,115 @@
+"""How a monitor shows its tasks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import wait_until
+from distributed import Client, Event
+
+from roastcoffea import TaskMonitor, plot_task_stream
+from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATES
+from roastcoffea.monitor.history import History, Named
+from roastcoffea.monitor.saved import DTYPE
+from roastcoffea.monitor.shown import states_over_time
+
+
+def wait_for(event: str, number: int) -> int:
+    Event(event).wait()
+    return number
+
+
+@pytest.fixture(scope="module")
+def monitor(shared_client: Client) -> TaskMonitor:
+    with TaskMonitor(shared_client) as monitor:
+        shared_client.gather(shared_client.map(abs, range(10), pure=False))
+        assert shared_client.submit(int, "x", pure=False).exception() is not None
+    return monitor
+
+
+def test_the_table_has_a_row_for_each_prefix(monitor: TaskMonitor) -> None:
+    lines = str(monitor).splitlines()
+    rows = {line.split()[0]: line.split()[1:5] for line in lines if re.match(r"  (abs|int) ", line)}
+    assert rows == {"abs": ["other", "10", "10", "0"], "int": ["other", "1", "0", "1"]}
+    assert max(map(len, lines)) <= 80
+    html = monitor._repr_html_()
+    assert "abs" in html
+    assert "<script" not in html
+    assert repr(monitor) == "<TaskMonitor: stopped>"
+
+
+def test_a_monitor_that_saw_nothing_says_so(client: Client) -> None:
+    monitor = TaskMonitor(client)
+    assert "No task was seen." in str(monitor)
+    with pytest.raises(ValueError, match="no task was seen"):
+        monitor.plot()
+    with pytest.raises(ValueError, match="has recorded nothing"):
+        plot_task_stream(monitor)
+
+
+def test_live_rows(client: Client, monkeypatch: Any) -> None:
+    """Tasks by state and prefix, as the scheduler has them."""
+    from roastcoffea.report import live
+
+    shown: list[str] = []
+
+    class Display:
+        def show(self, text: str) -> None:
+            shown.append(text)
+
+        end = show
+
+    monkeypatch.setattr(live, "display_for", lambda stream: Display())
+    monkeypatch.setattr(live, "INTERVAL", 0.02)
+    with TaskMonitor(client, live=True) as monitor:
+        futures = client.map(wait_for, ["roastcoffea-live"] * 5, range(5), pure=False)
+
+        def told() -> bool:
+            rows = [line.split() for line in shown[-1].splitlines()] if shown else []
+            states = monitor.snapshot().states
+            waiting = [str(states[name]) for name in rows[1][1:-2]] if len(rows) > 1 else []
+            return [*waiting, "0", "5"] == next((row[1:] for row in rows if row[0] == "wait_for"), None)
+
+        assert wait_until(told, 10), shown[-1:]
+        Event("roastcoffea-live").set()
+        client.gather(futures)
+    first, *rows = shown[-1].splitlines()
+    assert re.fullmatch(r"roastcoffea  .*, 2 workers, 5 tasks so far", first)
+    assert [row.split()[-2:] for row in rows if "wait_for" in row] == [["5", "5"]]
+    assert max(len(line) for text in shown for line in text.splitlines()) < 80
+    assert monitor.problems == []
+
+
+def test_the_picture_of_states_has_the_area_of_the_stays(monitor: TaskMonitor, tmp_path: Path) -> None:
+    _, ax = monitor.plot(output_path=tmp_path / "states.png")
+    assert (tmp_path / "states.png").stat().st_size > 1000
+    assert ax.get_ylabel() == "tasks at the scheduler"
+    assert {"processing", "memory"} <= set(ax.get_legend_handles_labels()[1])
+
+
+def test_states_over_time_are_means() -> None:
+    """Two tasks: one waits for a second and computes for two, the other is there from the third second on."""
+    rows = np.zeros(4, DTYPE)
+    codes = {name: code for code, name in enumerate(STATES)}
+    for row, (task, state, time) in zip(
+        rows, [(0, "waiting", 1.0), (0, "processing", 2.0), (1, "memory", 3.0), (0, "forgotten", 4.0)], strict=True
+    ):
+        row["task"], row["state"], row["time"], row["before"] = task, codes[state], time, NO_STATE
+        row["worker"] = row["type"] = NO_STRING
+        row["nbytes"] = NO_SIZE
+    history = History(rows, [Named("a"), Named("b")], [])
+    means = states_over_time(history, 5.0, np.array([0.0, 1.5, 3.0, 5.0]))
+    expected = {"waiting": [0.5 / 1.5, 0.5 / 1.5, 0], "processing": [0, 1 / 1.5, 0.5], "memory": [0, 0, 1]}
+    assert {name: means[code].tolist() for name, code in codes.items() if means[code].any()} == {
+        name: pytest.approx(values) for name, values in expected.items()
+    }
+
+
+def test_the_task_stream_of_a_monitor(monitor: TaskMonitor) -> None:
+    _, ax = plot_task_stream(monitor)
+    assert len(ax.get_yticklabels()) == 2
+    assert ax.get_legend_handles_labels()[1] == ["other tasks"]

@@ -1,0 +1,27 @@
+"""Chunks and clusters by a few numbers, and how long a simulation takes with them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from roastcoffea.replay.cluster import Cluster, Load, replayed
+from roastcoffea.replay.inputs import Costs
+
+FREE = Costs(steal=0.0)
+"""A cluster that adds nothing."""
+
+MANY = float("inf")
+
+
+def work(*rows: tuple[float, float, float]) -> Load:
+    """Chunks by their seconds of CPU, waiting, and CPU again."""
+    before, wait, after = np.array(rows, dtype=np.float64).T
+    return Load(before=before, wait=wait, after=after)
+
+
+def on(workers: int, cores: float = MANY, threads: int = 1) -> Cluster:
+    return Cluster(threads=threads, hosts=[(workers, cores)])
+
+
+def seconds(load: Load, cluster: Cluster, costs: Costs = FREE, **more: object) -> float:
+    return replayed(load, cluster, costs, **more).seconds  # type: ignore[arg-type]

@@ -1,0 +1,159 @@
+"""Predicted wall times, their ranges, doubts and checks, of runs that are written down by hand."""
+
+from __future__ import annotations
+
+import pytest
+from made_runs import in_two_calls, made_run, plan
+from predicted import FOUR, seconds
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS
+from roastcoffea.records.run import Run
+from roastcoffea.replay.recorded import recorded_run
+from roastcoffea.studies.what_if.changes import AS_RECORDED, UNCHANGED
+from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR, Check, Prediction, Predictor
+from roastcoffea.studies.what_if.what_if import WhatIf, what_if
+
+
+def predictor(*runs: Run) -> Predictor:
+    recorded = [recorded_run(run, Measurement(run).metrics, run.name) for run in runs]
+    return Predictor(recorded, same_host=False, scenarios={AS_RECORDED: UNCHANGED})
+
+
+def test_one_run_is_its_own_check() -> None:
+    alone = predictor(made_run(FOUR, 2))
+    assert (alone.repeats, alone.spread, alone.error) == (list(alone.runs), None, TYPICAL_ERROR)
+    (check,) = alone.checks
+    assert check == Check("made", 2, 1, 100, check.measured, check.predicted, from_itself=True)
+    assert (check.measured, check.predicted) == pytest.approx((24.0, 24.0), rel=0.01)
+    assert Check("other", 2, 1, 100, 20.0, 25.0, from_itself=False).error == 0.25
+
+
+def test_a_prediction_lies_in_the_middle_of_its_range() -> None:
+    found = predictor(made_run(FOUR, 2)).of_cluster(AS_RECORDED, 4, 1)
+    assert (found.workers, found.threads, found.chunksize, found.scenario) == (4, 1, 100, AS_RECORDED)
+    assert found.seconds == pytest.approx(12.0, rel=0.01)
+    assert found.low * found.high == pytest.approx((found.seconds or 0.0) ** 2)
+    assert not found.rechunked
+
+
+def test_repeats_are_replayed_and_their_median_taken() -> None:
+    runs = [made_run(FOUR, 2, before=before, name=str(before)) for before in (0.0, 1.0, 6.0)]
+    several = predictor(*runs, made_run(FOUR, 4, name="more"))
+    assert [run.name for run in several.repeats] == ["0.0", "1.0", "6.0"]
+    assert several.spread == pytest.approx(6.0 / 25.0)
+    assert several.of_cluster(AS_RECORDED, 8, 1).seconds == pytest.approx(1.0 + 6.0, rel=0.01)
+
+
+def test_a_busy_scheduler_is_told() -> None:
+    found = what_if(made_run([plan(0.01)] * 600, 2), workers=[4, 40], same_host=True)
+    quiet, busy = (one for one in found.predictions if one.scenario == "as recorded")
+    assert quiet.doubts == ()
+    assert busy.doubts[0].startswith("past the scheduler's throughput: it would be busy for 9")
+    assert busy.seconds == pytest.approx(600 * 1.1e-3, rel=0.05)
+
+
+def test_threads_have_a_range() -> None:
+    found = what_if(made_run(FOUR, 2), workers=[2], threads=[1, 4])
+    one, many = (each for each in found.predictions if each.scenario == "as recorded")
+    assert one.doubts == ()
+    assert "share one interpreter" in many.doubts[0]
+    assert many.low == pytest.approx(6.0 / (1 + TYPICAL_ERROR), rel=0.01)
+    # 26 s of CPU on two interpreters
+    assert many.high >= 13.0
+
+
+# Chunk sizes
+
+
+def of_size(found: WhatIf, size: int) -> Prediction:
+    return next(one for one in found.predictions if one.rechunked and one.chunksize == size)
+
+
+def in_chunks(size: int, workers: int = 1, fixed: float = 0.5, each: float = 0.01) -> Run:
+    """1600 events in two files, in chunks that take a fixed time and one for each event, half of it waiting."""
+    plans = [
+        plan(fixed + each * size / 2, each * size / 2, events=size, file=file)
+        for file in ("a", "b")
+        for _ in range(800 // size)
+    ]
+    return made_run(plans, workers)
+
+
+def test_another_chunk_size_from_two() -> None:
+    found = what_if(in_chunks(100), in_chunks(200), chunksize=[25, 400, 100])
+    assert of_size(found, 25).seconds == pytest.approx(64 * 0.5 + 16, rel=0.01)
+    assert of_size(found, 400).seconds == pytest.approx(4 * 0.5 + 16, rel=0.01)
+    assert of_size(found, 25).reason is None
+    assert [check.from_itself for check in found.checks] == [True, True]
+    (far,) = what_if(in_chunks(100), in_chunks(200), chunksize=[800]).predictions[-1].doubts
+    assert "chunks of 800 events are far beyond the 200 that were recorded" in far
+    assert of_size(found, 400).doubts == ()
+
+
+def test_another_chunk_size_of_two_calls_on_different_datasets() -> None:
+    sizes = [100, 300] * 4
+    plans = [plan(0.5 + 0.01 * size, events=size, file="a", dataset="one") for size in sizes]
+    plans += [plan(1 + 0.01 * size, events=size, file="b", dataset="two") for size in sizes]
+    found = what_if(in_two_calls(made_run(plans, 1), len(sizes)), chunksize=[100])
+    assert of_size(found, 100).seconds == pytest.approx(16 * (0.5 + 1) + 32, rel=0.01)
+
+
+def test_another_chunk_size_from_chunks_that_vary() -> None:
+    plans = [plan(0.5 + 0.01 * size, events=size, file=str(number)) for number, size in enumerate([100, 300] * 8)]
+    found = what_if(made_run(plans, 1), chunksize=[50])
+    assert of_size(found, 50).seconds == pytest.approx(64 * 0.5 + 32, rel=0.01)
+
+
+def test_equal_chunks_give_a_bracket_and_the_reason() -> None:
+    found = of_size(what_if(in_chunks(100), chunksize=[400]), 400)
+    assert found.seconds is None
+    assert "chunks of data have about 100 events each" in str(found.reason)
+    assert found.low == pytest.approx((16 * 1.5 / 4) / (1 + TYPICAL_ERROR), rel=0.01)
+    assert found.high == pytest.approx(16 * 1.5 * (1 + TYPICAL_ERROR), rel=0.01)
+
+
+def test_a_dataset_of_few_chunks_gives_a_bracket() -> None:
+    few = [plan(1.0, events=size, file="c", dataset="few") for size in (100, 300)]
+    plans = [plan(0.01 * size, events=size, file=str(size)) for size in (100, 200, 300, 400)]
+    found = of_size(what_if(made_run([*plans, *few], 1), chunksize=[50]), 50)
+    assert found.seconds is None
+    assert "few has 2 chunks" in str(found.reason)
+
+
+# Several runs
+
+
+def test_repeats_and_other_runs_are_checks() -> None:
+    runs = [
+        made_run(FOUR, 2, name="first"),
+        made_run(FOUR, 2, before=2.4, name="again"),
+        made_run(FOUR, 4, name="more"),
+    ]
+    found = what_if(*runs, workers=[4])
+    assert found.spread == pytest.approx(2.4 / 25.2)
+    assert [(check.name, check.from_itself, round(check.predicted, 1)) for check in found.checks] == [
+        ("first", False, 26.4),
+        ("again", False, 24.0),
+        ("more", False, 13.2),
+    ]
+    assert seconds(found) == [13.2]
+
+
+def test_a_range_is_above_0_with_any_error() -> None:
+    """One of two repeats took six times as long."""
+    found = what_if(made_run([plan(3.0)] * 16, 2), made_run([plan(0.5)] * 16, 2, name="quick"))
+    assert found.error == pytest.approx(5.0, rel=0.01)
+    one = found.predictions[0]
+    assert (one.low, one.high) == pytest.approx((14.0 / 6, 14.0 * 6), rel=0.01)
+
+
+def test_runs_that_read_other_branches_are_doubted() -> None:
+    def reading(*branches: str) -> Run:
+        reads = table_of_rows(BRANCH_READ_COLUMNS, [{"chunk": 0, "branch": branch} for branch in branches])
+        return made_run(FOUR, 2, branch_reads=reads)
+
+    found = what_if(reading("pt", "eta"), reading("eta", "pt"), reading("pt", "phi", "mass"))
+    (doubt,) = (doubt for doubt in found.doubts if "read" in doubt)
+    assert "read eta and 2 more: they are taken for runs of one analysis" in doubt

@@ -1,0 +1,114 @@
+"""The task stream of runs by hand: lanes, classes, chunks of tasks, and what takes the most of each pixel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from handmade import CHUNKS, T, handmade_run, task
+
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.visualization.stream import IDLE, SHOWN, Stream, main_in_pixels, stream_of
+
+
+def classes(stream: Stream) -> list[str]:
+    return [SHOWN[kind] for kind in stream.kind]
+
+
+def made(*rows: tuple[int, str, float, float], lanes: int = 2) -> Stream:
+    """Attempts by lane, class, start and stop."""
+    lane, names, start, stop = zip(*rows, strict=True)
+    kind, none = np.array([SHOWN.index(name) for name in names]), np.full(len(rows), -1)
+    workers = [f"w{number}" for number in range(lanes)]
+    return Stream(np.array(lane), kind, np.array(start), np.array(stop), none, none, workers, lanes)
+
+
+def test_tasks_have_the_class_that_took_the_most_of_their_chunk() -> None:
+    run = handmade_run()
+    stream = stream_of(run.tasks, run.chunks)
+    found = dict(zip([(row["key"], row["run_id"]) for row in run.tasks.to_pylist()], classes(stream), strict=True))
+    assert found == {
+        ("k1", 1): "compute",
+        ("k1", 5): "compute",
+        ("k2", 2): "failed",
+        ("k2", 6): "compute",
+        ("k3", 3): "failed",  # it skipped its file
+        ("p1", 1): "preprocessing",
+        ("p2", 1): "failed",
+        ("p2", 2): "preprocessing",
+        ("p3", 1): "preprocessing",
+        ("r1", None): "merge",
+    }
+    identities = [(row["key"], row["run_id"]) for row in run.chunks.to_pylist()]
+    of_chunks = [identities[row] for row in stream.chunk if row >= 0]
+    assert of_chunks == [identity for identity in found if identity in identities]
+    assert stream.task.tolist() == list(range(len(run.tasks)))
+    assert (stream.start - T).tolist()[:2] == [10, 11]
+
+
+def test_without_records_of_chunks_nothing_tells_what_went_on() -> None:
+    stream = stream_of(handmade_run().tasks, None)
+    assert classes(stream).count("residual") == 4
+    assert set(stream.chunk.tolist()) == {-1}
+
+
+def test_without_tasks_chunks_are_the_stream() -> None:
+    stream = stream_of(None, handmade_run().chunks)
+    assert (len(stream.start), set(stream.task.tolist())) == (len(CHUNKS), {-1})
+    assert classes(stream).count("failed") == sum(row["outcome"] in {"error", "skipped"} for row in CHUNKS)
+
+
+def test_threads_of_a_worker_lie_beside_each_other() -> None:
+    rows = [
+        task("a", 1, "merge", "ok", "B", 0, 1) | {"thread": 9},
+        task("b", 1, "merge", "ok", "A", 0, 2) | {"thread": 7},
+        task("c", 1, "merge", "ok", "B", 1, 2) | {"thread": 3},
+        task("d", 1, "merge", "ok", "B", 2, 3) | {"thread": 9},
+    ]
+    stream = stream_of(table_of_rows(TASK_COLUMNS, rows), None)
+    assert stream.lanes == ["A", "B", "B"]
+    assert stream.lane.tolist() == [2, 0, 1, 2]
+    assert stream.workers == 2
+
+
+def test_where_no_thread_is_known_the_first_free_lane_is_taken() -> None:
+    times = [(0, 4), (1, 2), (2, 3), (3, 9), (4, 5)]
+    rows = [task(f"t{place}", 1, "merge", "ok", "A", *both) for place, both in enumerate(times)]
+    stream = stream_of(table_of_rows(TASK_COLUMNS, rows), None)
+    first, second = stream.lane[0], stream.lane[1]
+    assert stream.lane.tolist() == [first, second, second, second, first]
+    assert stream.lanes == ["A", "A"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"worker": None}, "it is not known on which worker anything ran"),
+        ({"start": None}, "it is not known of any task when it ran"),
+    ],
+)
+def test_what_is_not_known_is_the_reason(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotMeasuredError, match="neither tasks nor chunks were seen"):
+        stream_of(None, None)
+    rows = [task("a", 1, "merge", "ok", "A", 0, 1) | changes]
+    with pytest.raises(NotMeasuredError, match=reason):
+        stream_of(table_of_rows(TASK_COLUMNS, rows), None)
+
+
+def test_a_pixel_has_the_class_that_took_the_most_and_any_failure() -> None:
+    stream = made((0, "compute", 0, 6), (0, "read", 6, 10), (0, "failed", 19.9, 20), (1, "merge", 0, 2))
+    pixels = main_in_pixels(stream, 2, np.array([0.0, 10.0, 20.0]))
+    kinds = [[None if kind == IDLE else SHOWN[kind] for kind in row] for row in pixels.kind]
+    assert kinds == [["compute", "failed"], [None, None]]  # 2 s of 10 s are mostly idle
+    assert pixels.busy == pytest.approx(np.array([[10, 0.1], [2, 0]]))
+    assert pixels.most == pytest.approx(np.array([[6, 0.1], [2, 0]]))
+
+
+def test_lanes_share_the_rows_that_there_are() -> None:
+    stream = made((0, "compute", 0, 10), (1, "compute", 0, 4), (2, "merge", 0, 9), (3, "read", 0, 8), lanes=4)
+    pixels = main_in_pixels(stream, 2, np.array([0.0, 10.0]))
+    assert [SHOWN[kind] for kind in pixels.kind[:, 0]] == ["compute", "merge"]
+    assert pixels.busy[:, 0] == pytest.approx([14, 17])
