@@ -141,6 +141,7 @@ def test_at_the_end_rates_are_those_of_the_whole_run(monkeypatch: pytest.MonkeyP
 
     display, progress = Kept(), NOTHING_YET._replace(chunks=4, chunks_asked=4, events=60_000, bytes=10**10)
     monkeypatch.setattr(live, "INTERVAL", 0.001)
+    monkeypatch.setattr(live, "SHARE", 0.0)  # seconds of this clock are no seconds to wait
     monkeypatch.setattr(live, "display_for", lambda stream: display)
     monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now[0]))
     shown = LiveLine(lambda: progress, print)
@@ -294,7 +295,12 @@ def test_an_error_ends_the_line_and_is_noted(terminal: Terminal) -> None:
 def test_a_terminal_that_takes_nothing_holds_nobody_up(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.attach()
     release = threading.Event()
-    monkeypatch.setattr(live.BottomRow, "show", lambda *arguments: release.wait(20))
+
+    def stuck(terminal: int, data: bytes) -> int:
+        release.wait(20)
+        return len(data)
+
+    monkeypatch.setattr(live, "os", SimpleNamespace(**{**vars(os), "write": stuck}))
     monkeypatch.setattr(live, "PATIENCE", 0.1)
     shown = line([])
     shown.start()
