@@ -290,6 +290,8 @@ def test_an_error_ends_the_line_and_is_noted(terminal: Terminal) -> None:
     assert wait_until(lambda: bool(problems))
     shown.stop()
     assert problems[0].startswith("the live line ended before the run")
+    assert wait_until(lambda: not any("roastcoffea" in row for row in terminal.rows()))
+    assert terminal.screen.margins is None
 
 
 def test_a_terminal_that_takes_nothing_holds_nobody_up(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
