@@ -122,6 +122,17 @@ def test_a_unit_prints_as_its_symbol():
     assert f"{KILOHERTZ}" == "kHz"
 
 
+@pytest.mark.parametrize("unit", [*UNITS, units.WORD, units.STRUCTURE], ids=str)
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda unit: pickle.loads(pickle.dumps(unit))])
+def test_a_unit_of_ours_is_one_wherever_it_comes(unit, again):
+    assert again(unit) is unit
+
+
+def test_a_unit_of_somebody_else_travels_as_it_is():
+    unit = Unit("B", repr)
+    assert pickle.loads(pickle.dumps(unit)) == unit != BYTE
+
+
 def test_moments_have_their_zone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()

@@ -155,6 +155,13 @@ def test_plot_writes_files_and_names_them(
     capsys.readouterr()
 
 
+def test_a_plot_that_is_named_twice_is_drawn_once(
+    drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plot", str(drawable), "sections", "plot_sections", "sections", "-o", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'sections.png'}\n"
+
+
 def test_plot_tells_what_cannot_be_drawn(drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lacking = "roastcoffea: plot_stragglers has nothing to draw: 3 chunks: it takes 8 to tell a slow one\n"
     assert main(["plot", str(drawable), "stragglers", "byte_ledger", "-o", str(tmp_path)]) == 1

@@ -256,6 +256,16 @@ def test_metrics_travel_as_the_run_that_they_are_of(again: Any) -> None:
     assert metrics["wall_time"] == again(metrics)["wall_time"] == 3.5
 
 
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda mapping: pickle.loads(pickle.dumps(mapping))])
+def test_what_is_said_of_metrics_travels_too(again: Any) -> None:
+    metrics = evaluate(run_without_tables(reported={"wall_time": 3.5}, reported_by="it"))
+    for mapping in (metrics.source, metrics.unit, metrics.missing):
+        assert dict(again(mapping)) == dict(mapping) != {}
+    assert again(metrics.source)["wall_time"] == metrics.source["elapsed_time_seconds"]  # by its older name as well
+    with pytest.raises(KeyError):
+        again(metrics.missing)["wall_time"]
+
+
 REASON = "RuntimeError: planted"
 
 

@@ -104,6 +104,16 @@ def test_metrics_come_back_by_their_tuples() -> None:
     assert spans_of(span_table({})) == {}
 
 
+def test_bytes_and_counts_come_back_as_whole_numbers() -> None:
+    amounts = {"bytes": (64, 0.5, math.inf), "count": (3, 0), "seconds": (2.0, 0.25)}
+    for unit, values in amounts.items():
+        for value in values:
+            key = ("execute", "Dijets", "disk-write", unit)
+            assert repr(spans_of(span_table({key: value}))) == repr({key: value})
+            of_worker = {"A": {key: value}}
+            assert repr(spans_by_worker(worker_span_table(of_worker))) == repr(of_worker)
+
+
 def test_what_is_of_no_task_has_no_prefix() -> None:
     row = span_table({("get-data", "disk-read", "bytes"): 2000}).to_pylist()
     assert row == [{"context": "get-data", "prefix": None, "activity": "disk-read", "unit": "bytes", "amount": 2000.0}]
