@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import threading
 import time
 
@@ -28,3 +29,9 @@ def record(start: float) -> set[str]:
     """Record of a chunk that began then and ends now."""
     row = {"worker": process_name(), "thread": threading.get_ident(), "start": start, "stop": time.time()}
     return {json.dumps(row | {"cpu": time.process_time()})}
+
+
+def cpu_of_children() -> float:
+    """CPU time of the children that this process has waited for."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import dask
 import pytest
 from analyses import Jets, runner_for
 
@@ -146,57 +145,6 @@ def test_collectors_in_threads_have_their_own_data(client: Any, sample: Any) -> 
         # Dask mixes the spans of tasks that have the same name at the same time: better no number than a wrong one
         assert "the same name" in measurement.metrics.missing["processor_cpu_time_seconds"]
         assert len(measurement.problems) == 1
-
-
-def test_a_span_of_before_that_takes_our_tasks_is_told_apart(client: Any) -> None:
-    counted = ("execute", "count_one", "counted", "count")
-    alive = client.map(count_one, range(7), pure=False)
-    client.gather(alive)
-    with MetricsCollector(client) as collector:
-        client.gather(client.map(count_one, range(5), pure=False))
-    assert collector.measurement.problems == []
-    assert collector.span_metrics[counted] == 5
-    del alive
-
-
-def count_one(number: int) -> int:
-    from distributed.metrics import context_meter
-
-    context_meter.digest_metric("counted", 1, "count")
-    return number
-
-
-def test_tasks_of_others_in_the_span_are_noticed(client: Any, sample: Any) -> None:
-    from distributed import Client
-
-    runner = runner_for(client, 1000)
-    with Client(client.scheduler.address) as other, MetricsCollector(client) as collector:
-        lasting = client.submit(pause, 0.5, pure=False)
-        with dask.annotate(span=None, roastcoffea=None):
-            foreign = other.submit(pause, 0.1, pure=False)
-            foreign.result()
-        lasting.result()
-        runner(sample, processor_instance=Jets())
-    missing = collector.measurement.metrics.missing["processor_cpu_time_seconds"]
-    assert "1 task(s) of others" in missing
-
-
-def pause(seconds: float) -> None:
-    import time
-
-    time.sleep(seconds)
-
-
-def test_a_runner_in_a_thread_without_context_is_seen(client: Any, sample: Any) -> None:
-    import threading
-
-    with MetricsCollector(client) as collector:
-        runner = runner_for(client, 4000)
-        thread = threading.Thread(target=runner, args=(sample, Jets()))
-        thread.start()
-        thread.join()
-    assert len(collector.measurement.chunks) == 4
-    assert collector.span_metrics["execute", "Jets", "memory-read", "count"] == 4
 
 
 def test_four_collectors_in_a_row(client: Any, sample: Any) -> None:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import textwrap
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +16,6 @@ from distributed import Client, LocalCluster
 
 from roastcoffea import collector as collector_module
 from roastcoffea.backends.dask import DaskMetricsBackend
-from roastcoffea.backends.deployment import Deployment
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import RoastcoffeaError
@@ -130,31 +123,6 @@ def test_a_cluster_that_dies_does_not_hide_the_exception(sample: Any, command_li
     client.close()
 
 
-def test_a_client_process_that_is_killed_leaves_nothing(shared_client: Any, tmp_path: Path) -> None:
-    script = tmp_path / "client.py"
-    script.write_text(
-        textwrap.dedent(f"""
-        import time
-        from distributed import Client
-        from roastcoffea.collector import MetricsCollector
-        with Client({shared_client.scheduler.address!r}) as client, MetricsCollector(client):
-            print("open", flush=True)
-            time.sleep(60)
-        """)
-    )
-    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"open\n"
-    assert what_stays(shared_client) != []
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    assert wait_until(lambda: what_stays(shared_client) == [], 30)
-    with MetricsCollector(shared_client) as collector:
-        shared_client.submit(sum, [1, 2], pure=False).result()
-    assert collector.measurement.problems == []
-
-
 def test_the_next_collector_works_after_a_failure(client: Any, sample: Any) -> None:
     with pytest.raises(ValueError, match="mine"), MetricsCollector(client):
         raise ValueError("mine")
@@ -260,69 +228,3 @@ def test_whatever_fails_at_the_end_is_told_and_hides_nothing(
     assert measurement.outcome == ("finished" if raised is None else "failed")
     assert any("TypeError: planted" in problem for problem in measurement.problems)
     assert wait_until(lambda: what_stays(shared_client) == [])
-
-
-def test_chunks_that_fail_after_the_collector_was_left(client: Any, sample: Any) -> None:
-    with pytest.raises(Exception, match="planted"), MetricsCollector(client):
-        runner_for(client, 500, retries=0)(sample, processor_instance=analyses.RaisingLate(0.4))
-    # the fixture checks that the last chunks, which fail when nobody listens, leave nothing on the scheduler
-    assert wait_until(lambda: not any(client.processing().values()), 30)
-
-
-BLOCKED, RELEASED = threading.Event(), threading.Event()
-
-
-def block_scheduler(dask_scheduler: Any) -> None:
-    """Let the scheduler, which is in this process, do nothing until it is released."""
-    BLOCKED.set()
-    assert RELEASED.wait(60)
-
-
-@contextmanager
-def blocked_scheduler(client: Any) -> Iterator[None]:
-    """A scheduler that is asked in vain."""
-    RELEASED.clear()
-    blocking = threading.Thread(target=client.run_on_scheduler, args=(block_scheduler,))
-    blocking.start()
-    assert BLOCKED.wait(60)
-    try:
-        yield
-    finally:
-        RELEASED.set()
-        blocking.join()
-        BLOCKED.clear()
-
-
-def test_a_scheduler_that_answers_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 0.5)
-    with ExitStack() as stack, MetricsCollector(client) as collector:
-        futures = client.map(str, range(500), pure=False)
-        client.gather(futures)
-        stack.enter_context(blocked_scheduler(client))
-    reasons = collector.measurement.metrics.missing
-    assert "the connection to the cluster was lost" in reasons["total_cores"]
-    assert "the connection to the cluster was lost" in reasons["processor_cpu_time_seconds"]
-    assert collector.measurement.problems
-    # the fixture checks that the plugins go all the same
-
-
-def test_rows_survive_an_answer_that_came_too_late(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    too_late, drain = threading.Event(), Deployment.drain
-
-    def noted(self: Deployment) -> None:
-        in_vain = BLOCKED.is_set()
-        try:
-            drain(self)
-        finally:
-            if in_vain:
-                too_late.set()
-
-    with MetricsCollector(client) as collector:
-        client.gather(client.map(str, range(500), pure=False))
-        monkeypatch.setattr("roastcoffea.backends.connection.SCHEDULER_TIMEOUT", 0.3)
-        monkeypatch.setattr(Deployment, "drain", noted)
-        with blocked_scheduler(client):
-            assert too_late.wait(60)
-        monkeypatch.undo()
-    assert (collector.measurement.tasks["prefix"] == "str").sum() == 500
-    assert collector.measurement.run.dropped == {}

@@ -10,8 +10,6 @@ import analyses
 import pytest
 from analyses import OwnCopy, runner_for
 from coffea.processor import DaskExecutor, IterativeExecutor, Runner
-from coffea.processor.executor import ExecutorBase
-from conftest import wait_until, what_stays
 from distributed import Client, LocalCluster
 
 from roastcoffea.collector import MetricsCollector
@@ -79,62 +77,6 @@ def test_options_of_coffea(client: Any, sample: Any, options: dict[str, Any]) ->
     assert len(chunks) == collector.measurement.run.calls[0].chunks
     assert chunks["events"].sum() == sum(dataset["events"] for dataset in measured.values())
     assert chunks["coffea_entries"].isna().all() == (options.get("savemetrics") is False)
-
-
-def test_classes_of_coffea_are_restored(client: Any, sample: Any) -> None:
-    before = (Runner.__dict__["run"], ExecutorBase.__dict__["copy"], OwnCopy.__dict__["copy"])
-    executor = OwnCopy(client=client, status=False)
-    state = dict(vars(executor))
-    runner = Runner(executor=executor, schema=analyses.NanoAODSchema, chunksize=4000, metadata_cache={})
-    with pytest.raises(ZeroDivisionError), MetricsCollector(client):
-        runner(sample, processor_instance=analyses.Jets())
-        assert Runner.__dict__["run"] is not before[0]
-        raise ZeroDivisionError
-    assert (Runner.__dict__["run"], ExecutorBase.__dict__["copy"], OwnCopy.__dict__["copy"]) == before
-    assert type(executor) is OwnCopy
-    assert {name: value for name, value in vars(executor).items() if name != "heavy_input"} == {
-        name: value for name, value in state.items() if name != "heavy_input"
-    }
-
-
-def test_a_patch_of_somebody_else_is_left_alone(client: Any, sample: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with MetricsCollector(client):
-        ours = Runner.run
-
-        def theirs(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return ours(self, *args, **kwargs)
-
-        monkeypatch.setattr(Runner, "run", theirs)
-    assert Runner.run is theirs
-    output, _ = runner_for(client, 4000)(sample, processor_instance=analyses.Jets())
-    assert output["qcd"]["events"] == 8000
-
-
-def test_an_executor_that_cannot_be_watched_runs_all_the_same(client: Any, sample: Any) -> None:
-    class Refusing(OwnCopy):
-        def __setattr__(self, name: str, value: Any) -> None:
-            if name == "__class__":
-                raise TypeError("no other class")
-            super().__setattr__(name, value)
-
-    with MetricsCollector(client) as collector:
-        output, _ = runner_for(client, 4000, executor=Refusing)(sample, processor_instance=analyses.Jets())
-    assert output["qcd"]["events"] == 8000
-    assert "no other class" in collector.measurement.metrics.missing["num_chunks"]
-
-
-def test_an_executor_elsewhere_is_left_alone_and_told(client: Any, sample: Any) -> None:
-    runner = Runner(
-        executor=IterativeExecutor(status=False),
-        schema=analyses.NanoAODSchema,
-        chunksize=4000,
-        metadata_cache={},
-    )
-    with MetricsCollector(client) as collector:
-        output = runner(sample, processor_instance=analyses.Jets())
-    assert output["qcd"]["events"] == 8000
-    assert len(collector.measurement.chunks) == 0
-    assert any("IterativeExecutor" in problem for problem in collector.measurement.problems)
 
 
 def test_a_bad_file_is_skipped_as_without(client: Any, sample: Any, tmp_path: Any) -> None:
@@ -258,14 +200,6 @@ def test_threads_of_ours_are_gone(client: Any) -> None:
     with MetricsCollector(client):
         assert any("roastcoffea" in thread.name for thread in threading.enumerate())
     assert not any("roastcoffea" in thread.name for thread in threading.enumerate())
-
-
-def test_an_event_that_comes_when_the_plugin_has_gone_is_forgotten(client: Any) -> None:
-    with MetricsCollector(client) as collector:
-        pass
-    client.log_event(collector.topic, {"chunk": b""})
-    assert client.get_events(collector.topic)
-    assert wait_until(lambda: what_stays(client) == [])
 
 
 def test_annotations_of_the_user_survive(client: Any) -> None:

@@ -188,27 +188,3 @@ def test_times_have_their_zone(
         time.tzset()
     started = [line for line in capsys.readouterr().out.splitlines() if " JST" in line]
     assert len(started) == 2
-
-
-def test_numbers_that_name_runs_are_runs(
-    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from roastcoffea.cli.commands import what_if
-
-    seen: list[tuple[list[str], dict[str, Any]]] = []
-    monkeypatch.chdir(tmp_path)
-    for name in ("2024", "first"):
-        Measurement(handmade_run()).save("roastcoffea-runs", name)
-    monkeypatch.setattr(
-        "roastcoffea.studies.what_if.what_if.what_if", lambda *runs, **given: seen.append((list(runs), given))
-    )
-    monkeypatch.setattr(what_if.shell, "print_study", lambda *_: None)
-    for words, runs, workers in (
-        (["--workers", "1", "2", "2024"], ["2024"], (1, 2)),
-        (["first", "--workers", "1", "2", "4"], ["first"], (1, 2, 4)),
-        (["--workers", "1", "2", "--threads", "3", "4", "first"], ["first"], (1, 2)),
-        (["first", "--workers", "2024"], ["first"], (2024,)),
-    ):
-        assert main(["what-if", *words]) == 0, capsys.readouterr().err
-        found, given = seen.pop()
-        assert ([Path(run).name for run in found], given["workers"]) == (runs, workers)

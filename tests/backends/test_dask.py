@@ -152,62 +152,6 @@ def test_a_backend_begins_afresh_each_time(client: Any, kind: str) -> None:
     assert len(names) == 3
 
 
-@pytest.mark.parametrize("error", [KeyError, TypeError, RuntimeError, OSError, TimeoutError, ConnectionError])
-@pytest.mark.parametrize("where", ["in the plugin", "in the client"])
-def test_an_error_of_ours_at_the_end_is_no_lost_connection(
-    client: Any, monkeypatch: pytest.MonkeyPatch, error: type[Exception], where: str
-) -> None:
-    backend = DaskMetricsBackend(client)
-    backend.open(0.1)
-    client.gather(client.map(str, range(5), pure=False))
-    if where == "in the plugin":
-        client.run_on_scheduler(break_finish, name=backend.name, error=error)
-    else:
-        monkeypatch.setattr("roastcoffea.backends.dask.hosts_of", partial(raise_error, error))
-    backend.close()
-    (note,) = backend.notes()
-    assert note.startswith("roastcoffea failed")
-    assert f"{error.__name__}: " in note
-    assert "planted" in note
-    assert "lost" not in note
-    assert backend.absent == {"span_metrics": note}
-    assert backend.tasks().num_rows == 5
-    # the fixture checks that the plugins are gone
-
-
-def raise_error(error: type[Exception], *arguments: Any, **others: Any) -> None:
-    raise error("planted")
-
-
-def break_finish(name: str, error: type[Exception], dask_scheduler: Any) -> None:
-    def broken(**arguments: Any) -> None:
-        raise error("planted")
-
-    dask_scheduler.plugins[name].finish = broken
-
-
-@pytest.fixture
-def missing_plugin(client: Any) -> DaskMetricsBackend:
-    """A backend whose plugin went away behind its back."""
-    backend = DaskMetricsBackend(client)
-    backend.open(0.1)
-    client.submit(str, 1, pure=False).result()
-    backend.drain()
-    client.run_on_scheduler(remove_plugin, name=backend.name)
-    return backend
-
-
-async def remove_plugin(name: str, dask_scheduler: Any = None) -> None:
-    await dask_scheduler.plugins[name].stop(1)
-
-
-def test_a_plugin_that_is_gone_is_noted_and_what_was_drained_is_kept(missing_plugin: DaskMetricsBackend) -> None:
-    missing_plugin.close()
-    assert missing_plugin.tasks().num_rows == 1
-    assert "no longer has the collector's plugin" in missing_plugin.absent["span_metrics"]
-    assert len(missing_plugin.notes()) == 1
-
-
 def test_a_cluster_that_cannot_be_seen_does_not_stop_the_analysis(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from roastcoffea.collector import MetricsCollector
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import resource
 import socket
 import subprocess
-import sys
 import sysconfig
 import threading
 import time
@@ -25,7 +23,7 @@ import psutil
 import pytest
 from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, ParslExecutor
 from conftest import wait_until
-from local_work import record, slept, spun
+from local_work import cpu_of_children, record, slept, spun
 
 from roastcoffea.backends import local
 from roastcoffea.backends.local import LocalMetricsBackend, pool_size
@@ -134,11 +132,6 @@ def cpu_of(chunks: list[Row]) -> dict[str, float]:
     return {worker: max(c["cpu"] for c in chunks if c["worker"] == worker) for worker in {c["worker"] for c in chunks}}
 
 
-def cpu_of_children() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 # processes
 
 
@@ -223,80 +216,6 @@ def test_memory_of_a_process_is_seen(backend: LocalMetricsBackend) -> None:
     # a process that is about to end may have given all its memory back
     assert max(inside) - np.median(outside) == pytest.approx(300 * MB, rel=0.1)
     assert {row["worker"] for row in samples} == {chunk["worker"]}
-
-
-def test_a_process_that_ended_between_two_looks_lacks_no_cpu() -> None:
-    tree = ProcessTree()
-    tree.look(sample=False)
-    code = "import time\nwhile time.process_time() < {}: pass\ninput()\nwhile time.process_time() < {}: pass"
-    children = [
-        subprocess.Popen([sys.executable, "-c", code.format(0.2, end)], stdin=subprocess.PIPE) for end in (0.5, 0.5)
-    ]
-    handles = [psutil.Process(child.pid) for child in children]
-    assert wait_until(lambda: min(sum(handle.cpu_times()[:2]) for handle in handles) >= 0.18, 60.0)
-    tree.look(sample=False)
-    before = {process.pid: process.cpu_seconds for process in tree.seen}
-    used = -cpu_of_children()
-    for child in children:
-        child.communicate(b"\n")
-    used += cpu_of_children()
-    tree.look(sample=False)
-    seen = {process.pid: process for process in tree.seen}
-    for child in children:
-        assert before[child.pid] < 0.4
-        assert seen[child.pid].cpu_seconds > 0.5 - 0.06
-        assert seen[child.pid].ended
-    assert sum(seen[child.pid].cpu_seconds for child in children) == pytest.approx(used, abs=0.05)
-
-
-def test_a_process_that_worked_and_ended_between_two_looks_was_there() -> None:
-    """On a busy host a look may come late: a chunk of it began after it was last seen alive."""
-    tree = ProcessTree()
-    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    tree.look(sample=False)
-    began = time.time()
-    child.communicate(b"")
-    ended = time.time()
-    tree.look(sample=False)
-    (process,) = [process for process in tree.seen if process.pid == child.pid]
-    assert process.seen < began
-    assert process.may_have_lived(began, ended)
-    assert not process.may_have_lived(time.time(), time.time() + 1)
-
-
-def test_a_dead_process_that_nobody_waits_for_has_ended() -> None:
-    tree = ProcessTree()
-    tree.look(sample=True)
-    before = time.time()
-    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-    began = time.time()
-    tree.look(sample=True)
-    looked = time.time()
-    assert child.stdin is not None
-    child.stdin.close()
-    assert wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 60.0)
-    tree.look(sample=True)
-    (process,) = [process for process in tree.seen if process.pid == child.pid]
-    child.wait()
-    assert process.ended
-    assert process.seen <= looked
-    assert before - 0.05 < process.born < began + 0.05
-    assert len(process.samples) == 1
-
-
-def test_beginnings_are_known_better_than_to_a_second() -> None:
-    for _ in range(5):
-        tree = ProcessTree()
-        tree.look(sample=False)
-        before = time.time()
-        child = subprocess.Popen(["sleep", "600"])
-        began = time.time()
-        time.sleep(0.23)
-        tree.look(sample=False)
-        (process,) = [process for process in tree.seen if process.pid == child.pid]
-        child.kill()
-        child.wait()
-        assert before - 0.05 < process.born < began + 0.05
 
 
 # threads of this process

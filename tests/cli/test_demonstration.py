@@ -1,7 +1,5 @@
 """The demonstration measures what it analyses."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -36,14 +34,3 @@ def test_the_demonstration_measures_what_it_analyses(
     assert measurement.metrics["num_chunks"] == 2 * 2 * 4
     assert measurement.metrics["peak_workers"] == 2
     assert set(measurement.chunks["dataset"]) == {"qcd", "zprime"}
-
-
-@pytest.mark.slow
-def test_the_demonstration_as_a_command_without_options(tmp_path: Path) -> None:
-    command = [sys.executable, "-W", "error", "-m", "roastcoffea", "demo"]
-    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "400,000" in done.stdout
-    assert [path.name for path in tmp_path.iterdir()] == ["roastcoffea-runs"]
-    (saved,) = filter(Path.is_dir, (tmp_path / "roastcoffea-runs").iterdir())
-    assert roastcoffea.load(saved).metrics["num_chunks"] == 40

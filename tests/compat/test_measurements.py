@@ -3,12 +3,14 @@
 import io
 import json
 import os
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 from handmade import T, handmade_run, run_without_tables
 
+import roastcoffea
 from roastcoffea.cli import main
 from roastcoffea.compat.measurements import load_measurement, save_measurement
 from roastcoffea.errors import MeasurementError
@@ -134,3 +136,11 @@ def test_a_folder_of_the_older_prototype_on_the_command_line(tmp_path, monkeypat
     for words in ("reported by roastcoffea 0.1.2", "2,000,000", "core efficiency"):
         assert words in compared
     assert "149 MB" in printed("compare", folder, folder, "--all")
+
+
+@pytest.mark.parametrize("load", [load_measurement, roastcoffea.load_measurement])
+def test_metrics_saved_the_old_way_come_back(load: Callable[..., tuple[dict, float, float]], tmp_path: Path) -> None:
+    saved = {"elapsed_time_seconds": 12.5, "total_events": 4000}
+    metrics, t0, t1 = load(save_measurement(saved, 100.0, 112.5, tmp_path, "good [red]run"))
+    assert {name: metrics[name] for name in saved} == saved
+    assert (t0, t1) == (100.0, 112.5)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextvars
 import mmap
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,73 +16,18 @@ from conftest import wait_until
 from distributed import Client, span
 from evidence import waiting_for_cores
 from handmade import EXPECTED, SPAN, handmade_run
+from open_chunks import Clock, by_name, column, in_thread, read_on
 
-from roastcoffea import track_bytes, track_memory, track_metrics, track_time
-from roastcoffea.backends.byvalue import packed_by_value
+from roastcoffea import track_bytes, track_memory, track_time
 from roastcoffea.instrument import sections
 from roastcoffea.instrument.gauges import Interval, resident_memory
 from roastcoffea.instrument.sections import MOST_SECTIONS, SECTION_UNIT
-from roastcoffea.instrument.track import OpenChunk, current_chunk, open_chunk
+from roastcoffea.instrument.track import OpenChunk, open_chunk
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.chunks import SECTION_COLUMNS
 
 MB = 1_000_000
 linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
-
-
-class Clock:
-    """Stands for `time`: wall and CPU time go on when they are told to."""
-
-    def __init__(self) -> None:
-        self.wall = self.cpu = 0.0
-
-    def perf_counter(self) -> float:
-        return self.wall
-
-    def thread_time(self) -> float:
-        return self.cpu
-
-    def go(self, wall: float, cpu: float = 0.0) -> None:
-        self.wall += wall
-        self.cpu += cpu
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(sections, "time", clock)
-    return clock
-
-
-@pytest.fixture
-def chunk() -> Iterator[OpenChunk]:
-    """A chunk that is open on this thread; nothing of it may stay in the process."""
-    chunk = OpenChunk()
-    with open_chunk(chunk):
-        yield chunk
-    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
-
-
-def by_name(chunk: OpenChunk) -> dict[str, dict[str, Any]]:
-    return {row["name"]: row for row in chunk.sections.rows()}
-
-
-def column(chunk: OpenChunk, name: str) -> dict[str, Any]:
-    """One column of the rows, by section."""
-    return {row["name"]: row[name] for row in chunk.sections.rows()}
-
-
-def in_thread(function: Callable[[], Any]) -> None:
-    thread = threading.Thread(target=function)
-    thread.start()
-    thread.join()
-
-
-def read_on() -> Iterator[int]:
-    """A generator with a section in it."""
-    with track_time("generator"):
-        yield 1
-        yield 2
 
 
 # what is measured
@@ -348,146 +290,7 @@ def test_what_is_open_at_the_end_is_told_and_not_counted_and_leaves_nothing_behi
     assert list(by_name(chunk)) == ["generator/sized/a"]
 
 
-def test_a_section_that_is_entered_as_its_chunk_ends_leaves_nothing_behind() -> None:
-    """Another thread may have found the chunk while it was open."""
-    chunk = OpenChunk()
-    with open_chunk(chunk):
-        pass
-    entry = chunk.sections.enter("late", sections.MEMORY, lambda: 0)
-    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
-    assert entry is not None
-    entry.leave(failed=False)
-    assert by_name(chunk) == {}
-
-
-def test_a_generator_that_outlives_its_chunk_is_no_part_of_the_next() -> None:
-    generator = read_on()
-    first, second = OpenChunk(), OpenChunk()
-    with open_chunk(first):
-        next(generator)
-    with open_chunk(second):
-        assert list(generator) == [2]
-        with track_time("a"):
-            pass
-    assert list(by_name(second)) == ["a"]
-    assert by_name(first) == {}
-
-
 # whose they are
-
-
-def test_without_a_chunk_there_is_no_effect_but_for_wrong_calls() -> None:
-    processor = object.__new__(type("Processor", (), {}))
-    with track_time(processor, "a"), track_memory(processor, "b"), track_bytes(processor, [], "c"):
-        assert current_chunk() is None
-    assert vars(processor) == {}
-    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
-
-
-@pytest.mark.parametrize("track", [track_time, track_memory, track_bytes])
-def test_all_ways_to_call(chunk: OpenChunk, track: Callable[..., Any]) -> None:
-    processor = object.__new__(type("Processor", (), {}))
-    with track("a"):
-        pass
-    with track(processor, "a"):
-        pass
-    assert column(chunk, "count") == {"a": 2}
-    assert vars(processor) == {}
-
-
-@pytest.mark.parametrize("track", [track_time, track_memory, track_bytes])
-@pytest.mark.parametrize("arguments", [(), (1,), (None, None), ("a", "b", "c", "d"), (b"a",)])
-def test_a_wrong_call_is_the_users_to_see_with_and_without_a_collector(
-    track: Callable[..., Any], arguments: tuple[Any, ...]
-) -> None:
-    with pytest.raises(TypeError, match=rf"{track.__name__} takes the name of a section.*{track.__name__}\(self, "):
-        track(*arguments)
-    with open_chunk(OpenChunk()), pytest.raises(TypeError, match="it was given"):
-        track(*arguments)
-
-
-def test_chunks_may_nest(chunk: OpenChunk, clock: Clock) -> None:
-    inner = OpenChunk()
-    with track_time("outer"):
-        with open_chunk(inner):
-            assert current_chunk() is inner
-            with track_time("a"):
-                clock.go(1)
-        assert current_chunk() is chunk
-    assert column(inner, "wall_seconds") == {"a": 1}
-    assert column(chunk, "self_seconds") == {"outer": 1}
-
-
-def test_threads_with_a_chunk_each_keep_them_apart() -> None:
-    chunks = [OpenChunk() for _ in range(4)]
-    together = threading.Barrier(4)
-
-    def process(number: int) -> None:
-        with open_chunk(chunks[number]):
-            together.wait()
-            for _ in range(number + 1):
-                with track_time("a"), track_memory("a"), track_time(f"b{number}"):
-                    time.sleep(0.01)
-            together.wait()
-
-    threads = [threading.Thread(target=process, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number, chunk in enumerate(chunks):
-        assert column(chunk, "count") == {"a": number + 1, f"a/b{number}": number + 1}
-        assert column(chunk, "wall_seconds")["a"] >= 0.01 * (number + 1)
-        assert chunk.sections.problems == []
-    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
-
-
-def test_threads_of_a_processor_belong_to_the_only_chunk(chunk: OpenChunk) -> None:
-    def help_out() -> None:
-        for _ in range(500):
-            with track_time("help"), track_time("more"):
-                pass
-
-    with track_time("main"):
-        threads = [threading.Thread(target=help_out) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert column(chunk, "count") == {"main": 1, "help": 2000, "help/more": 2000}
-    assert chunk.sections.problems == []
-
-
-def test_a_thread_of_one_of_several_chunks_is_counted_in_none_and_told_once() -> None:
-    chunks = [OpenChunk(), OpenChunk()]
-
-    def help_out() -> None:
-        with track_time("help"):
-            pass
-
-    with open_chunk(chunks[0]), open_chunk(chunks[1]):
-        in_thread(help_out)
-        in_thread(help_out)
-        in_thread(lambda: contextvars.copy_context().run(help_out))
-        context = contextvars.copy_context()
-        in_thread(lambda: context.run(help_out))
-    assert [column(chunk, "count") for chunk in chunks] == [{}, {"help": 1}]
-    for chunk in chunks:
-        (problem,) = chunk.sections.problems
-        assert "copy_context" in problem
-
-
-def test_a_thread_that_outlives_its_chunk_is_no_part_of_another(chunk: OpenChunk) -> None:
-    gone = OpenChunk()
-    with open_chunk(gone):
-        context = contextvars.copy_context()
-
-    def help_out() -> None:
-        with track_time("late"):
-            pass
-
-    in_thread(lambda: context.run(help_out))
-    assert by_name(chunk) == by_name(gone) == {}
 
 
 def test_a_pass_that_another_thread_ends_has_no_cpu_time(chunk: OpenChunk, clock: Clock) -> None:
@@ -533,34 +336,6 @@ def test_names_made_in_a_loop_are_bounded(chunk: OpenChunk) -> None:
     assert str(MOST_SECTIONS) in problem
 
 
-def test_the_decorator_of_old_leaves_process_as_it_is() -> None:
-    def process() -> None:
-        """Nothing."""
-
-    assert track_metrics(process) is process
-
-
-def test_code_that_was_pickled_by_value_finds_the_same_chunk(tmp_path: Path) -> None:
-    packed = tmp_path / "packed"
-    packed.write_bytes(packed_by_value((OpenChunk, open_chunk, track_time)))
-    script = f"""
-import pickle, sys
-OpenChunk, open_chunk, track_time = pickle.loads(open({str(packed)!r}, "rb").read())
-assert not [name for name in sys.modules if name.startswith("roastcoffea")]
-import roastcoffea
-assert roastcoffea.track_time is not track_time
-chunk = OpenChunk()
-with open_chunk(chunk):
-    with roastcoffea.track_time("a"), track_time("b"), roastcoffea.track_memory("b"):
-        pass
-assert [(row["name"], row["count"]) for row in chunk.sections.rows()] == [("a", 1), ("a/b", 1)]
-assert chunk.sections.problems == []
-assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 # on Dask
 
 
@@ -599,18 +374,6 @@ def test_sections_are_in_the_span_and_the_cpu_time_is_as_before(client: Client) 
 def in_sections(metrics: dict[tuple[str, ...], float]) -> dict[str, float]:
     """Seconds by section, of the metrics of a span."""
     return {name: amount for (*_, name, unit), amount in metrics.items() if unit == SECTION_UNIT}
-
-
-def test_a_thread_of_another_task_is_not_taken_for_a_helper(chunk: OpenChunk) -> None:
-    from distributed.worker import thread_state
-
-    def run_a_task() -> None:
-        thread_state.key = "another"
-        with track_time("a"):
-            pass
-
-    in_thread(run_a_task)
-    assert by_name(chunk) == {}
 
 
 def test_a_worker_is_not_told_of_ever_more_sections(monkeypatch: pytest.MonkeyPatch, chunk: OpenChunk) -> None:

@@ -15,7 +15,6 @@ from distributed import Client
 from stored import write_tree
 
 from roastcoffea import MetricsCollector
-from roastcoffea.log import received
 from roastcoffea.log.completeness import Losses, attempts_without_record, chunks_without_record
 from roastcoffea.log.received import numbered_attempts
 from roastcoffea.measurement import load
@@ -83,18 +82,6 @@ def test_counts_of_what_lacks_a_record(seed: int) -> None:
         f"{number} attempt(s) of chunks left no record (the task's outcome: {outcome})"
         for outcome, number in lacking.items()
     ]
-
-
-@pytest.mark.parametrize("largest", [2**62, 10])
-def test_rows_have_equal_codes_where_they_are_equal(monkeypatch: pytest.MonkeyPatch, largest: int) -> None:
-    monkeypatch.setattr(received, "LARGEST_CODE", largest)
-    draw = random.Random(1)
-    rows: Rows = [{name: draw.choice((None, "1", "2")) for name in ("call", "file", "tree")} for _ in range(100)]
-    codes = received.row_codes(table_of_rows(ASKED_COLUMNS, rows))
-    by_code = dict(zip(codes.tolist(), rows, strict=True))
-    assert all(by_code[code] == row for code, row in zip(codes.tolist(), rows, strict=True))
-    assert len(by_code) == len({tuple(row.values()) for row in rows}) > 10
-    assert len(received.row_codes(table_of_rows(ASKED_COLUMNS, []))) == 0
 
 
 def asked_twice(files: dict[str, int]) -> Any:

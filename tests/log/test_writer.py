@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from roastcoffea.log import writer
+from roastcoffea.log import kinds, writer
 from roastcoffea.log.kinds import (
     CHUNK,
     DEPARTURE,
@@ -20,6 +20,7 @@ from roastcoffea.log.kinds import (
     TASK,
     Kind,
 )
+from roastcoffea.log.reader import ClusterLog
 from roastcoffea.log.writer import BLOCK, LONGEST_TEXT, MOST_PROBLEMS, LogWriter, Problems
 
 
@@ -117,3 +118,14 @@ def test_a_problem_is_cut_and_without_secrets() -> None:
     ((_, payload),) = drained(log)
     assert b"hunter2" not in payload
     assert len(payload) <= LONGEST_TEXT + 100
+
+
+def test_what_is_no_bytes_is_no_part_of_the_log() -> None:
+    log = LogWriter()
+    for payload in ("text", None, 5, ["a"]):
+        with pytest.raises(TypeError):
+            log.append(kinds.PROBLEM, payload)  # type: ignore[arg-type]
+    log.append(kinds.PROBLEM, b"whole")
+    found = ClusterLog()
+    found.feed(log.drain(1000, 0)["data"])
+    assert (found.problems, log.size) == (["whole"], 0)

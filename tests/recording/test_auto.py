@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,132 +16,11 @@ import pytest
 from coffea.processor import DaskExecutor, IterativeExecutor, ProcessorABC, Runner
 from conftest import wait_until
 from distributed import Client, LocalCluster
+from scripts_run import BOTH_WAYS, MEASURED, PYTHON, START, TOLD, printed, run_in, saved_in
 
 import roastcoffea
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.recording.auto import record
-
-PYTHON = (sys.executable,)
-MEASURED = (str(Path(sys.executable).with_name("roastcoffea")), "run", "--out", "runs")
-START = """
-import analyses, atexit, json, os, signal, sys
-from coffea.processor import DaskExecutor, FuturesExecutor, IterativeExecutor, Runner
-
-def call(processor, executor=None):
-    runner = analyses.runner_for(None, 1000, executor=lambda **_: executor or IterativeExecutor(status=False))
-    with open("sample.json") as file:
-        return runner(json.load(file), processor_instance=processor)[0]
-"""
-BOTH_WAYS = [pytest.param(False, id="run"), pytest.param(True, id="import", marks=pytest.mark.slow)]
-TOLD = re.compile(r"^roastcoffea: measured a Runner call: (.*)$", re.MULTILINE)
-
-
-@pytest.fixture
-def folder(tmp_path: Path, sample: Any) -> Path:
-    """Folder with the fileset, in which scripts run."""
-    (tmp_path / "sample.json").write_text(json.dumps(sample))
-    return tmp_path
-
-
-def run_in(folder: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    paths = {"PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2])), "NO_COLOR": "1"}
-    quiet = {"DASK_LOGGING__DISTRIBUTED": "critical"}
-    return subprocess.run(
-        command,
-        check=False,
-        cwd=folder,
-        env=os.environ | paths | quiet | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
-def printed(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """Lines of the script's output, without coffea's progress bars."""
-    return [line for line in done.stdout.splitlines() if "[ 0:0" not in line]
-
-
-def saved_in(folder: Path) -> list[roastcoffea.Measurement]:
-    runs = folder / "runs"
-    return [roastcoffea.load(path) for path in sorted(runs.iterdir())] if runs.exists() else []
-
-
-def own_words(stderr: str) -> str:
-    """What the script wrote on stderr: without our lines, and without the tables at the end."""
-    told = stderr.split("roastcoffea: nothing was saved", maxsplit=1)[0]
-    before_tables = re.split(r"^roastcoffea: /", told, maxsplit=1, flags=re.MULTILINE)[0]
-    return re.sub(f"{TOLD.pattern}\n", "", before_tables, flags=re.MULTILINE)
-
-
-ENDS = [
-    "",
-    "sys.exit(3)",
-    "sys.exit('words')",
-    "raise ValueError('planted')",
-    "raise KeyboardInterrupt",
-    "os.kill(os.getpid(), signal.SIGINT)",
-    "os.kill(os.getpid(), signal.SIGTERM)",
-    "os._exit(5)",
-    "atexit.register(print, 'late')",
-    "sys.excepthook = lambda *_: print('hooked'); raise OSError(2, 'planted')",
-    "1 +",
-    "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise BrokenPipeError(32, 'planted') from error",
-    "if os.fork() == 0: sys.exit(7)\nos.wait()",
-    "print(sorted(globals()), sys.argv, sys.path[0], __file__, __name__, __spec__ and __spec__.name, __builtins__)",
-]
-WAYS = {"file": ("./script.py",), "module": ("-m", "script"), "folder": (".",)}
-
-
-def ends_and_ways() -> Iterator[Any]:
-    """Each end of a script that is a file; for other ways to name it those where Python does something else."""
-    for name, way in WAYS.items():
-        for end in ENDS:
-            quick = name == "file" or any(word in end for word in ("globals", "KeyboardInterrupt", "sys.exit(3)"))
-            yield pytest.param(end, way, id=f"{name}-{end}", marks=() if quick else pytest.mark.slow)
-
-
-@pytest.mark.parametrize(("end", "way"), list(ends_and_ways()))
-def test_a_script_runs_as_with_python(tmp_path: Path, end: str, way: tuple[str, ...]) -> None:
-    name = "__main__.py" if way == (".",) else "script.py"
-    (tmp_path / name).write_text(f"import atexit, os, signal, sys\nprint('words')\n{end}\n")
-    plain = run_in(tmp_path, *PYTHON, *way, "--out", "1")
-    measured = run_in(tmp_path, *MEASURED, *way, "--out", "1")
-    # python -m and older versions take an interrupt for any other error
-    status = -signal.SIGINT if "KeyboardInterrupt" in plain.stderr else plain.returncode
-    assert (measured.returncode, measured.stdout) == (status, plain.stdout)
-    assert own_words(measured.stderr) == plain.stderr
-    assert measured.stderr.count("nothing was saved") == ("os._exit" not in end)
-
-
-def test_two_calls_one_of_which_raises(folder: Path) -> None:
-    script = folder / "script.py"
-    script.write_text(f"{START}\nprint(call(analyses.Jets()).keys())\ncall(analyses.Raising(1000))\n")
-    plain, measured = run_in(folder, *PYTHON, "script.py"), run_in(folder, *MEASURED, "script.py")
-    assert (measured.returncode, printed(measured)) == (1, printed(plain))
-    assert "planted" in plain.stderr
-    assert without_what_differs(own_words(measured.stderr)) == without_what_differs(plain.stderr)
-    first, second = saved_in(folder)
-    assert TOLD.findall(measured.stderr) == [str(path) for path in sorted((folder / "runs").iterdir())]
-    assert (first.outcome, first.metrics["num_chunks"]) == ("finished", 16)
-    assert second.outcome == "failed"
-    assert "planted" in str(second.error)
-    tables = measured.stderr[measured.stderr.index("Throughput") :]
-    assert tables.count("Throughput") == 2
-
-
-def without_what_differs(stderr: str) -> str:
-    """Text of an error without the file's identity, which coffea prints."""
-    return re.sub(r"fileuuid=.*?, usermeta", "", stderr)
-
-
-@pytest.mark.slow
-def test_a_folder_in_the_environment_is_where_run_saves(folder: Path) -> None:
-    (folder / "script.py").write_text(f"import roastcoffea.auto\n{START}\ncall(analyses.count_events)\n")
-    measured = run_in(folder, *MEASURED[:2], "script.py", ROASTCOFFEA="runs")
-    assert measured.returncode == 0
-    assert len(saved_in(folder)) == len(TOLD.findall(measured.stderr)) == measured.stderr.count("Throughput") == 1
-
 
 SPAWNING = """
 from concurrent.futures import ProcessPoolExecutor
@@ -453,18 +329,3 @@ def test_the_import_loads_no_heavy_library(folder_set: str, tmp_path: Path) -> N
     done = run_in(tmp_path, *PYTHON, "-c", code, ROASTCOFFEA=folder_set)
     assert {"coffea", "numpy", "distributed", "pyarrow"}.isdisjoint(done.stdout.split())
     assert done.stderr == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((), "Missing argument 'SCRIPT'"),
-        (("nowhere.py",), "can't open file 'nowhere.py': No such file or directory"),
-        (("--nix", "nowhere.py"), "No such option"),
-        (("--out", __file__, "nowhere.py"), "is a file"),
-    ],
-)
-def test_an_error_of_the_command_is_one_line(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    done = run_in(tmp_path, sys.executable, "-m", "roastcoffea", "run", *arguments)
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert words in done.stderr

@@ -276,10 +276,6 @@ class ByName(Mapping[str, T], Generic[T]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict(self)!r})"
 
-    def __reduce__(self) -> tuple[Callable[..., ByName[T]], tuple[Callable[[str], T | None], tuple[str, ...]]]:
-        found = dict(self)
-        return type(self), (found.get, tuple(found))
-
 
 class Metrics(Presented, Mapping[str, Any]):
     """Metrics of one run by name; iteration gives those that can be computed, without their aliases.

@@ -17,7 +17,6 @@ from parsed import NAMES, Parsed, block
 from pictures import synthetic_run
 
 import roastcoffea
-from roastcoffea.cli import main
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
@@ -126,19 +125,6 @@ def test_a_file_is_replaced_only_where_that_is_said(tmp_path: Path, monkeypatch:
     assert list(file.parent.iterdir()) == [file]
     monkeypatch.undo()
     assert measurement.report(file, overwrite=True).read_bytes() == first
-
-
-def test_the_command_names_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    saved = Measurement(handmade_run()).save(tmp_path / "runs", "one")
-    monkeypatch.chdir(tmp_path)
-    assert main(["report", str(saved)]) == 0
-    assert capsys.readouterr().out == "one.html\n"
-    assert main(["report", str(saved), "-o", "one.html"]) == 1
-    assert "exists" in capsys.readouterr().err
-    assert main(["report", str(saved), "-o", "one.html", "--overwrite", "--every-task"]) == 0
-    assert (tmp_path / "one.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize(

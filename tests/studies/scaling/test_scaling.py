@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from made_runs import made_run, plan
 
-from roastcoffea.cli import main
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.records.arrow import table_of_rows
@@ -198,26 +195,6 @@ def test_shares_of_the_loss_make_up_all() -> None:
     """With four workers each chunk takes a tenth less, and 6.4 s go by before them: 25.6 s lost, and 6.4 s won."""
     found = scaling([made_run([plan(1.0)] * 64, 1), made_run([plan(0.9)] * 64, 4, before=6.4)])
     assert "idle: client 4 ms 133 % others -1 ms -33.3 %" in printed(found)
-
-
-def test_the_scaling_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = [str(Measurement(amdahl(workers)).save(tmp_path, f"run{workers}")) for workers in (1, 2, 4, 8)]
-    picture = tmp_path / "pictures" / "scaling.png"
-    assert main(["scaling", *paths, "--plot", str(picture)]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    assert "Strong scaling" in out
-    assert "Amdahl: 0.1 [0.1, 0.1] of the work goes one after the other" in out or "Amdahl: 0.1 of the work" in out
-    assert "idle: client" in out
-    assert picture.stat().st_size > 10_000
-    assert main(["scaling", str(tmp_path / "run*"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["points"][3]["workers"] == 8
-    for name in ("scaling.xyz", "scaling"):
-        assert main(["scaling", *paths, "--plot", str(tmp_path / name)]) == 2
-        said = capsys.readouterr()
-        assert said.out == ""
-        assert "ends with .png, .pdf, .svg" in said.err
-    assert main(["scaling", paths[0]]) == 1
-    assert "give runs with different numbers" in capsys.readouterr().err
 
 
 def test_nothing_lost_is_said() -> None:

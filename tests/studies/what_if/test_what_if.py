@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from distributed import Client, LocalCluster
 from made_runs import in_two_calls, made_run, plan, with_call
 from predicted import FOUR, seconds
 
-from roastcoffea.cli import main
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import NotMeasuredError
@@ -168,39 +165,6 @@ def test_what_is_not_known_makes_doubts() -> None:
 def test_settings_are_above_0(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(settings))} is .*above 0"):
         what_if(made_run(FOUR, 2), **settings)
-
-
-# The command
-
-
-def test_the_command_and_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = str(Measurement(made_run(FOUR, 2)).save(tmp_path, "made"))
-    assert main(["what-if", path, "--workers", "1", "4", "--chunksize", "200", "--json", path]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert [(one["workers"], round(one["seconds"])) for one in found["predictions"][:2]] == [(1, 48), (4, 12)]
-    assert found["predictions"][-1]["chunksize"] == 200
-    assert len(found["checks"]) == 1
-    assert found["same_host"] is False
-    assert main(["what-if", path, "--workers", "4", "--chunksize", "100", "--same-host"]) == 0
-    assert "Wall time, workers sharing 64 cores" in capsys.readouterr().out
-    assert main(["what-if", "--workers=1", "4", "--", path]) == 0
-    out = capsys.readouterr().out
-    assert "48 s" in out
-    assert "give or take 10 %" in out
-    assert main(["what-if", path, "--workers", "0"]) == 2
-    assert main(["what-if", str(tmp_path / "nowhere")]) == 1
-    assert capsys.readouterr().err.count("\n") == 2
-
-
-def test_the_command_takes_a_name_with_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for repeat in (1, 2):
-        Measurement(made_run(FOUR, 2)).save(tmp_path, f"made-{repeat}")
-    assert main(["what-if", str(tmp_path / "made"), "--workers", "4", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["checks"]) == 2
-    assert main(["what-if", str(tmp_path / "made-1"), str(tmp_path / "made-[12]"), "--workers", "4", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["checks"]) == 2
-    assert main(["what-if", str(tmp_path / "made-1"), str(tmp_path / "*-1"), "--workers", "4", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["spread"] is None
 
 
 def test_a_failed_run_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import threading
 import time
 from pathlib import Path
@@ -16,7 +17,9 @@ from coffea.nanoevents import BaseSchema
 from coffea.processor import FuturesExecutor, IterativeExecutor, ProcessorABC, Runner
 from stored import served, write_tree
 
-from roastcoffea import MetricsCollector
+from roastcoffea import MetricsCollector, track_time
+from roastcoffea.instrument.attempt import Attempt
+from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.measurement import Measurement
 
 LATENCY = 0.05
@@ -171,3 +174,17 @@ def test_chunks_that_overlap_are_flagged(tmp_path: Path) -> None:
     path = write_tree(tmp_path / "overlap.root", baskets=2)
     chunks = measured(path, Meeting(), threads=2, chunksize=1000).chunks
     assert chunks["overlaps"].tolist() == [1, 1]
+
+
+def thread_locals() -> set[int]:
+    return {id(thing) for thing in gc.get_objects() if issubclass(type(thing), threading.local)}
+
+
+def test_nothing_of_an_attempt_is_local_to_threads() -> None:
+    """In CPython 3.11 a `threading.local` that is collected as garbage can stop a process that Dask profiles."""
+    before = thread_locals()
+    attempt = Attempt(DaskTask())
+    with attempt.current, track_time("jets"):
+        attempt.meter.options({})
+        assert thread_locals() <= before
+    attempt.end()

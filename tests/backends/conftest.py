@@ -1,0 +1,17 @@
+"""The clock of the scheduler's plugin, where a test makes it go."""
+
+from __future__ import annotations
+
+import pytest
+from scheduler_runs import Clock
+
+from roastcoffea.backends import attempts, workers
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that the plugin reads."""
+    clock = Clock()
+    for module in (attempts, workers):
+        monkeypatch.setattr(module, "time", clock)
+    return clock

@@ -1,0 +1,96 @@
+"""Hosts of a run: what the processes on them may use together."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import roastcoffea
+from roastcoffea.backends.hosts import environment_of, hosts_of, with_more, with_throttling
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.run import Host
+from roastcoffea.records.workers import LIFETIME_COLUMNS
+
+GIB = 2**30
+
+
+def process(cores: int, affinity: str | None = "ffff", group: int = 0, host: str = "node", memory: int = 4) -> Any:
+    """A process on a machine of 16 cores and 64 GiB."""
+    amounts = {"cores": cores, "memory": memory * GIB, "node_cores": 16, "node_memory": 64 * GIB}
+    return {"host": host, "affinity": affinity, "group": group, **amounts}
+
+
+@pytest.mark.parametrize(
+    ("processes", "cores"),
+    [
+        ([process(16)] * 3, 16),
+        ([process(4)] * 3, 4),
+        ([process(4, group=1), process(4, group=2)], 8),
+        ([process(10, group=1), process(10, group=2)], 16),
+        ([process(2, "3")] * 3, 2),
+        ([process(2, "3"), process(2, "c")], 4),
+        ([process(8, "ff", group=1), process(8, "ff", group=2)], 8),
+        ([process(1, "ff", group=1), process(8, "ff", group=2)], 8),
+        ([process(1, "3", group=1), process(1, "c", group=2)], 2),
+        ([process(16, None)] * 2, 16),
+        ([process(4, None)] * 2, 4),
+    ],
+    ids=[
+        "no limits",
+        "one container",
+        "two containers",
+        "more than there is",
+        "shared processors",
+        "processors of their own",
+        "steps of one job",
+        "one with a quota",
+        "quotas below affinity",
+        "no affinity",
+        "no affinity and a quota",
+    ],
+)
+def test_cores_that_processes_may_use_together(processes: list[Any], cores: int) -> None:
+    (host,) = hosts_of(processes)
+    assert (host.cores, host.node_cores) == (cores, 16)
+
+
+def test_memory_is_shared_within_a_group() -> None:
+    shared, apart, much = (
+        hosts_of([process(1, group=first, memory=memory), process(1, group=second, memory=memory)])[0]
+        for first, second, memory in ((1, 1, 4), (1, 2, 4), (1, 2, 40))
+    )
+    assert (shared.memory, apart.memory, much.memory) == (4 * GIB, 8 * GIB, 64 * GIB)
+    assert shared.node_memory == 64 * GIB
+
+
+def test_hosts_are_told_apart_and_keep_what_they_had() -> None:
+    before = hosts_of([process(4, group=1, host="a"), process(4, group=2, host="a"), process(2, host="b")])
+    assert [(host.name, host.cores) for host in before] == [("a", 8), ("b", 2)]
+    after = with_more(before, hosts_of([process(4, group=1, host="a"), process(3, host="c")]))
+    assert [(host.name, host.cores) for host in after] == [("a", 8), ("b", 2), ("c", 3)]
+
+
+def test_throttling_stands_with_the_last_worker_of_an_address() -> None:
+    rows = [{"worker": "a"}, {"worker": "b"}, {"worker": "a"}, {"worker": "c"}]
+    table = with_throttling(table_of_rows(LIFETIME_COLUMNS, rows), {"a": (0.5, 2), "c": None, "gone": (1.0, 1)})
+    assert table["throttled_seconds"].to_pylist() == [None, None, 0.5, None]
+    assert table["throttled_periods"].to_pylist() == [None, None, 2, None]
+    empty = with_throttling(table_of_rows(LIFETIME_COLUMNS, []), {"a": (0.5, 2)})
+    assert empty.schema == pa.schema(table.schema)
+
+
+def test_hosts_of_older_records_have_no_machine() -> None:
+    host = Host(name="node", cores=8, memory=None)
+    assert host.node_cores is host.node_memory is None
+
+
+def test_the_environment_has_the_versions_of_this_process() -> None:
+    host = Host(name="node", cores=8, memory=None)
+    found = environment_of([host])
+    assert (found.client_host, found.hosts) == (socket.gethostname(), (host,))
+    assert found.versions["python"] == platform.python_version()
+    assert found.versions["roastcoffea"] == roastcoffea.__version__

@@ -1,0 +1,124 @@
+"""Processes of this host as the operating system shows them, also those that end between two looks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from conftest import wait_until
+from local_work import cpu_of_children
+
+from roastcoffea.backends.processes import ProcessTree, Sample
+
+
+def test_a_process_that_ended_between_two_looks_lacks_no_cpu() -> None:
+    tree = ProcessTree()
+    tree.look(sample=False)
+    code = "import time\nwhile time.process_time() < {}: pass\ninput()\nwhile time.process_time() < {}: pass"
+    children = [
+        subprocess.Popen([sys.executable, "-c", code.format(0.2, end)], stdin=subprocess.PIPE) for end in (0.5, 0.5)
+    ]
+    handles = [psutil.Process(child.pid) for child in children]
+    assert wait_until(lambda: min(sum(handle.cpu_times()[:2]) for handle in handles) >= 0.18, 60.0)
+    tree.look(sample=False)
+    before = {process.pid: process.cpu_seconds for process in tree.seen}
+    used = -cpu_of_children()
+    for child in children:
+        child.communicate(b"\n")
+    used += cpu_of_children()
+    tree.look(sample=False)
+    seen = {process.pid: process for process in tree.seen}
+    for child in children:
+        assert before[child.pid] < 0.4
+        assert seen[child.pid].cpu_seconds > 0.5 - 0.06
+        assert seen[child.pid].ended
+    assert sum(seen[child.pid].cpu_seconds for child in children) == pytest.approx(used, abs=0.05)
+
+
+def test_a_process_that_worked_and_ended_between_two_looks_was_there() -> None:
+    """On a busy host a look may come late: a chunk of it began after it was last seen alive."""
+    tree = ProcessTree()
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    tree.look(sample=False)
+    began = time.time()
+    child.communicate(b"")
+    ended = time.time()
+    tree.look(sample=False)
+    (process,) = [process for process in tree.seen if process.pid == child.pid]
+    assert process.seen < began
+    assert process.may_have_lived(began, ended)
+    assert not process.may_have_lived(time.time(), time.time() + 1)
+
+
+def test_a_dead_process_that_nobody_waits_for_has_ended() -> None:
+    tree = ProcessTree()
+    tree.look(sample=True)
+    before = time.time()
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    began = time.time()
+    tree.look(sample=True)
+    looked = time.time()
+    assert child.stdin is not None
+    child.stdin.close()
+    assert wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 60.0)
+    tree.look(sample=True)
+    (process,) = [process for process in tree.seen if process.pid == child.pid]
+    child.wait()
+    assert process.ended
+    assert process.seen <= looked
+    assert before - 0.05 < process.born < began + 0.05
+    assert len(process.samples) == 1
+
+
+def test_beginnings_are_known_better_than_to_a_second() -> None:
+    for _ in range(5):
+        tree = ProcessTree()
+        tree.look(sample=False)
+        before = time.time()
+        child = subprocess.Popen(["sleep", "600"])
+        began = time.time()
+        time.sleep(0.23)
+        tree.look(sample=False)
+        (process,) = [process for process in tree.seen if process.pid == child.pid]
+        child.kill()
+        child.wait()
+        assert before - 0.05 < process.born < began + 0.05
+
+
+def test_neighbours_become_one_sample_with_their_highest_memory() -> None:
+    tree = ProcessTree()
+    tree.look(sample=False)
+    (own,) = (process for process in tree.family() if process.pid == os.getpid())
+    own.samples = [
+        Sample(1.0, None, 30, 0.1, 5),
+        Sample(2.0, 50.0, 10, 0.6, 6),
+        Sample(3.0, 20.0, 40, 0.8, 7),
+        Sample(4.0, 40.0, 20, 1.2, 8),
+        Sample(5.0, 10.0, 15, 1.3, 9),
+    ]
+    assert own.merge_neighbours() == 2
+    assert own.samples == [
+        Sample(2.0, 50.0, 30, 0.6, 6),
+        Sample(4.0, 30.0, 40, 1.2, 8),
+        Sample(5.0, 10.0, 15, 1.3, 9),
+    ]
+
+
+def test_this_process_is_the_first_of_its_family() -> None:
+    tree = ProcessTree()
+    tree.look(sample=True)
+    own = next(process for process in tree.family() if process.pid == os.getpid())
+    (sample,) = own.samples
+    assert (sample.cpu_percent, own.ended, own.is_tracker) == (None, False, False)
+    assert sample.memory > 10_000_000
+    before, used = own.cpu_seconds, time.process_time()
+    assert 0 <= before < 1
+    while time.process_time() < used + 0.05:
+        pass
+    tree.look(sample=False)
+    assert before + 0.05 <= own.cpu_seconds <= time.process_time()
+    assert len(own.samples) == 1

@@ -1,0 +1,120 @@
+"""What the backends of the package have in common: notes, tables of what came, and the names of 0.1.2."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from roastcoffea.backends.recorder import NO_SCHEDULER, NO_TASKS, TABLES, Recorder
+from roastcoffea.errors import RoastcoffeaError
+from roastcoffea.log.packing import packed_records
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+
+T = 1_700_000_000.0
+
+
+class Plain(Recorder):
+    """No more than a backend must have; it takes note of the chunks that it is told of."""
+
+    kind = "plain"
+    elsewhere = "it is not here"
+
+    def open(self, interval: float | None, span: str | None = None) -> None:
+        self._begin()
+        self._period.is_open = self._period.was_open = True
+        self.learned: list[int] = []
+
+    def close(self) -> None:
+        self._period.is_open = False
+
+    def reaches(self, executor: Any) -> bool:
+        return True
+
+    def learn_chunks(self, chunks: pa.Table) -> None:
+        self.learned.append(len(chunks))
+
+    def lifetimes(self, start: float, stop: float) -> pa.Table:
+        return table_of_rows(LIFETIME_COLUMNS, [{"worker": "w", "threads": 2, "start": start, "stop": stop}])
+
+    def samples(self) -> pa.Table:
+        return table_of_rows(SAMPLE_COLUMNS, [{"worker": "w", "time": time.time(), "memory": 1000}])
+
+
+def test_each_period_has_a_name_and_problems_of_its_own() -> None:
+    backend = Plain()
+    assert (backend.is_open, backend.was_open) == (False, False)
+    backend.open(None)
+    first = backend.name
+    backend.note("one")
+    backend.note("one")
+    backend.received.take(b"nothing that can be unpacked")
+    assert backend.notes()[0] == "one"
+    assert len(backend.notes()) == 2
+    with pytest.raises(RoastcoffeaError, match="already"):
+        backend.open(None)
+    backend.close()
+    assert (backend.is_open, backend.was_open, backend.name) == (False, True, first)
+    backend.open(None)
+    assert backend.name != first
+    assert backend.notes() == []
+
+
+def test_a_backend_learns_of_openings_and_chunks_before_it_is_asked_for_workers() -> None:
+    backend = Plain()
+    backend.open(None)
+    backend.received.take(
+        packed_records([{"id": 1, "call": "mine", "start": T}, {"id": 2, "call": "other", "start": T}])
+    )
+    chunks = backend.chunks({"mine"})
+    assert chunks["id"].to_pylist() == [1]
+    assert backend.learned == [0, 1]
+    tables = {name: backend.table(name, chunks, T, T + 5) for name in TABLES[1:]}
+    assert {name: None if table is None else len(table) for name, table in tables.items()} == {
+        "branch_reads": 0,
+        "sections": 0,
+        "preprocessing": 0,
+        "tasks": None,
+        "samples": 1,
+        "sampling": None,
+        "worker_states": None,
+        "lifetimes": 1,
+        "pauses": 0,
+    }
+    assert backend.table("sections", None, T, T + 5) is None
+    (lifetime,) = tables["lifetimes"].to_pylist()
+    assert (lifetime["start"], lifetime["stop"]) == (T, T + 5)
+
+
+def test_what_only_dask_has_is_absent_with_the_reason() -> None:
+    backend = Plain.for_collector(None, None)
+    without_scheduler = dict.fromkeys(("sampling", "worker_states"), NO_SCHEDULER)
+    assert backend.absent == {"tasks": NO_TASKS, "span_metrics": NO_TASKS, **without_scheduler}
+    assert (backend.clock_offset, backend.dropped, backend.refused) == (0.0, {}, 0)
+    assert backend.workers_now() is backend.packed_for_tasks(Plain) is None
+    with backend.create_span("mine")["context"]:
+        assert backend.get_span_metrics({"id": "mine"}) == {}
+
+
+def test_tracking_under_the_older_names() -> None:
+    backend = Plain()
+    backend.start_tracking(1.0)
+    data = backend.stop_tracking()
+    ((_, memory),) = data["worker_memory"]["w"]
+    assert memory == 1000
+    assert max(data["worker_counts"].values()) == 1
+    assert not backend.is_open
+
+
+def test_a_collector_that_was_given_a_recorder_has_one_of_its_own() -> None:
+    given = Plain()
+    given.open(None)
+    given.note("of the first")
+    fresh = given.renewed(None, None)
+    assert type(fresh) is Plain
+    assert fresh.name != given.name
+    assert (fresh.was_open, fresh.notes()) == (False, [])
+    assert (given.is_open, given.notes()) == (True, ["of the first"])

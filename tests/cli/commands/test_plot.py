@@ -1,0 +1,54 @@
+"""`roastcoffea plot`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from roastcoffea.cli import main
+from roastcoffea.visualization.plots import PLOTS
+
+
+def test_plot_writes_files_and_names_them(
+    drawable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plot", str(drawable), "byte_ledger", "plot_time_ledger"]) == 0
+    folder = Path("roastcoffea-plots", "by hand")
+    files = [folder / "byte_ledger.png", folder / "time_ledger.png"]
+    assert capsys.readouterr().out.splitlines() == [str(file) for file in files]
+    assert [file.read_bytes()[1:4] for file in files] == [b"PNG", b"PNG"]
+    assert main(["plot", str(drawable), "sections", "-o", "here", "--format", "pdf"]) == 0
+    assert Path("here", "sections.pdf").read_bytes().startswith(b"%PDF")
+    assert main(["plot", str(drawable / "run.json"), "byte_ledger"]) == 0
+    assert [path.name for path in Path("roastcoffea-plots").iterdir()] == ["by hand"]
+    capsys.readouterr()
+
+
+def test_plot_tells_what_cannot_be_drawn(drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lacking = "roastcoffea: plot_stragglers has nothing to draw: 3 chunks: it takes 8 to tell a slow one\n"
+    assert main(["plot", str(drawable), "stragglers", "byte_ledger", "-o", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path / 'byte_ledger.png'}\n"
+    assert err == lacking
+    assert main(["plot", str(drawable), "byte_leger", "-o", str(tmp_path)]) == 2
+    assert "did you mean byte_ledger" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_plot_without_names_draws_all_that_can_be(
+    drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plot", str(drawable), "-o", str(tmp_path / "all"), "--format", "svg"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) + len(err.splitlines()) == len(PLOTS)
+    assert "plot_stragglers has nothing to draw" in err
+    assert sorted(map(str, (tmp_path / "all").iterdir())) == sorted(out.splitlines())
+
+
+def test_a_plot_that_is_named_twice_is_drawn_once(
+    drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plot", str(drawable), "sections", "plot_sections", "sections", "-o", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'sections.png'}\n"

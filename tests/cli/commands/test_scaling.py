@@ -1,0 +1,33 @@
+"""`roastcoffea scaling`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from made_runs import made_run, plan
+
+from roastcoffea.cli import main
+from roastcoffea.measurement import Measurement
+
+
+def test_the_scaling_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = {workers: made_run([plan(0.9)] * 64, workers, before=6.4) for workers in (1, 2, 4, 8)}
+    paths = [str(Measurement(run).save(tmp_path, f"run{workers}")) for workers, run in made.items()]
+    picture = tmp_path / "pictures" / "scaling.png"
+    assert main(["scaling", *paths, "--plot", str(picture)]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Strong scaling" in out
+    assert "Amdahl: 0.1 [0.1, 0.1] of the work goes one after the other" in out or "Amdahl: 0.1 of the work" in out
+    assert "idle: client" in out
+    assert picture.stat().st_size > 10_000
+    assert main(["scaling", str(tmp_path / "run*"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["points"][3]["workers"] == 8
+    for name in ("scaling.xyz", "scaling"):
+        assert main(["scaling", *paths, "--plot", str(tmp_path / name)]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "ends with .png, .pdf, .svg" in said.err
+    assert main(["scaling", paths[0]]) == 1
+    assert "give runs with different numbers" in capsys.readouterr().err

@@ -1,0 +1,28 @@
+"""A chunk that is open, and its clock."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from open_chunks import Clock
+
+from roastcoffea.instrument import sections
+from roastcoffea.instrument.track import OpenChunk, open_chunk
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(sections, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def chunk() -> Iterator[OpenChunk]:
+    """A chunk that is open on this thread; nothing of it may stay in the process."""
+    chunk = OpenChunk()
+    with open_chunk(chunk):
+        yield chunk
+    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]

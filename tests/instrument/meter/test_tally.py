@@ -1,0 +1,335 @@
+"""What the steps of reading add up to, whatever thread they are on."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import get_ident
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import awkward as ak
+import pytest
+import uproot
+from fsspec.implementations.local import LocalFileSystem
+from metered import FLAT, Slept, outcome, total_of_all, total_of_f0
+from stored import baskets_of, clusters_of, write_tree
+
+from roastcoffea.instrument.meter import sources
+from roastcoffea.instrument.meter.meter import Meter
+from roastcoffea.instrument.meter.tally import (
+    ASKED,
+    DECOMPRESSED,
+    INTERPRETED,
+    INTERRUPTED,
+    BranchRead,
+    Shadow,
+    Tally,
+    branch_path,
+)
+from roastcoffea.log.packing import BASKETS_LISTED
+
+
+def test_what_is_read_in_a_step_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_tree(tmp_path / "tree.root")
+    array, file = uproot.AsDtype.basket_array, LocalFileSystem.cat_file
+    slept, in_steps = Slept(), []
+
+    def asking(self: Any, data: Any, offsets: Any, basket: Any, branch: Any, *args: Any) -> Any:
+        branch.file.source.chunk(0, 100)
+        in_steps.append(slept[-1])
+        return array(self, data, offsets, basket, branch, *args)
+
+    def slow_file(self: Any, *args: Any, **kwargs: Any) -> Any:
+        slept.sleep(0.05)
+        return file(self, *args, **kwargs)
+
+    monkeypatch.setattr(uproot.AsDtype, "basket_array", asking)
+    monkeypatch.setattr(LocalFileSystem, "cat_file", slow_file)
+    _, measurement = outcome(tmp_path / "tree.root", total_of_f0)
+    (chunk,) = measurement.chunks.to_dict("records")
+    of_the_second_run = sum(in_steps[len(in_steps) // 2 :])
+    assert 0.2 < of_the_second_run < chunk["read_seconds"] <= chunk["process_seconds"]
+
+
+def test_phases_of_many_short_steps_add_up(folder: Path) -> None:
+    """Clocks are read side by side: what passes between two of them would be waiting, and CPU time as well."""
+
+    def repeated(events: Any) -> list[float]:
+        (tree,) = events.attrs["@events_factory"]._mapping._cache.values()
+        return [float(ak.sum(tree[f"f{number % FLAT}"].array())) for number in range(200)]
+
+    _, measurement = outcome(folder / "tree.root", repeated)
+    (chunk,) = measurement.run.chunks.to_pylist()
+    phases = ("read_seconds", "decompress_seconds", "interpret_seconds", "compute_seconds", "wait_seconds")
+    assert sum(chunk[phase] for phase in phases) == pytest.approx(chunk["process_seconds"], rel=1.5e-3)
+
+
+def test_steps_may_be_added_up_before_the_chunk_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MOST_VALUES", 2)
+    _, measurement = outcome(folder / "tree.root", total_of_all)
+    read = {branch.branch: branch for branch in measurement.branches.itertuples()}
+    assert len(read) == FLAT
+    for name, branch in read.items():
+        payload = sum(size for size, _ in baskets_of(str(folder / "tree.root"), name, 0, 10**9).values())
+        assert branch.bytes_payload == payload > 0
+        assert min(branch.decompress_seconds, branch.interpret_seconds) > 0
+
+
+def burn(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+class Reading:
+    """Steps as uproot makes them of a file with one basket, which take known CPU times."""
+
+    num_requested_bytes = 0
+
+    def __init__(self, *, in_line: bool) -> None:
+        self.meter = Meter()
+        options = self.meter.options({})
+        self.submit = {kind: options[f"{kind}_executor"].submit for kind in ("decompression", "interpretation")}
+        sources.watch_source(self.meter, self)
+        self.meter.in_process = self.meter.in_line = in_line
+
+    def chunk(self) -> None:
+        """Shadowed."""
+
+    def chunks(self, _ranges: list[Any]) -> None:
+        burn(0.05)
+
+    def decompress(self, name: str, step: Callable[[], None]) -> None:
+        piece = SimpleNamespace(start=0, stop=1)
+        self.submit["decompression"](lambda *_: step(), piece, branch_named(name), 0)
+
+    def interpret(self, name: str, step: Callable[[], None], *, came_with_tree: bool = False) -> None:
+        held = SimpleNamespace(nbytes=1)
+        basket = SimpleNamespace(
+            parent=branch_named(name),
+            basket_num=0,
+            is_embedded=came_with_tree,
+            uncompressed_bytes=1,
+            data=held,
+            byte_offsets=None,
+        )
+        self.submit["interpretation"](lambda _: step(), basket)
+
+
+def branch_named(name: str) -> Any:
+    return SimpleNamespace(_bases=[SimpleNamespace(_members={"fName": name})], _parent=None)
+
+
+@pytest.mark.parametrize("came_with_tree", [False, True])
+@pytest.mark.parametrize("in_line", [False, True])
+def test_what_is_read_in_a_step_is_not_counted_twice(in_line: bool, came_with_tree: bool) -> None:
+    reading = Reading(in_line=in_line)
+
+    def nested() -> None:
+        reading.chunks([(0, 1)])
+        reading.decompress("inner", partial(burn, 0.02))
+        reading.interpret("inner", partial(burn, 0.05))
+        burn(0.01)
+
+    reading.chunks([(0, 1)])
+    if not came_with_tree:
+        reading.decompress("outer", partial(burn, 0.03))
+    reading.interpret("outer", nested, came_with_tree=came_with_tree)
+    _, decompress, interpret = reading.meter.seconds()
+    assert decompress == pytest.approx(0.02 if came_with_tree else 0.05, abs=0.005)
+    assert interpret == pytest.approx(0.06, abs=0.005)
+    assert not reading.meter.problems
+
+
+def test_asking_for_baskets_is_not_interpretation_of_others() -> None:
+    reading = Reading(in_line=True)
+    reading.chunks([(0, 1)])
+    reading.interpret("here already", partial(burn, 0.01))
+    assert reading.meter.seconds()[2] == pytest.approx(0.01, abs=0.005)
+
+
+def read_in_threads(events: Any) -> float:
+    with ThreadPoolExecutor(6) as pool:
+        return sum(pool.map(lambda number: float(ak.sum(events[f"f{number}"])), range(FLAT)))
+
+
+@pytest.mark.parametrize(("file", "sizes"), [("tree.root", baskets_of), ("ntuple.root", clusters_of)])
+def test_threads_of_the_processor_may_read(folder: Path, file: str, sizes: Callable[..., dict[int, Any]]) -> None:
+    path = folder / file
+    for _ in range(5):
+        _, measurement = outcome(path, read_in_threads)
+        truth = 0
+        for number in range(FLAT):
+            of_branch = sizes(str(path), f"f{number}", 0, 10**9).values()
+            truth += sum(size[0] if isinstance(size, tuple) else size for size in of_branch)
+        assert measurement.byte_ledger["payload"] == truth
+        assert measurement.byte_ledger.residual == 0
+        (chunk,) = measurement.run.chunks.to_pylist()
+        assert chunk["decompress_seconds"] <= chunk["cpu_seconds"]
+        assert chunk["helper_cpu_seconds"] > 0
+
+
+class Late:
+    """A thread that reads a branch, and what it waits for between decompression and interpretation."""
+
+    threads: ClassVar[list[threading.Thread]] = []
+    came: ClassVar = threading.Semaphore(0)
+    ended: ClassVar = threading.Event()
+
+
+def read_ahead(events: Any) -> float:
+    Late.threads.append(threading.Thread(target=total_of_f0, args=(events,)))
+    Late.threads[-1].start()
+    assert Late.came.acquire(timeout=60)
+    return 0.0
+
+
+def test_what_a_thread_still_reads_at_the_end_is_payload(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = uproot.AsDtype.basket_array
+
+    def held(self: Any, *args: Any, **kwargs: Any) -> Any:
+        Late.came.release()
+        assert Late.ended.wait(60)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(uproot.AsDtype, "basket_array", held)
+    try:
+        _, measurement = outcome(folder / "tree.root", read_ahead)
+    finally:
+        Late.ended.set()
+        for thread in Late.threads:
+            thread.join()
+    payload = sum(size for size, _ in baskets_of(str(folder / "tree.root"), "f0", 0, 10**9).values())
+    assert measurement.byte_ledger["payload"] == payload > 0
+    assert measurement.byte_ledger.residual == 0
+
+
+def test_of_baskets_far_apart_the_first_and_the_last_tell_their_sizes() -> None:
+    meter = Meter()
+    meter.branches["far"] = read = BranchRead()
+    for basket in (10**9, 0):
+        read.add(basket, 5)
+    columns = meter.branch_columns()
+    assert [*map(columns.get, ("baskets", BASKETS_LISTED, "basket"))] == [[2], [2], [10**9, 0]]
+    assert columns["basket_bytes"] == [5, 5]
+
+
+def test_of_very_many_baskets_the_first_and_the_last_tell_their_sizes() -> None:
+    meter = Meter()
+    for name, baskets in (("few", 1), ("many", 1000)):
+        meter.branches[name] = read = BranchRead()
+        for basket in reversed(range(baskets)):
+            read.add(basket, 5 + basket)
+    columns = meter.branch_columns()
+    assert [*map(columns.get, ("baskets", BASKETS_LISTED, "basket"))] == [[1, 1000], [1, 2], [0, 0, 999]]
+    assert (columns["bytes_payload"], columns["basket_bytes"]) == ([5, 504_500], [5, 5, 1004])
+
+
+def test_steps_of_a_thread_add_up_to_waiting_decompression_and_interpretation() -> None:
+    """Two baskets of "a" are asked for at 10 s of wall and 1 s of CPU time, and one more of it comes again."""
+    tally = Tally()
+    tally.in_line = True
+    me, branch = get_ident(), branch_named("a")
+    tally.steps.extend((ASKED, me, None, 2, 0, None, 1.0, 10.0))
+    # 3 s until it is decompressed, of which 0.5 s were for another request, with 0.25 s of CPU, and 0.5 s decompression
+    tally.steps.extend((INTERRUPTED, me, None, 0, 0, None, 0.25, 0.5))
+    tally.steps.extend((DECOMPRESSED, me, branch, 0, 100, 1.25, 1.75, 13.0))
+    tally.steps.extend((INTERPRETED, me, branch, None, 400, None, 2.0, 13.25))
+    # 2 s more, of which 1 s is decompression
+    tally.steps.extend((DECOMPRESSED, me, branch, 1, 50, 2.0, 3.0, 15.25))
+    tally.steps.extend((INTERPRETED, me, branch, None, 200, None, 3.5, 16.0))
+    # no more is asked for: what passes until then is no waiting
+    tally.steps.extend((DECOMPRESSED, me, branch, 1, 50, 4.0, 4.5, 20.0))
+    waited, decompress, interpret = tally.seconds()
+    assert waited == (13.0 - 10.5 - (1.75 - 1.25)) + (15.25 - 13.25 - (3.0 - 2.0)) == 3.0
+    assert decompress == 0.5 + 1.0 + 0.5
+    assert interpret == 0.25 + 0.5
+    columns = tally.branch_columns()
+    names = ("branch", "bytes_payload", "bytes_again", "bytes_uncompressed", "baskets", "read_seconds")
+    assert [list(columns[name]) for name in names] == [["a"], [150], [50], [600], [2], [3.0]]
+    assert (tally.payload, tally.helper_cpu, tally.problems) == (200, 0.0, ())
+
+
+def test_steps_of_another_thread_are_those_of_a_helper() -> None:
+    tally, branch = Tally(), branch_named("a")
+    tally.steps.extend((DECOMPRESSED, get_ident() + 1, branch, 0, 100, 1.0, 1.5, 0.0))
+    tally.steps.extend((INTERPRETED, get_ident() + 1, branch, None, 400, 1.5, 1.75, 0.0))
+    assert tally.seconds() == (0.0, 0.0, 0.0)
+    assert (tally.helper_cpu, tally.payload) == (0.75, 100)
+
+
+def test_parts_of_a_cluster_are_payload_once() -> None:
+    read = BranchRead()
+    for cluster, part, size in ((0, "x", 10), (0, "y", 5), (0, "x", 10), (1, "x", 7)):
+        read.add_part(cluster, part, size)
+    assert (read.sizes, read.again) == ({0: 15, 1: 7}, 10)
+
+
+def test_what_could_not_be_metered_is_said_once() -> None:
+    tally = Tally()
+    for _ in range(2):
+        tally.miss("bytes of branches", KeyError("x"), "bytes_payload")
+    tally.miss("waiting", "nobody tells", "read_seconds")
+    assert tally.problems == (
+        "bytes of branches could not be metered: KeyError: 'x'",
+        "waiting could not be metered: nobody tells",
+    )
+    assert tally.unknown == {"bytes_payload", "read_seconds"}
+
+
+def test_bytes_are_those_of_all_sources_as_long_as_each_counts_them() -> None:
+    tally = Tally()
+    assert tally.requested() is None
+    tally.sources += [SimpleNamespace(num_requested_bytes=5), SimpleNamespace(num_requested_bytes=7)]
+    assert tally.requested() == 12
+    tally.sources.append(object())
+    assert tally.requested() is None
+    assert tally.unknown >= {"bytes_requested", "bytes_payload"}
+    tally.without_source = 3
+    assert tally.requested() == 3
+
+
+class Greeting:
+    """Has a method that can be shadowed."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+
+    def greet(self) -> str:
+        return self.word
+
+
+class Loud(Shadow):
+    """Says it louder."""
+
+    def __call__(self) -> str:
+        return str(self.original()).upper()
+
+
+def test_a_shadow_is_taken_away_and_a_copy_has_none() -> None:
+    tally, thing = Tally(), Greeting("hello")
+    tally.shadow(thing, "greet", Loud)
+    tally.change(thing, "word", "hi", thing.word)
+    assert thing.greet() == "HI"
+    assert copy.deepcopy(thing).greet() == "hi"
+    tally.restore()
+    assert thing.greet() == "hello"
+    assert vars(thing) == {"word": "hello"}
+    assert tally.problems == ()
+
+
+def test_a_branch_is_named_with_those_that_it_is_in() -> None:
+    class Branch(SimpleNamespace):
+        basket = None
+
+    tree = SimpleNamespace(name="Events")
+    outer = Branch(name="muons", parent=tree)
+    assert branch_path(Branch(name="pt", parent=outer)) == "muons/pt"
+    assert branch_path(outer) == "muons"
+    assert branch_path(branch_named("eta")) == "eta"

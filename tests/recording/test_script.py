@@ -1,0 +1,80 @@
+"""Scripts that run as with python, and are measured."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripts_run import MEASURED, PYTHON, START, TOLD, own_words, printed, run_in, saved_in
+
+ENDS = [
+    "",
+    "sys.exit(3)",
+    "sys.exit('words')",
+    "raise ValueError('planted')",
+    "raise KeyboardInterrupt",
+    "os.kill(os.getpid(), signal.SIGINT)",
+    "os.kill(os.getpid(), signal.SIGTERM)",
+    "os._exit(5)",
+    "atexit.register(print, 'late')",
+    "sys.excepthook = lambda *_: print('hooked'); raise OSError(2, 'planted')",
+    "1 +",
+    "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    raise BrokenPipeError(32, 'planted') from error",
+    "if os.fork() == 0: sys.exit(7)\nos.wait()",
+    "print(sorted(globals()), sys.argv, sys.path[0], __file__, __name__, __spec__ and __spec__.name, __builtins__)",
+]
+WAYS = {"file": ("./script.py",), "module": ("-m", "script"), "folder": (".",)}
+
+
+def ends_and_ways() -> Iterator[Any]:
+    """Each end of a script that is a file; for other ways to name it those where Python does something else."""
+    for name, way in WAYS.items():
+        for end in ENDS:
+            quick = name == "file" or any(word in end for word in ("globals", "KeyboardInterrupt", "sys.exit(3)"))
+            yield pytest.param(end, way, id=f"{name}-{end}", marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("end", "way"), list(ends_and_ways()))
+def test_a_script_runs_as_with_python(tmp_path: Path, end: str, way: tuple[str, ...]) -> None:
+    name = "__main__.py" if way == (".",) else "script.py"
+    (tmp_path / name).write_text(f"import atexit, os, signal, sys\nprint('words')\n{end}\n")
+    plain = run_in(tmp_path, *PYTHON, *way, "--out", "1")
+    measured = run_in(tmp_path, *MEASURED, *way, "--out", "1")
+    # python -m and older versions take an interrupt for any other error
+    status = -signal.SIGINT if "KeyboardInterrupt" in plain.stderr else plain.returncode
+    assert (measured.returncode, measured.stdout) == (status, plain.stdout)
+    assert own_words(measured.stderr) == plain.stderr
+    assert measured.stderr.count("nothing was saved") == ("os._exit" not in end)
+
+
+def test_two_calls_one_of_which_raises(folder: Path) -> None:
+    script = folder / "script.py"
+    script.write_text(f"{START}\nprint(call(analyses.Jets()).keys())\ncall(analyses.Raising(1000))\n")
+    plain, measured = run_in(folder, *PYTHON, "script.py"), run_in(folder, *MEASURED, "script.py")
+    assert (measured.returncode, printed(measured)) == (1, printed(plain))
+    assert "planted" in plain.stderr
+    assert without_what_differs(own_words(measured.stderr)) == without_what_differs(plain.stderr)
+    first, second = saved_in(folder)
+    assert TOLD.findall(measured.stderr) == [str(path) for path in sorted((folder / "runs").iterdir())]
+    assert (first.outcome, first.metrics["num_chunks"]) == ("finished", 16)
+    assert second.outcome == "failed"
+    assert "planted" in str(second.error)
+    tables = measured.stderr[measured.stderr.index("Throughput") :]
+    assert tables.count("Throughput") == 2
+
+
+def without_what_differs(stderr: str) -> str:
+    """Text of an error without the file's identity, which coffea prints."""
+    return re.sub(r"fileuuid=.*?, usermeta", "", stderr)
+
+
+@pytest.mark.slow
+def test_a_folder_in_the_environment_is_where_run_saves(folder: Path) -> None:
+    (folder / "script.py").write_text(f"import roastcoffea.auto\n{START}\ncall(analyses.count_events)\n")
+    measured = run_in(folder, *MEASURED[:2], "script.py", ROASTCOFFEA="runs")
+    assert measured.returncode == 0
+    assert len(saved_in(folder)) == len(TOLD.findall(measured.stderr)) == measured.stderr.count("Throughput") == 1
