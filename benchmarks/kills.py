@@ -15,6 +15,7 @@ import random
 import signal
 import tempfile
 import time
+import warnings
 from collections import Counter
 from itertools import count
 from pathlib import Path
@@ -66,7 +67,10 @@ def save_on_and_on(folder: Path, first: int, pipe: int, *, two_renames: bool) ->
 def killed_save(folder: Path, first: int, wait: float, *, two_renames: bool) -> int:
     """Number of the last save that a process told of before it was killed."""
     reads, writes = os.pipe()
-    process = os.fork()
+    with warnings.catch_warnings():
+        # Arrow has threads by now; the child needs none of them, and is killed anyway
+        warnings.filterwarnings("ignore", r"This process \(pid=\d+\) is multi-threaded", DeprecationWarning)
+        process = os.fork()
     if process == 0:
         try:
             os.close(reads)

@@ -56,7 +56,7 @@ from dask.distributed import Client
 
 import roastcoffea
 from roastcoffea import MetricsCollector, track_time
-from roastcoffea.cli.sample import clean_jets, write_sample
+from roastcoffea.demo import clean_jets, write_sample
 
 
 class Dijets(ProcessorABC):

@@ -104,6 +104,18 @@ def client(shared_client: Client) -> Iterator[Client]:
     assert wait_until(lambda: what_stays(shared_client) == []), what_stays(shared_client)
 
 
+@pytest.fixture
+def no_patterns() -> Iterator[None]:
+    """Without patterns of secrets that somebody added; those that a test adds end with it."""
+    from roastcoffea.redaction import added_patterns, remove_pattern
+
+    for name, _ in added_patterns():
+        remove_pattern(name)
+    yield
+    for name, _ in added_patterns():
+        remove_pattern(name)
+
+
 class ServedPool(ProcessPoolExecutor):
     """Processes that come from one without threads, which imported coffea once: the tests' own process has threads."""
 

@@ -1,6 +1,7 @@
 """What importing the package brings, and what it must not bring."""
 
 import ast
+import importlib
 import importlib.metadata
 import pkgutil
 import subprocess
@@ -14,6 +15,25 @@ from roastcoffea.visualization import plots
 
 HEAVY = {"bokeh", "coffea", "dask", "distributed", "matplotlib", "numpy", "pandas", "pyarrow", "rich"}
 PUBLIC = [name for name in roastcoffea.__all__ if name != "__version__"]
+
+DOCUMENTED_BEFORE = {
+    "auto": "Recorder TerminatedError record",
+    "demo": "DijetProcessor clean_jets write_sample",
+    "importers": "measurement_from_report",
+    "metrics": "ByteLedger Finding Metrics TimeLedger Verdict",
+    "metrics.advice": "Saving",
+    "metrics.ledger": "Certificate",
+    "monitor": "ReportComparison Snapshot TaskMonitor",
+    "redaction": "add_pattern redacted",
+    "studies.branches": "BranchStudy",
+    "studies.compare": "Comparison",
+    "studies.scaling": "Scaling",
+    "studies.what_if": "WhatIf",
+    "visualization.colours": "OF_TIME",
+    "visualization.plots": "extract_per_task_metrics plot_time_ledger",
+    "visualization.registry": "PlotFunction",
+}
+"""Names in submodules, as README, guides and reference had them before there were rooms."""
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -41,6 +61,28 @@ def test_a_public_name_resolves_on_first_use(name: str) -> None:
     assert value.__name__ == name
     assert value.__module__.startswith("roastcoffea.")
     assert name in dir(roastcoffea)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, names in DOCUMENTED_BEFORE.items() for name in names.split()]
+)
+def test_a_path_that_was_documented_before_is_there(module: str, name: str) -> None:
+    value = getattr(importlib.import_module(f"roastcoffea.{module}"), name)
+    assert getattr(value, "__name__", name) == name
+
+
+@pytest.mark.slow
+def test_older_paths_can_be_imported_first() -> None:
+    """Each in a process that has nothing of ours yet: what they pass on imports the room that they are in."""
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    for module in ("importers", "metrics.advice", "studies.compare", "studies.scaling", "studies.what_if"):
+        subprocess.run([sys.executable, "-c", code, f"roastcoffea.{module}"], check=True)
+
+
+@pytest.mark.parametrize("module", ["metrics", "monitor"])
+def test_an_unknown_name_of_a_room_is_an_attribute_error(module: str) -> None:
+    with pytest.raises(AttributeError, match=f"module 'roastcoffea.{module}' has no attribute 'Verdicts'"):
+        _ = importlib.import_module(f"roastcoffea.{module}").Verdicts
 
 
 def imports_for_type_checkers(file: str | None) -> list[ast.ImportFrom]:
@@ -88,6 +130,7 @@ def test_a_star_brings_all_names() -> None:
     assert set(roastcoffea.__all__) <= set(found)
 
 
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'MetricCollector'"):
-        _ = roastcoffea.MetricCollector
+@pytest.mark.parametrize("name", ["MetricCollector", "plot_nope"])
+def test_an_unknown_name_is_an_attribute_error(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"module 'roastcoffea' has no attribute '{name}'"):
+        getattr(roastcoffea, name)

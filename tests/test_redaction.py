@@ -28,6 +28,7 @@ from roastcoffea.redaction import (
     redacted_beginning,
     redacted_each,
     redacted_values,
+    remove_pattern,
 )
 
 PAGE = Path(__file__).parent.parent / "docs" / "howto" / "secrets.md"
@@ -35,10 +36,7 @@ ROW = re.compile(r"^\| (?P<kind>[\w ]+) \| `(?P<text>[^`]+)` \| `(?P<recorded>[^
 DOCUMENTED = [row.groups() for row in ROW.finditer(PAGE.read_text(encoding="utf-8"))]
 
 
-@pytest.fixture(autouse=True)
-def own_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Patterns that a test adds end with it."""
-    monkeypatch.setattr(redaction, "_added", {})
+pytestmark = pytest.mark.usefixtures("no_patterns")
 
 
 def test_the_page_documents_each_pattern() -> None:
@@ -56,7 +54,7 @@ def test_a_documented_example_is_recorded_as_the_page_says(kind: str, text: str,
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
 def test_a_sign_is_never_passed_over(pattern: redaction.Pattern) -> None:
     for sign in pattern.signs:
-        assert any(hint in sign for hint in redaction._HINTS)
+        assert any(hint in sign for hint in redaction.HINTS)
 
 
 NAMES = re.findall(r"`([\w-]+)`", PAGE.read_text(encoding="utf-8").split("- `password`")[1].split("Upper and lower")[0])
@@ -236,6 +234,16 @@ def test_patterns_are_added() -> None:
     with pytest.raises(re.error):
         add_pattern("broken", "(")
     assert redacted("TGT-12") == MASK
+
+
+def test_patterns_are_removed() -> None:
+    add_pattern("ticket", r"TGT-\w+")
+    remove_pattern("ticket")
+    assert added_patterns() == ()
+    assert redacted("TGT-12") == "TGT-12"
+    for name in ("ticket", PATTERNS[0].name):
+        with pytest.raises(ValueError, match=f"no pattern '{name}' was added; there are none"):
+            remove_pattern(name)
 
 
 def test_by_value_it_needs_no_package() -> None:

@@ -29,7 +29,7 @@ from stand_ins import NAME as PLUGIN
 from stored import REFUSED, CountingServer, served, write_tree
 
 import roastcoffea
-from roastcoffea import MetricsCollector, TaskMonitor, redaction
+from roastcoffea import MetricsCollector, TaskMonitor
 from roastcoffea.cli import main
 from roastcoffea.errors import MeasurementError
 from roastcoffea.instrument.calls import coffea_report
@@ -39,9 +39,10 @@ from roastcoffea.log.reader import ClusterLog
 from roastcoffea.log.writer import LONGEST_TEXT
 from roastcoffea.measurement import Measurement
 from roastcoffea.monitor import views
+from roastcoffea.monitor.watch import Watch
 from roastcoffea.recording.auto import record
 from roastcoffea.records.tasks import ERROR
-from roastcoffea.redaction import MASK, add_pattern
+from roastcoffea.redaction import MASK, add_pattern, redacted, remove_pattern
 from roastcoffea.report.exports.formats import FORMATS
 
 ROOT_URL = "Plant1OfRoot"
@@ -74,9 +75,8 @@ class Planted(NamedTuple):
 
 
 @pytest.fixture
-def own_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_patterns(no_patterns: None) -> None:
     """A pattern of the user's, for one test."""
-    monkeypatch.setattr(redaction, "_added", {})
     add_pattern("ticket", r"TGT-\w+")
 
 
@@ -276,13 +276,13 @@ def test_what_is_missing_comes_back_with_the_users_own_names(server: CountingSer
     measurement = collector.measurement
     assert measurement.missing_fileset(fileset) == fileset
     recorded = measurement.missing_fileset()[f"qcd?token={MASK}"]
-    assert set(recorded["files"]) == {redaction.redacted(file) for file in (good, refused, unknown)}
+    assert set(recorded["files"]) == {redacted(file) for file in (good, refused, unknown)}
     items = measurement.missing_items(fileset)
     assert [(item.dataset, item.filename, item.usermeta) for item in items] == [(NAME, good, {"year": 2026})] * 2
     again = local_runner(IterativeExecutor, skipbadfiles=(Exception,))
     output, _ = again(items, processor_instance=Indiscreet(""), uproot_options=planted.options, treename="Events")
     assert output == {"events": 2000}
-    assert {item.filename for item in measurement.missing_items()} == {redaction.redacted(good)}
+    assert {item.filename for item in measurement.missing_items()} == {redacted(good)}
 
 
 def test_the_fingerprint_of_a_fileset_is_that_of_its_files(server: CountingServer) -> None:
@@ -307,8 +307,7 @@ def test_what_the_cluster_tells_is_without_secrets_before_it_is_cut() -> None:
     assert USERS_ERROR[:4].encode() not in entries
 
 
-def test_what_the_client_is_told_knows_the_users_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redaction, "_added", {})
+def test_what_the_client_is_told_knows_the_users_patterns(no_patterns: None) -> None:
     plugin = started_plugin(Scheduler(1))
     (worker,) = plugin.scheduler.workers.values()
     plugin.scheduler.run(plugin, Task("key-1", worker, outcome=ERROR, error=TICKET, client=CLIENT))
@@ -335,9 +334,12 @@ def test_notes_and_reasons_are_without_secrets(own_patterns: None) -> None:
     )
 
 
-def test_a_monitor_has_no_secrets_in_its_problems(client: Client, own_patterns: None) -> None:
-    monitor = TaskMonitor(client)
-    monitor._problems.append(f"cannot reach {TICKET}")
+def test_a_monitor_has_no_secrets_in_its_problems(
+    client: Client, own_patterns: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watch, "notes", lambda _: [f"cannot reach {TICKET}"])
+    with TaskMonitor(client) as monitor:
+        pass
     assert monitor.problems == [f"cannot reach {MASK}"]
 
 
@@ -350,12 +352,10 @@ def test_a_view_of_a_task_has_no_secrets_in_its_metadata(monkeypatch: pytest.Mon
     assert found["metadata"] == {"token": MASK, "url": f"root://{MASK}@h//f"}
 
 
-def test_a_probe_takes_the_patterns_of_where_it_is_made(
-    own_patterns: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_probe_takes_the_patterns_of_where_it_is_made(own_patterns: None, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("WARNING")  # a local cluster of Dask silences the handlers
     packed = pickle.dumps(Probe(len, "Jets", "call"))
-    monkeypatch.setattr(redaction, "_added", {})
+    remove_pattern("ticket")
     probe = pickle.loads(packed)
     probe.complain(f"no {TICKET} of password={OPTIONS}")
     assert caplog.messages == [f"no {MASK} of password={MASK}"]

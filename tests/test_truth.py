@@ -90,7 +90,8 @@ def check_cores(collector: MetricsCollector, seen: list[tuple[float, int]]) -> N
     lasted = ends - times.clip(run.start, run.stop)
     mean = lasted @ threads / lasted.sum()
     missed = lasted[:-1] @ np.abs(np.diff(threads)) / lasted.sum()
-    assert collector.metrics["total_cores"] == pytest.approx(mean, rel=0.01, abs=missed + 0.02)
+    clock = 2 * 0.02 / lasted.sum()  # the scheduler's clock is known to half of an answer, at both ends
+    assert collector.metrics["total_cores"] == pytest.approx(mean, rel=0.01, abs=missed + clock + 0.02)
     assert missed < 0.5
 
 

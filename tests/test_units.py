@@ -1,5 +1,7 @@
+import copy
 import doctest
 import math
+import pickle
 import time
 
 import pytest
@@ -23,6 +25,16 @@ from roastcoffea.units import (
 
 OF_NO_NUMBER = ("structure", "word")
 UNITS = [value for value in vars(units).values() if isinstance(value, Unit) and value.symbol not in OF_NO_NUMBER]
+
+
+@pytest.mark.parametrize("unit", [value for value in vars(units).values() if isinstance(value, Unit)], ids=str)
+def test_a_unit_is_itself_after_pickling_and_copying(unit: Unit) -> None:
+    assert pickle.loads(pickle.dumps(unit)) is copy.deepcopy(unit) is unit
+
+
+def test_a_unit_of_others_can_be_pickled() -> None:
+    unit = Unit("px", str)
+    assert pickle.loads(pickle.dumps(unit)) == unit
 
 
 @pytest.mark.parametrize(
@@ -108,6 +120,17 @@ def test_examples():
 
 def test_a_unit_prints_as_its_symbol():
     assert f"{KILOHERTZ}" == "kHz"
+
+
+@pytest.mark.parametrize("unit", [*UNITS, units.WORD, units.STRUCTURE], ids=str)
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda unit: pickle.loads(pickle.dumps(unit))])
+def test_a_unit_of_ours_is_one_wherever_it_comes(unit, again):
+    assert again(unit) is unit
+
+
+def test_a_unit_of_somebody_else_travels_as_it_is():
+    unit = Unit("B", repr)
+    assert pickle.loads(pickle.dumps(unit)) == unit != BYTE
 
 
 def test_moments_have_their_zone(monkeypatch: pytest.MonkeyPatch):

@@ -72,7 +72,7 @@ _MODULES: Final = {
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return ["__version__", *_MODULES, *_plots()]
-    if name not in _MODULES and not name.startswith("plot_"):
+    if name not in _MODULES and not (name.startswith("plot_") and name in _plots()):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULES.get(name, _PLOTS)), name)
     globals()[name] = value

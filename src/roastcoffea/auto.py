@@ -1,5 +1,5 @@
 """The public name of what is in `roastcoffea.recording.auto`."""
 
-from roastcoffea.recording.auto import record
+from roastcoffea.recording.auto import Recorder, TerminatedError, record
 
-__all__ = ["record"]
+__all__ = ["Recorder", "TerminatedError", "record"]

@@ -47,11 +47,11 @@ def error_text(error: BaseException, added: Added | None = None) -> str:
 
     `added` are patterns of secrets, as for `redacted`.
     """
-    told = [_own_text(error)]
-    while error.__cause__ is not None and len(told) <= MOST_CAUSES:
+    texts = [_own_text(error)]
+    while error.__cause__ is not None and len(texts) <= MOST_CAUSES:
         error = error.__cause__
-        told.append(_own_text(error))
-    return redacted_beginning(CAUSED_BY.join(told), LONGEST_ERROR, added)
+        texts.append(_own_text(error))
+    return redacted_beginning(CAUSED_BY.join(texts), LONGEST_ERROR, added)
 
 
 def root_cause(text: str) -> str:
@@ -61,7 +61,7 @@ def root_cause(text: str) -> str:
 
 
 def _own_text(error: BaseException) -> str:
-    """Type and text of an error alone; one that cannot be told as text gives its type."""
+    """Type and text of an error alone; one that cannot be written as text gives its type."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  (the class is the user's)

@@ -215,7 +215,7 @@ class Measurement:
         MeasurementError
             If the format is not known, something is there already, or it cannot be written.
         """
-        from roastcoffea.report.exports.formats import export
+        from roastcoffea.report.exports.writing import export
 
         return export(self.run, self.metrics, lambda: self.tables, Path(path), file_format, overwrite)
 

@@ -85,7 +85,7 @@ PATTERNS: Final = (
 """Kinds of secrets, in the order in which they are replaced."""
 
 _SIGNS = [sign for pattern in PATTERNS for sign in pattern.signs]
-_HINTS = tuple(dict.fromkeys(next((short for short in "@%='\"< " if short in sign), sign) for sign in _SIGNS))
+HINTS = tuple(dict.fromkeys(next((short for short in "@%='\"< " if short in sign), sign) for sign in _SIGNS))
 """A text without any of these has no sign: single characters are found faster than words."""
 
 _added: dict[str, str] = {}
@@ -122,6 +122,24 @@ def add_pattern(name: str, expression: str) -> None:
     _added[name] = expression
 
 
+def remove_pattern(name: str) -> None:
+    """Search no longer for a kind of secret that `add_pattern` added; what is recorded already stays as it is.
+
+    Parameters
+    ----------
+    name : str
+        Name under which the pattern was added.
+
+    Raises
+    ------
+    ValueError
+        No pattern was added under this name; those of this package stay.
+    """
+    if name not in _added:
+        raise ValueError(f"no pattern {name!r} was added; there are {', '.join(_added) or 'none'}")
+    del _added[name]
+
+
 def added_patterns() -> Added:
     """Patterns that were added in this process, for `redacted` in another one."""
     return tuple(_added.items())
@@ -142,7 +160,7 @@ def redacted(text: str, added: Added | None = None) -> str:
     >>> redacted("root://jane:pw@eos.example.org:1094//store/a.root?authz=abc&xrd.n=2")
     'root://***@eos.example.org:1094//store/a.root?authz=***&xrd.n=2'
     """
-    for hint in _HINTS:
+    for hint in HINTS:
         if hint in text:
             for _, signs, known in PATTERNS:
                 for sign in signs:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 SMALL_PREFIXES: Final = ("", "m", "u", "n", "p")
 LARGE_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
@@ -27,6 +27,11 @@ class Unit:
 
     def __str__(self) -> str:
         return self.symbol
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        # a unit of this module stays the same object: `text` may be a closure, which cannot be pickled
+        name = next((name for name, unit in globals().items() if unit is self), None)
+        return name or (Unit, (self.symbol, self.text))
 
 
 def three_digits(value: float) -> float:

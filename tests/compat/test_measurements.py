@@ -4,6 +4,7 @@ import io
 import json
 import os
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,38 @@ def test_a_folder_of_the_older_prototype():
     file = io.StringIO()
     measurement.print_summary(file)
     assert "98.7 Mbit/s" in file.getvalue()
+
+
+MOMENT = datetime(2026, 3, 1, 12, 30)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        (
+            {"tracking_data": {"worker_memory": {"w": [(1.0, 2)]}}},
+            {"tracking_data": {"worker_memory": {"w": [[1.0, 2]]}}},
+        ),
+        (tracked := {"tracking_data": {"worker_counts": None, "worker_memory": {"w": [(MOMENT, 2)]}}}, tracked),
+        ({"tracking_data": {"worker_counts": {20260301: 2}}}, {"tracking_data": {"worker_counts": {"20260301": 2}}}),
+        (
+            {"tracking_data": {"worker_counts": {MOMENT: 2, 1.5: 3}}},
+            {"tracking_data": {"worker_counts": {MOMENT: 2, "1.5": 3}}},
+        ),
+        ({"tracking_data": [1]}, {"tracking_data": [1]}),
+        ({"raw_span_metrics": {"execute": 2.0, ("a", "s"): 1}}, {"raw_span_metrics": {"execute": 2.0, ("a", "s"): 1}}),
+        ({"raw_span_metrics": {("a", frozenset({1})): 2.0}}, {"raw_span_metrics": {"('a', [1])": 2.0}}),
+        ({"raw_span_metrics": {(1, 2): 2.0, "(1,2)": 3.0}}, {"raw_span_metrics": {"(1, 2)": 2.0, "(1,2)": 3.0}}),
+        ({"chunk_info": {"f": (1.0, 2.0, 3)}}, {"chunk_info": {"f": [1.0, 2.0, 3]}}),
+        ({"chunk_info": {("f", 0, 10): (1.0, 2.0, 3)}}, {"chunk_info": {("f", 0, 10): [1.0, 2.0, 3]}}),
+    ],
+)
+def test_names_of_the_older_prototype_may_hold_anything(tmp_path, metrics, expected):
+    folder = save_measurement(metrics, 0.0, 10.0, tmp_path, "first")
+    loaded = load_measurement(folder)[0]
+    assert {name: loaded[name] for name in metrics} == expected
+    again = load_measurement(save_measurement(loaded, 0.0, 10.0, tmp_path, "again"))[0]
+    assert {name: again[name] for name in metrics} == expected
 
 
 def test_errors_are_those_that_scripts_of_the_older_prototype_catch(tmp_path):

@@ -393,7 +393,7 @@ def test_a_worker_is_not_told_of_ever_more_sections(monkeypatch: pytest.MonkeyPa
             pass
     chunk.sections.meter_in_dask(chunk.sections.rows())
     assert told == ["b", "a"]
-    assert chunk.sections.problems == ["Dask was told of 2 sections; its span lacks others"]
+    assert chunk.sections.problems == ["Dask's span lacks some sections: a worker counts at most 2 different ones"]
 
 
 def test_outside_of_dask_nothing_is_told_to_it(chunk: OpenChunk) -> None:

@@ -35,6 +35,15 @@ from roastcoffea.report.summary import summary
 from roastcoffea.units import BYTE, STRUCTURE
 
 
+@pytest.mark.parametrize("name", ["source", "unit", "missing", "tables"])
+def test_what_is_known_of_metrics_can_be_pickled_and_copied(name: str) -> None:
+    found = getattr(evaluate(handmade_run()), name)
+    for other in (pickle.loads(pickle.dumps(found)), copy.deepcopy(found)):
+        assert dict(other) == dict(found) != {}
+        assert type(other) is type(found)
+        assert other.get("wall_time") == found.get("wall_time") == found.get("elapsed_time_seconds")
+
+
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each function of the catalogue was called since."""
@@ -245,6 +254,16 @@ def test_threads_share_what_is_computed_once() -> None:
 def test_metrics_travel_as_the_run_that_they_are_of(again: Any) -> None:
     metrics = evaluate(run_without_tables(reported={"wall_time": 3.5}, reported_by="it"))
     assert metrics["wall_time"] == again(metrics)["wall_time"] == 3.5
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda mapping: pickle.loads(pickle.dumps(mapping))])
+def test_what_is_said_of_metrics_travels_too(again: Any) -> None:
+    metrics = evaluate(run_without_tables(reported={"wall_time": 3.5}, reported_by="it"))
+    for mapping in (metrics.source, metrics.unit, metrics.missing):
+        assert dict(again(mapping)) == dict(mapping) != {}
+    assert again(metrics.source)["wall_time"] == metrics.source["elapsed_time_seconds"]  # by its older name as well
+    with pytest.raises(KeyError):
+        again(metrics.missing)["wall_time"]
 
 
 REASON = "RuntimeError: planted"

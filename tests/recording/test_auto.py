@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -160,6 +161,16 @@ def test_coffea_is_as_it_was_afterwards(sample: Any, tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     (path,) = recorder.saved
     assert roastcoffea.load(path).metrics["num_chunks"] == 4
+
+
+def test_the_logger_has_the_name_that_is_imported(
+    sample: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with record(tmp_path) as recorder:
+        logging.getLogger("roastcoffea.auto").addHandler(caplog.handler)  # which goes with the recording
+        runner()(sample, processor_instance=analyses.count_events)
+    assert caplog.messages == [f"measured a Runner call: {recorder.saved[0]}"]
+    assert logging.getLogger("roastcoffea.auto").handlers == []
 
 
 def test_recording_that_begins_inside_of_a_collector_leaves_calls_to_it(sample: Any, tmp_path: Path) -> None:

@@ -125,21 +125,29 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     assert rates.elapsed == pytest.approx(100)
 
 
-def test_at_the_end_rates_are_those_of_the_whole_run() -> None:
+def test_at_the_end_rates_are_those_of_the_whole_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All comes in the first second of a hundred: the last ones have no rate."""
+    now, a_minute = [0.0], threading.Event()
+
     class Kept:
         def show(self, line: str) -> None:
-            """Show nothing."""
+            if now[0] < 60:
+                now[0] += 1
+            else:
+                a_minute.set()
 
         def end(self, line: str) -> None:
             self.line = line
 
-    progress = NOTHING_YET._replace(chunks=4, chunks_asked=4, events=60_000, bytes=10**10)
-    shown, display = LiveLine(lambda: progress, print), Kept()
-    shown._display, shown._thread = display, threading.Thread()
-    shown._thread.start()
-    shown._rates.began = time.monotonic() - 100
-    for second in range(60):
-        shown._rates.add(shown._rates.began + second, progress)
+    display, progress = Kept(), NOTHING_YET._replace(chunks=4, chunks_asked=4, events=60_000, bytes=10**10)
+    monkeypatch.setattr(live, "INTERVAL", 0.001)
+    monkeypatch.setattr(live, "SHARE", 0.0)  # seconds of this clock are no seconds to wait
+    monkeypatch.setattr(live, "display_for", lambda stream: display)
+    monkeypatch.setattr(live, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    shown = LiveLine(lambda: progress, print)
+    shown.start()
+    assert a_minute.wait(20)
+    now[0] = 100
     shown.stop()
     assert "4 of 4 chunks, 600 events/s, 800 Mbit/s, " in display.line
 
@@ -282,12 +290,19 @@ def test_an_error_ends_the_line_and_is_noted(terminal: Terminal) -> None:
     assert wait_until(lambda: bool(problems))
     shown.stop()
     assert problems[0].startswith("the live line ended before the run")
+    assert wait_until(lambda: not any("roastcoffea" in row for row in terminal.rows()))
+    assert terminal.screen.margins is None
 
 
 def test_a_terminal_that_takes_nothing_holds_nobody_up(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal.attach()
     release = threading.Event()
-    monkeypatch.setattr(live.BottomRow, "_write", lambda *arguments: release.wait(20))
+
+    def stuck(terminal: int, data: bytes) -> int:
+        release.wait(20)
+        return len(data)
+
+    monkeypatch.setattr(live, "os", SimpleNamespace(**{**vars(os), "write": stuck}))
     monkeypatch.setattr(live, "PATIENCE", 0.1)
     shown = line([])
     shown.start()

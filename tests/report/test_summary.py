@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import re
 
 import pytest
 from handmade import CHUNKS, branch_read, chunk, empty_run, handmade_run, run_without_tables
@@ -154,6 +155,12 @@ def test_a_dataset_of_several_lines_stays_in_its_cell():
     lines = [line.rstrip() for line in summary(with_dataset("first\nsecond")).splitlines()]
     row = next(number for number, line in enumerate(lines) if line.startswith("  first "))
     assert lines[row + 1] == "  second"
+
+
+def test_the_first_line_has_the_wall_time():
+    assert re.search(r":\d\d \w+, 1 min 40 s, dask, finished, ", summary(handmade_run()))
+    run = handmade_run()
+    assert re.search(r":\d\d \w+, dask, ", summary(dataclasses.replace(run, stop=run.start)))  # nobody knows how long
 
 
 def test_a_failed_run_says_so_on_top():

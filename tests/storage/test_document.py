@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
@@ -36,6 +37,36 @@ def test_reported_metrics_keep_their_keys_and_times(tmp_path: Path) -> None:
         "compression_ratio": math.inf,
     }
     assert load_run(save_run(minimal_run(reported=reported), tmp_path)).reported == reported
+
+
+def test_texts_that_look_like_numbers_stay_texts(tmp_path: Path) -> None:
+    texts = {"w": "NaN", "label": ["Infinity", "\\NaN"]}
+    call = replace(a_run().calls[0], options=texts, report=texts)
+    run = a_run(name="NaN", calls=(call,), coffea_report=texts, custom_metrics=texts, reported={"t": texts})
+    loaded = load_run(save_run(run, tmp_path))
+    assert loaded == run
+    assert load_run(save_run(loaded, tmp_path)) == run
+
+
+def test_fields_of_older_schemas_keep_their_types(tmp_path: Path) -> None:
+    path = tmp_path / "schema7"
+    shutil.copytree(Path(__file__).parents[1] / "data" / "schema7", path)
+    moment = {"$": "datetime", "of": "2026-03-01T12:30:00"}
+    reported = {
+        "raw_span_metrics": {"$": "dict", "of": [[{"$": "tuple", "of": ["execute", 1]}, 2.5]]},
+        "tracking_data": {"worker_counts": {"$": "dict", "of": [[moment, 2], [1.5, 3]]}},
+        "label": "NaN",
+    }
+    edited(path, lambda document: document["run"].update(reported=reported, reported_by="another program"))
+    expected = {
+        "raw_span_metrics": {("execute", 1): 2.5},
+        "tracking_data": {"worker_counts": {datetime(2026, 3, 1, 12, 30): 2, 1.5: 3}},
+        "label": "NaN",
+    }
+    loaded = load_run(path)
+    assert loaded.reported == expected
+    expected["tracking_data"] = {"worker_counts": {datetime(2026, 3, 1, 12, 30): 2, "1.5": 3}}
+    assert load_run(save_run(loaded, tmp_path)).reported == expected
 
 
 def test_what_cannot_be_kept_is_text_and_a_problem(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ from roastcoffea.storage.plain import DEEPEST, plain, restored
 Point = namedtuple("Point", "x y")
 Level = IntEnum("Level", "LOW HIGH")
 
+PATH = f"{type(Path()).__module__}.{type(Path()).__name__}"
+"""Python 3.13 has it in a module of its own."""
+
 
 class Unprintable:
     def __repr__(self) -> str:
@@ -52,6 +55,7 @@ def same(one: Any, other: Any) -> bool:
 
 STANDARD: list[Any] = [
     *(None, True, False, 0, -1, 2**63, -(2**64), 10**30, 0.1, -0.0, 5e-324, 1.7e308, math.inf, -math.inf, math.nan),
+    *("NaN", "Infinity", "-Infinity", "\\NaN", "\\\\-Infinity", "\\nan", "\\", ["NaN", math.nan], {"NaN": "NaN"}),
     *("", "$", "nan", "tab\t, NUL\0, ü, 日本, 🍩", [], {}, [[]], {"a": {}}, {"": [None]}, {"$": "tuple", "of": [1]}),
 ]
 
@@ -119,6 +123,8 @@ def test_others_become_standard_values(value: Any, form: Any) -> None:
         (True, "True"),
         (math.nan, "NaN"),
         (datetime(2026, 3, 1), "2026-03-01T00:00:00"),
+        ("NaN", "NaN"),
+        (("w", "-Infinity"), "('w', '-Infinity')"),
     ],
 )
 def test_keys_become_text(key: Any, text: str) -> None:
@@ -156,7 +162,7 @@ def test_nested_structures_come_back(seed: int) -> None:
         (Unprintable(), f"{__name__}.Unprintable"),
         (object, "type"),
         (len, "builtin_function_or_method"),
-        (Path("a"), "pathlib.PosixPath"),
+        (Path("a"), PATH),
         (np.ma.masked_array([1], [True]), "numpy.ma.MaskedArray"),
         (b"bytes", "bytes"),
         (1j, "complex"),
@@ -186,7 +192,7 @@ def test_one_line_tells_of_many_values_of_a_type() -> None:
     there_and_back({"a": [object() for _ in range(1000)], "b": Path("x")}, problems)
     assert problems == [
         "field['a'][0] and 999 more held object; it was kept as text",
-        "field['b'] held pathlib.PosixPath; it was kept as text",
+        f"field['b'] held {PATH}; it was kept as text",
     ]
 
 
@@ -220,6 +226,11 @@ def test_depth_is_limited(wrap: Callable[[Any], Any]) -> None:
     there_and_back(deep, problems)
     assert problems
     assert all("nested deeper than 64 levels; it was kept as text" in problem for problem in problems)
+
+
+def test_numbers_that_are_not_finite_are_the_texts_of_metrics_json() -> None:
+    assert plain([math.nan, math.inf, -math.inf], "field", []) == ["NaN", "Infinity", "-Infinity"]
+    assert str(restored(["NaN", "Infinity", "-Infinity"])) == "[nan, inf, -inf]"
 
 
 def test_numbers_that_are_too_large_are_not_read() -> None:

@@ -14,7 +14,16 @@ import pytest
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
 from roastcoffea.records.run import Host
 from roastcoffea.storage import reading as readings
-from roastcoffea.storage.reading import check_fields, content_of, deeper_than, fits, has_format, opened, reading
+from roastcoffea.storage.reading import (
+    check_fields,
+    content_of,
+    deeper_than,
+    fits,
+    has_format,
+    literal,
+    opened,
+    reading,
+)
 
 DESCRIPTORS = Path("/proc/self/fd")
 
@@ -141,3 +150,14 @@ def test_fields_that_do_not_fit_are_named() -> None:
 def test_what_lies_within_another_is_a_level_deeper(text: str, levels: int) -> None:
     value = json.loads(text)
     assert [deeper_than(value, most) for most in range(5)] == [levels > most for most in range(5)]
+
+
+@pytest.mark.parametrize("value", ["a", b"a", 3, -1.5, True, None, (), ("a", (1, None))], ids=repr)
+def test_literals_that_can_be_keys_are_read(value: Any) -> None:
+    assert literal(repr(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "(", "x", "x()", "[1]", "({},)", "1\0", "__import__('os').abort()", "(" * 10_000])
+def test_other_text_is_no_literal(text: str) -> None:
+    with pytest.raises(ValueError, match="is no literal that can be a key"):
+        literal(text)

@@ -11,10 +11,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from handmade import handmade_run
 from saved_runs import a_run
 
 from roastcoffea.errors import MeasurementError
+from roastcoffea.metrics import evaluate
 from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.tasks import SPAN_COLUMNS
 from roastcoffea.records.workers import SAMPLE_COLUMNS
 from roastcoffea.storage.store import load_run, save_run
 from roastcoffea.storage.tables import TABLES, span_table, spans_by_worker, spans_of, worker_span_table
@@ -101,14 +104,77 @@ def test_metrics_come_back_by_their_tuples() -> None:
     assert spans_of(span_table({})) == {}
 
 
+def test_bytes_and_counts_come_back_as_whole_numbers() -> None:
+    amounts = {"bytes": (64, 0.5, math.inf), "count": (3, 0), "seconds": (2.0, 0.25)}
+    for unit, values in amounts.items():
+        for value in values:
+            key = ("execute", "Dijets", "disk-write", unit)
+            assert repr(spans_of(span_table({key: value}))) == repr({key: value})
+            of_worker = {"A": {key: value}}
+            assert repr(spans_by_worker(worker_span_table(of_worker))) == repr(of_worker)
+
+
 def test_what_is_of_no_task_has_no_prefix() -> None:
     row = span_table({("get-data", "disk-read", "bytes"): 2000}).to_pylist()
     assert row == [{"context": "get-data", "prefix": None, "activity": "disk-read", "unit": "bytes", "amount": 2000.0}]
 
 
-def test_a_name_of_several_parts_is_one_activity() -> None:
-    (key,) = spans_of(span_table({("execute", "Dijets", "my", "step", 3, "seconds"): 1.0}))
-    assert key == ("execute", "Dijets", "my/step/3", "seconds")
+CUSTOM: dict[tuple[Any, ...], float] = {
+    ("execute", "p", "a", "b", "s"): 1.5,
+    ("execute", "p", "a/b", "s"): 2.5,
+    ("execute", "p", ("a", "b"), "s"): 3.5,
+    ("execute", "p", "parts: ('a', 'b')", "s"): 4.5,
+    ("execute", "p", "step", 3, None, ("x", 1.5), "seconds"): 5.5,
+    ("execute", "p", 3, "s"): 6.5,
+    ("execute", "p", "3", "s"): 7.5,
+    ("execute", "p", "literal: 3", "s"): 8.5,
+    ("execute", None, "x", "s"): 9.5,
+    ("execute", "p", "", "s"): 10.5,
+    ("execute", b"p", True, "s"): 11.5,
+    (1,): 12.5,
+}
+"""Keys under which a program can count in Dask's metrics."""
+
+
+def test_custom_metrics_keep_their_keys(tmp_path: Path) -> None:
+    assert spans_of(span_table(CUSTOM)) == CUSTOM
+    assert [*map(repr, spans_of(span_table(CUSTOM)))] == [*map(repr, CUSTOM)]
+    run = a_run(span_metrics=CUSTOM, span_metrics_per_worker={"tcp://1": CUSTOM})
+    assert load_run(save_run(run, tmp_path)) == run
+
+
+def test_keys_that_become_the_same_text_are_summed() -> None:
+    metrics = {("execute", "p", key, "s"): amount for key, amount in ((frozenset({1}), 1.5), ("frozenset({1})", 2.0))}
+    expected = {("execute", "p", "frozenset({1})", "s"): 3.5}
+    assert spans_of(span_table(metrics)) == expected
+    assert spans_by_worker(worker_span_table({"tcp://1": metrics})) == {"tcp://1": expected}
+
+
+@pytest.mark.parametrize("text", ["literal: (", "literal: [1]", "literal: x()", "parts: 3", "parts: ([1],)"])
+def test_a_text_that_stands_for_no_key_is_itself(text: str) -> None:
+    row = {"context": "execute", "prefix": "p", "activity": text, "unit": "s", "amount": 1.5}
+    assert spans_of(table_of_rows(SPAN_COLUMNS, [row])) == {("execute", "p", text, "s"): 1.5}
+
+
+def test_counts_are_whole_numbers_again() -> None:
+    counted: dict[tuple[str, ...], float] = {
+        ("execute", "p", "disk-write", "bytes"): 64,
+        ("execute", "p", "disk-write", "count"): 2,
+        ("execute", "p", "disk-write", "seconds"): 3.0,
+        ("execute", "p", "half", "bytes"): 0.5,
+        ("execute", "p", "endless", "bytes"): math.inf,
+    }
+    back = spans_of(span_table(counted))
+    assert [*map(repr, back.values())] == ["64", "2", "3.0", "0.5", "inf"]
+    assert repr(spans_by_worker(worker_span_table({"tcp://1": counted}))["tcp://1"]) == repr(back)
+
+
+def test_metrics_of_bytes_are_as_whole_after_loading(tmp_path: Path) -> None:
+    spans = {("execute", "Dijets", "disk-write", "bytes"): 64, ("execute", "Dijets", "memory-read", "bytes"): 32}
+    run = handmade_run(span_metrics=spans, span_metrics_per_worker={"tcp://1": spans})
+    before, after = evaluate(run), evaluate(load_run(save_run(run, tmp_path)))
+    for name in ("disk_write_bytes", "total_bytes_memory_read", "raw_span_metrics", "fine_metrics_per_worker"):
+        assert repr(after[name]) == repr(before[name])
 
 
 def test_an_empty_key_is_refused() -> None:

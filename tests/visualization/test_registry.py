@@ -266,6 +266,7 @@ def test_nothing_to_draw_from() -> None:
 
 def test_a_plot_says_what_it_takes_and_takes_nothing_else() -> None:
     parameters = inspect.signature(plots.plot_byte_ledger).parameters
+    assert inspect.signature(plots.plot_byte_ledger).return_annotation == "tuple[Figure, Axes]"
     older = ["tracking_data", "span_metrics", "metrics", "chunk_info", "chunk_metrics"]
     assert list(parameters) == ["source", "output_path", *older, "ax", "title", "figsize"]
     assert "bins" in inspect.signature(plots.plot_runtime_distribution).parameters

@@ -413,7 +413,7 @@ def without(run: Run, table: str, **columns: Any) -> Run:
 def test_what_is_not_known_is_not_drawn_as_zero() -> None:
     run = handmade_run()
     balance = axes_of(plots.plot_worker_balance, without(run, "chunks", cpu_seconds=[None] * 6))
-    assert [text.get_text() for text in balance.get_legend().get_texts()] == ["not told apart"]
+    assert [text.get_text() for text in balance.get_legend().get_texts()] == ["CPU unknown"]
     phases = axes_of(plots.plot_chunk_phases, without(run, "chunks", read_seconds=[None] * 6))
     assert "not known everywhere: read" in phases.get_xlabel()
     sections = axes_of(plots.plot_sections, without(run, "sections", cpu_seconds=[1.0, None, 1.0, 1.0]))

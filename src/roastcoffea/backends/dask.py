@@ -140,7 +140,7 @@ class DaskMetricsBackend(Recorder):
         reason = (
             f"scheduler or workers do not have roastcoffea {roastcoffea.__version__}"
             if self._workers_known
-            else "no worker told whether it has roastcoffea"
+            else "no worker reported whether it has roastcoffea"
         )
         self.note(f"{reason}: the probe's code was sent to them")
         return packed_by_value(thing)

@@ -31,14 +31,14 @@ def limits() -> dict[str, Any]:
         "cores": CPU_COUNT,
         "memory": MEMORY_LIMIT,
         "node_cores": os.cpu_count(),
-        "node_memory": _told(lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
-        "affinity": _told(lambda: f"{sum(1 << processor for processor in os.sched_getaffinity(0)):x}"),
+        "node_memory": _known(lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        "affinity": _known(lambda: f"{sum(1 << processor for processor in os.sched_getaffinity(0)):x}"),
         "group": zlib.crc32(_text(GROUPS_OF_PROCESS).encode()),
     }
 
 
-def _told(ask: Callable[[], Any]) -> Any:
-    """What the system says; None where it does not tell."""
+def _known(ask: Callable[[], Any]) -> Any:
+    """What the system says; None where it does not say."""
     with suppress(AttributeError, OSError, ValueError):
         return ask()
 

@@ -12,10 +12,9 @@ What is known of its data, and shapes what becomes a record:
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -29,7 +28,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, OK
 from roastcoffea.records.run import Environment, Run, unwatched_run
 from roastcoffea.records.workers import SAMPLE_COLUMNS
-from roastcoffea.storage.reading import content_of, reading
+from roastcoffea.storage.reading import content_of, literal, reading
 
 FORMAT: Final = "roastcoffea_measurement_v1"
 METADATA_FILE: Final = "metadata.json"
@@ -166,26 +165,54 @@ def _known(rows: Sequence[Row], column: str) -> list[float]:
 
 
 def with_python_types(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics as they were before they were written: keys that are tuples, and times of day."""
+    """Metrics as they were before they were written: keys that are tuples, and times of day.
+
+    Others may use the names of 0.1.2 for values of another shape: what is not of that shape stays as it is.
+    """
     typed = dict(metrics)
     for name in DERIVED:
-        if isinstance(metrics.get(name), dict):
-            typed[name] = {_tuple(key): value for key, value in metrics[name].items()}
-    if metrics.get("tracking_data"):
-        typed["tracking_data"] = _tracking_data(metrics["tracking_data"])
+        if name in metrics:
+            typed[name] = _with_keys(_tuple, metrics[name])
+    if isinstance(metrics.get("tracking_data"), dict):
+        typed["tracking_data"] = {name: _series(name, stored) for name, stored in metrics["tracking_data"].items()}
     return typed
 
 
-def _tracking_data(stored: Mapping[str, Any]) -> dict[str, Any]:
+def _series(name: str, stored: Any) -> Any:
     """Series with the `datetime` objects (naive, local) that were written as text."""
-    moment = datetime.fromisoformat
-    series = {
-        name: {worker: [(moment(time), value) for time, value in points] for worker, points in workers.items()}
-        for name, workers in stored.items()
-        if name != "worker_counts"
-    }
-    counts = {moment(time): count for time, count in stored.get("worker_counts", {}).items()}
-    return {"worker_counts": counts} | series
+    if name == "worker_counts" or not isinstance(stored, dict):
+        return _with_keys(_moment, stored)
+    return {worker: _points(points) for worker, points in stored.items()}
+
+
+def _points(stored: Any) -> Any:
+    try:
+        return [(_moment(time), value) for time, value in stored]
+    except (TypeError, ValueError):
+        return stored
+
+
+def _with_keys(read: Callable[[str], Any], stored: Any) -> Any:
+    """Dictionary with the keys that its texts stand for, as far as they can be read; anything else unchanged."""
+    if not isinstance(stored, dict):
+        return stored
+    typed = {_read_or_kept(read, key): value for key, value in stored.items()}
+    return typed if len(typed) == len(stored) else stored
+
+
+def _read_or_kept(read: Callable[[str], Any], text: str) -> Any:
+    try:
+        return read(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def _moment(text: str) -> datetime:
+    """Time of day that was written as this text; ValueError for other texts, such as 20260301."""
+    moment = datetime.fromisoformat(text)
+    if text not in (moment.isoformat(), str(moment)):
+        raise ValueError(f"{text!r} is not how a time of day is written")
+    return moment
 
 
 def _absent_parts(parts: Mapping[str, Any]) -> dict[str, str]:
@@ -208,7 +235,7 @@ def _identity(folder: Path) -> str:
 
 
 def _tuple(text: str) -> tuple[Any, ...]:
-    found = ast.literal_eval(text)
+    found = literal(text)
     if not isinstance(found, tuple):
         raise TypeError(f"{text!r} is no tuple")
     return found

@@ -27,7 +27,7 @@ MOST_SECTIONS: Final = 500
 """Different sections of an attempt; their names may be made in a loop over events."""
 
 MOST_IN_DASK: Final = 1000
-"""Different sections that a Dask worker is told of: it and the scheduler keep them as long as they live."""
+"""Most sections that are entered in a Dask worker's metrics: worker and scheduler keep them as long as they live."""
 
 Amounts = dict[str, int | None]
 
@@ -51,7 +51,7 @@ class Section:
         self.amounts: Amounts = {}
 
     def add(self, amounts: Amounts) -> None:
-        """Add what a gauge told: of peaks the highest that is known; a sum with an unknown part is unknown."""
+        """Add the amounts of a gauge: of peaks the highest that is known; a sum with an unknown part is unknown."""
         for name, amount in amounts.items():
             known = [self.amounts[name], amount] if name in self.amounts else [amount]
             if name == "memory_peak":
@@ -124,7 +124,7 @@ class Entry:
     """Open passes of the thread, where the pass itself ends with this entry."""
 
     def leave(self, *, failed: bool) -> None:
-        """End what was entered; what goes wrong in that is told, not raised."""
+        """End what was entered; what goes wrong in that is noted, not raised."""
         cpu, now = time.thread_time(), time.perf_counter()
         sections, passing = self.sections, self.passing
         try:
@@ -169,7 +169,7 @@ class Sections:
         self.lock = threading.RLock()
 
     def enter(self, name: str, kind: str, requested_bytes: Callable[[], int | None]) -> Entry | None:
-        """Enter a section; None where it cannot be measured, which is told."""
+        """Enter a section; None where it cannot be measured, which is noted."""
         try:
             stack = self.stacks[get_ident()]
             outer = stack[-1] if stack else None
@@ -233,7 +233,7 @@ class Sections:
         known = {key[-2] for key in tuple(worker.digests_total) if isinstance(key, tuple) and key[-1] == SECTION_UNIT}
         for row in rows:
             if row["name"] not in known and len(known) >= MOST_IN_DASK:
-                self.note(f"Dask was told of {MOST_IN_DASK} sections; its span lacks others")
+                self.note(f"Dask's span lacks some sections: a worker counts at most {MOST_IN_DASK} different ones")
                 continue
             known.add(row["name"])
             distributed.context_meter.digest_metric(row["name"], row["wall_seconds"], SECTION_UNIT)

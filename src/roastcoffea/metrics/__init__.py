@@ -1,6 +1,9 @@
 """What is computed from a run; conclusions add to the catalogue (see `diagnosis`)."""
 
 # ruff: noqa: F401
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from roastcoffea.metrics import workflow
 
 # Metrics of the workflow are inputs of the others, and an input is defined before it is used.
@@ -18,3 +21,12 @@ from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.metrics import older
 
 __all__ = ["CATALOGUE", "GROUPS", "ByteLedger", "Metric", "Metrics", "TimeLedger", "evaluate"]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """What is in `roastcoffea.diagnosis` now; imported when it is asked for, as that imports this room."""
+        if name not in {"Finding", "Verdict"}:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module("roastcoffea.diagnosis"), name)

@@ -269,6 +269,10 @@ class ByName(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    def __reduce__(self) -> tuple[Callable[..., ByName[T]], tuple[Callable[[str], T | None], dict[str, T]]]:
+        found = dict(self)
+        return ByName, (found.get, found)
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict(self)!r})"
 

@@ -70,8 +70,8 @@ MOST_NAMED: Final = 3
 def failed_work(run: Run, chunks: pa.Table, counted_chunks: pa.Table) -> pa.Table:
     """Attempts that gave nothing, with FAILED_COLUMNS."""
     rows = [*_failed_chunks(chunks.select(OF_CHUNKS), counted_chunks), *_failed_openings(run)]
-    told = {(row["key"], row["run_id"]) for row in rows if row["key"] is not None}
-    rows += [row for row in _failed_tasks(run, chunks) if (row["key"], row["run_id"]) not in told]
+    recorded_tasks = {(row["key"], row["run_id"]) for row in rows if row["key"] is not None}
+    rows += [row for row in _failed_tasks(run, chunks) if (row["key"], row["run_id"]) not in recorded_tasks]
     rows.sort(key=lambda row: (row["start"] is None, row["start"] or 0.0))
     return table_of_rows(FAILED_COLUMNS, rows)
 

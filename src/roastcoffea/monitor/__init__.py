@@ -1,14 +1,18 @@
 """Every task of a cluster, recorded from outside."""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from roastcoffea.monitor.history import Snapshot as Snapshot
+    from roastcoffea.monitor.joined import ReportComparison as ReportComparison
     from roastcoffea.monitor.task_monitor import TaskMonitor as TaskMonitor
 
-
 # workers and schedulers import what runs there alone, so nothing else may come with it
+_MODULES: Final = {"ReportComparison": "joined", "Snapshot": "history", "TaskMonitor": "task_monitor"}
+
+
 def __getattr__(name: str) -> Any:
-    if name != "TaskMonitor":
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return importlib.import_module("roastcoffea.monitor.task_monitor").TaskMonitor
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -33,7 +33,7 @@ RUNNER_MODULE: Final = "coffea.processor.executor"
 LAST_SECONDS: Final = 15.0
 """What saving may take when the process was told to end; batch systems kill after half a minute or so."""
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("roastcoffea.auto")  # as the module is imported
 _recorders: list[Recorder] = []
 
 

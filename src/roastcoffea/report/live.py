@@ -91,8 +91,11 @@ class LiveText:
             if self._thread.is_alive():  # the terminal takes nothing, nor would it now
                 self._display.abandon()
                 return
+            last = None
+            with reported(self._note, "the last state of the run is not shown", Exception):
+                last = self._text(whole=True)
             with reported(self._note, "the live line could not be taken away", Exception):
-                self._display.end(self._text(whole=True))
+                self._display.end(last)
 
     def _keep_showing(self, display: NotebookLine | BottomRow) -> None:
         with reported(self._note, "the live line ended before the run", Exception):
@@ -200,7 +203,10 @@ class NotebookLine:
     def show(self, line: str) -> None:
         self._handle.update({"text/plain": line}, raw=True)
 
-    end = show
+    def end(self, line: str | None) -> None:
+        """Leave this as the last state; None leaves the one that is there."""
+        if line is not None:
+            self.show(line)
 
     def abandon(self) -> None:
         """Leave the display as it is."""
@@ -238,12 +244,14 @@ class BottomRow:
             area.lines[self] = new + [""] * (len(area.lines.get(self, ())) - len(new))
             self._draw(area)
 
-    def end(self, text: str) -> None:  # noqa: ARG002  (nothing stays)
+    def end(self, text: str | None) -> None:  # noqa: ARG002  (nothing stays)
         area = self._areas.get(self._terminal, Area())
-        with area.lock:
-            if area.lines.pop(self, None) is not None:
-                self._draw(area)
-        self.abandon()
+        try:
+            with area.lock:
+                if area.lines.pop(self, None) is not None:
+                    self._draw(area)
+        finally:
+            self.abandon()
 
     def abandon(self) -> None:
         """Leave the terminal as it is, as it takes nothing."""

@@ -148,12 +148,13 @@ def title_of(run: Run) -> str:
 
 
 def heading(run: Run) -> Heading:
-    """Name of the run, when and where it was, and whether it failed."""
+    """Name of the run, when it was, how long, where, and whether it failed."""
+    length = f", {SECOND.text(run.stop - run.start)}" if run.stop > run.start else ""
     reporter = f"Numbers as reported by {run.reported_by}; they were not computed anew."
     return Heading(
         title=title_of(run),
         label="roastcoffea",
-        lead=[f"{moment(run.start)}, {run.backend}, {run.outcome}, {run.id[:8]}"],
+        lead=[f"{moment(run.start)}{length}, {run.backend}, {run.outcome}, {run.id[:8]}"],
         alarm=f"This run failed: {run.error or 'no error text was kept'}" if run.outcome == FAILED else "",
         notes=[] if run.reported is None else [reporter],
     )

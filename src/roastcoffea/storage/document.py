@@ -21,10 +21,6 @@ from roastcoffea.storage.upgrades import LAST_TAGGED, SCHEMA, Body
 FORMAT: Final = "roastcoffea_run"
 RUN_FILE: Final = "run.json"
 
-FREE: Final = ("coffea_report", "custom_metrics", "reported")
-FREE_IN_CALLS: Final = ("options", "report")
-"""Fields that hold what others made, in any shape."""
-
 DEEPEST_JSON: Final = 4 * DEEPEST
 """Levels of nesting in `run.json`: a dictionary of schema 7 whose keys are no text takes three."""
 LATEST_TIME: Final = 253_370_764_800
@@ -86,7 +82,7 @@ def read_document(path: Path) -> Document:
             raise ValueError(f"there is no schema {schema}")
         if deeper_than(found, DEEPEST_JSON):
             raise ValueError(f"it is nested deeper than {DEEPEST_JSON} levels")
-        body = untagged(found["run"]) if schema <= LAST_TAGGED else found["run"]
+        body = untagged(found["run"]) if schema <= LAST_TAGGED else _restored(found["run"])
         document = Document(body, found["tables"], schema)
         _check_times(document.body)
         if schema == SCHEMA:
@@ -97,6 +93,14 @@ def read_document(path: Path) -> Document:
             if not fits(table["rows"], int):
                 raise TypeError(f"rows of {name} are {type(table['rows']).__name__}")
         return document
+
+
+def _restored(form: Mapping[str, Any]) -> Body:
+    """Body of a run of which this was written."""
+    body = {name: restored(value) for name, value in form.items()}
+    if body.get("reported") is not None:
+        body["reported"] = with_python_types(body["reported"])
+    return body
 
 
 def _check_times(body: Body) -> None:
@@ -129,13 +133,7 @@ def run_of(body: Body, tables: Tables) -> Run:
     hosts = tuple(Host(**host) for host in environment["hosts"])
     parts: dict[str, Any] = {
         "environment": Environment(**{**environment, "hosts": hosts}),
-        "calls": tuple(RunnerCall(**_restored(call, FREE_IN_CALLS)) for call in body["calls"]),
+        "calls": tuple(RunnerCall(**call) for call in body["calls"]),
         "problems": tuple(body["problems"]),
     }
-    if body.get("reported") is not None:
-        parts["reported"] = with_python_types(restored(body["reported"]))
-    return Run(**{**_restored(body, FREE), **parts, **fields_of(tables)})
-
-
-def _restored(record: Mapping[str, Any], free: tuple[str, ...]) -> dict[str, Any]:
-    return {name: restored(value) if name in free else value for name, value in record.items()}
+    return Run(**{**body, **parts, **fields_of(tables)})

@@ -2,12 +2,14 @@
 
 Numbers and arrays of numpy become Python's, tuples and sets become lists, times become ISO text, and durations seconds.
 A key that is no text becomes the text that Python prints of it, as 0.1.2 had it: a tuple can be read again from that. A
-number that is not finite is the text "NaN", "Infinity" or "-Infinity", as in `metrics.json`, and is read as a number.
+number that is not finite is the text "NaN", "Infinity" or "-Infinity", as in `metrics.json`, and is read as a number. A
+text that is one of these gets a backslash before it, and so does one that differs from them by backslashes alone.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, timedelta
@@ -19,6 +21,8 @@ import numpy as np
 from roastcoffea.redaction import redacted
 
 NOT_FINITE: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+LIKE_A_NUMBER: Final = re.compile(rf"\\*({'|'.join(NOT_FINITE)})")
+"""Texts that are written with one more backslash."""
 DEEPEST: Final = 64
 """Levels of nesting that are kept; the parser's own limit lies at a few hundred."""
 MOST_BITS: Final = 1000
@@ -76,7 +80,9 @@ def restored(form: Any) -> Any:
         return [restored(item) for item in form]
     if isinstance(form, int) and form.bit_length() > MOST_BITS:
         raise OverflowError(f"a number has {form.bit_length()} bits")
-    return NOT_FINITE.get(form, form) if isinstance(form, str) else form
+    if isinstance(form, str):
+        return NOT_FINITE[form] if form in NOT_FINITE else form[1:] if LIKE_A_NUMBER.fullmatch(form) else form
+    return form
 
 
 def number(value: float) -> float | str:
@@ -94,6 +100,8 @@ class _Walk:
         """Identities of the collections that the walk is inside of."""
         self.as_text: dict[str, list[str]] = {}
         """What was kept as text, and where."""
+        self._keys = 0
+        """Keys that the walk is inside of: no number is read from their text."""
 
     def form(self, value: Any, path: tuple[Any, ...]) -> Any:
         """Standard form of the value at a place."""
@@ -103,7 +111,8 @@ class _Walk:
         if base is None or (base is int and int.bit_length(value) > MOST_BITS):
             return self._text(value, path)
         if base in LEAVES:
-            return LEAVES[base](value)
+            leaf = LEAVES[base](value)
+            return f"\\{leaf}" if base is str and not self._keys and LIKE_A_NUMBER.fullmatch(leaf) else leaf
         if id(value) in self._above:
             return self._text(value, path, " that contains itself")
         if len(path) > DEEPEST:
@@ -117,7 +126,9 @@ class _Walk:
     def _dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> dict[str, Any]:
         forms: dict[str, Any] = {}
         for key, item in ITEMS[dict](value):
+            self._keys += 1
             form = self.form(key, (*path, key))
+            self._keys -= 1
             name = form if isinstance(form, str) else str(tuple(form) if isinstance(form, list) else form)
             # 1 and "1" are two keys
             name = next(each for n in count(1) if (each := name if n == 1 else f"{name} ({n})") not in forms)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import json
 import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain
@@ -123,6 +124,16 @@ def check_fields(values: Mapping[str, Any], record: type, what: str) -> None:
             raise TypeError(f"{name} of {what} is {type(value).__name__}")
         if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{name} of {what} is {value}")
+
+
+def literal(text: str) -> Hashable:
+    """Value of a Python literal that can be a key; ValueError for any other text."""
+    try:
+        value: Hashable = ast.literal_eval(text)
+        hash(value)
+    except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(f"{text[:100]!r} is no literal that can be a key") from error
+    return value
 
 
 def deeper_than(value: Any, levels: int) -> bool:

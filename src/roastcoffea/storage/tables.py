@@ -1,11 +1,15 @@
 """Tables of a run on disk: a Parquet file for each.
 
 Dask's own metrics are tables as well: a key is its context, a task prefix if it is of a task, an activity and a unit.
+What a program counts under other keys is kept in the same columns: "parts: ('a', 'b')" stands for an activity of
+several parts, and "literal: 3" for a part that is no text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +32,7 @@ from roastcoffea.records.workers import (
     WORKER_STATE_COLUMNS,
 )
 from roastcoffea.storage.folders import synced_file
-from roastcoffea.storage.reading import opened, reading
+from roastcoffea.storage.reading import literal, opened, reading
 
 Tables = dict[str, pa.Table]
 
@@ -58,6 +62,12 @@ PARTS: Final = ("context", "prefix", "activity", "unit")
 PARTS_OF: Final = {1: PARTS[:1], 2: (PARTS[0], PARTS[3]), 3: (PARTS[0], *PARTS[2:])}
 """Columns of shorter keys: what is not of a task has no prefix."""
 
+SEVERAL: Final = "parts: "
+LITERAL: Final = "literal: "
+"""Before the Python literal of an activity's parts, and of a part that is no text."""
+COUNTED: Final = ("bytes", "count")
+"""Units of whole numbers."""
+
 
 def span_table(metrics: SpanMetrics) -> pa.Table:
     """Table of a span's metrics."""
@@ -72,7 +82,10 @@ def worker_span_table(by_worker: Mapping[str, SpanMetrics]) -> pa.Table:
 
 def spans_of(table: pa.Table) -> dict[tuple[Hashable, ...], float]:
     """A span's metrics, by tuple."""
-    return {key: amount for _, key, amount in _keys(table)}
+    found: dict[tuple[Hashable, ...], float] = {}
+    for _, key, amount in _keys(table):
+        _add(found, key, amount)
+    return found
 
 
 def spans_by_worker(table: pa.Table) -> dict[str, SpanMetrics]:
@@ -81,24 +94,61 @@ def spans_by_worker(table: pa.Table) -> dict[str, SpanMetrics]:
     for worker, key, amount in _keys(table):
         metrics = found.setdefault(str(worker), {})
         if key:
-            metrics[key] = amount
+            _add(metrics, key, amount)
     return dict(found)
+
+
+def _add(metrics: dict[tuple[Hashable, ...], float], key: tuple[Hashable, ...], amount: float) -> None:
+    """Add to a key's amount: keys of parts that are neither text nor literals can have become the same texts."""
+    metrics[key] = metrics[key] + amount if key in metrics else amount
 
 
 def _rows(metrics: SpanMetrics) -> Iterator[dict[str, str | float]]:
     for key, amount in metrics.items():
         if not key:
             raise ValueError("span metrics have an empty key")
-        parts = [str(part) for part in key]
-        # what a program counts under a name of several parts
-        activity = [] if len(parts) <= len(PARTS) else ["/".join(parts[2:-1])]
-        parts = [*parts[:2], *activity, parts[-1]] if activity else parts
+        parts = [_text(part) for part in key]
+        if len(parts) > len(PARTS):
+            parts = [*parts[:2], _several(key[2:-1]), parts[-1]]
         yield {**dict(zip(PARTS_OF.get(len(parts), PARTS), parts, strict=True)), "amount": float(amount)}
+
+
+def _text(part: Hashable) -> str:
+    """Text that stands for a part of a key: itself, if it cannot be taken for that of something else."""
+    if isinstance(part, str) and not part.startswith((SEVERAL, LITERAL)):
+        return part
+    return f"{LITERAL}{part!r}" if _is_literal(part) else str(part)
+
+
+def _several(parts: tuple[Hashable, ...]) -> str:
+    """Text that stands for an activity of several parts."""
+    return f"{SEVERAL}{tuple(part if _is_literal(part) else str(part) for part in parts)!r}"
+
+
+def _is_literal(part: Hashable) -> bool:
+    """Whether what Python prints of it can be read again."""
+    try:
+        return literal(repr(part)) == part
+    except ValueError:
+        return False
+
+
+def _parts(text: str) -> tuple[Hashable, ...]:
+    """Parts of a key that a text stands for."""
+    with suppress(ValueError):
+        if text.startswith(LITERAL):
+            return (literal(text.removeprefix(LITERAL)),)
+        if text.startswith(SEVERAL) and isinstance(parts := literal(text.removeprefix(SEVERAL)), tuple):
+            return parts
+    return (text,)
 
 
 def _keys(table: pa.Table) -> Iterator[tuple[str | None, tuple[Hashable, ...], float]]:
     for row in table.to_pylist():
-        yield row.get("worker"), tuple(row[part] for part in PARTS if row[part] is not None), row["amount"]
+        key = tuple(chain.from_iterable(_parts(row[part]) for part in PARTS if row[part] is not None))
+        amount = row["amount"]
+        # the column has floats: Dask's whole numbers are whole again
+        yield row.get("worker"), key, int(amount) if row["unit"] in COUNTED and amount.is_integer() else amount
 
 
 SPAN_FORMS: Final[dict[str, Any]] = {SPANS: (span_table, spans_of), WORKER_SPANS: (worker_span_table, spans_by_worker)}

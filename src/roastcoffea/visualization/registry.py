@@ -166,9 +166,11 @@ def _callable(entry: Plot) -> PlotFunction:
 
     functools.update_wrapper(plotted, entry.draw, assigned=("__module__", "__name__", "__qualname__"), updated=())
     del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing
-    parameters = list(inspect.signature(PlotFunction.__call__).parameters.values())[1:]
+    complete = inspect.signature(PlotFunction.__call__)
+    parameters = list(complete.parameters.values())[1:]
     taken = [parameter for parameter in parameters if parameter.name not in OPTIONS or parameter.name in options]
-    plotted.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]  # with all arguments of 0.1.2
+    signature = complete.replace(parameters=taken)
+    plotted.__signature__ = signature  # type: ignore[attr-defined]  # with all arguments of 0.1.2
     arguments, raised = (inspect.getdoc(PlotFunction) or "").partition("\n\n")[2].split("\n\n", 1)
     meanings = "".join(f"\n{name}\n    {OPTIONS[name]}" for name in options)
     plotted.__doc__ = f"{inspect.getdoc(entry.draw)}\n\n{arguments}{meanings}\n\n{raised}"

@@ -45,3 +45,10 @@ def test_plot_without_names_draws_all_that_can_be(
     assert len(out.splitlines()) + len(err.splitlines()) == len(PLOTS)
     assert "plot_stragglers has nothing to draw" in err
     assert sorted(map(str, (tmp_path / "all").iterdir())) == sorted(out.splitlines())
+
+
+def test_a_plot_that_is_named_twice_is_drawn_once(
+    drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plot", str(drawable), "sections", "plot_sections", "sections", "-o", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'sections.png'}\n"

@@ -14,10 +14,10 @@ import pytest
 from handmade import EXPECTED, empty_run, handmade_run, run_of_datasets, run_without_tables
 from parsed import SPREADSHEET as HOSTILE
 
-from roastcoffea.cli.commands.export import FORMATS as EXPORT_FORMATS
 from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.report.exports import tables
+from roastcoffea.report.exports.formats import FORMATS
 
 FOLDERS = ("csv", "parquet", "json")
 READERS = {"csv": pd.read_csv, "parquet": pd.read_parquet, "json": pd.read_json}
@@ -82,7 +82,7 @@ def test_columns_are_documented_with_their_units(handmade: Measurement, tmp_path
 
 
 @pytest.mark.parametrize("run", [empty_run(), run_without_tables()])
-@pytest.mark.parametrize("file_format", EXPORT_FORMATS)
+@pytest.mark.parametrize("file_format", FORMATS)
 def test_a_run_of_which_little_is_known_is_exported(run: Any, file_format: str, tmp_path: Path) -> None:
     path = Measurement(run).export(tmp_path / "export", file_format)
     if file_format in FOLDERS and run.chunks is None:
@@ -91,7 +91,7 @@ def test_a_run_of_which_little_is_known_is_exported(run: Any, file_format: str, 
     assert path.exists()
 
 
-@pytest.mark.parametrize("file_format", EXPORT_FORMATS)
+@pytest.mark.parametrize("file_format", FORMATS)
 def test_a_measurement_of_0_1_2_is_exported(real_files: Any, file_format: str, tmp_path: Path) -> None:
     data = Path(next(iter(real_files["dy"]["files"]))).parent
     path = load(data / "measurement-0.1.2").export(tmp_path / "export", file_format)
@@ -109,7 +109,7 @@ def test_text_in_csv_is_never_a_formula_and_comes_back(hostile: Measurement, tmp
     assert "no spreadsheet runs it" in json.loads((folder / "columns.json").read_text())["note"]
 
 
-@pytest.mark.parametrize("file_format", EXPORT_FORMATS)
+@pytest.mark.parametrize("file_format", FORMATS)
 def test_names_from_data_are_names_of_no_file(hostile: Measurement, file_format: str, tmp_path: Path) -> None:
     hostile.export(tmp_path / "inner" / "export", file_format)
     assert [path.name for path in tmp_path.iterdir()] == ["inner"]
@@ -119,7 +119,7 @@ def test_names_from_data_are_names_of_no_file(hostile: Measurement, file_format:
         assert files == {"columns.json", *(f"{name}.{file_format}" for name in ("metrics", *hostile.tables))}
 
 
-@pytest.mark.parametrize("file_format", EXPORT_FORMATS)
+@pytest.mark.parametrize("file_format", FORMATS)
 def test_what_is_there_is_replaced_only_when_asked(handmade: Measurement, file_format: str, tmp_path: Path) -> None:
     path = handmade.export(tmp_path / "export", file_format)
     before = path.stat().st_ino
@@ -131,7 +131,7 @@ def test_what_is_there_is_replaced_only_when_asked(handmade: Measurement, file_f
     assert [other.name for other in tmp_path.iterdir()] == ["export"]
 
 
-@pytest.mark.parametrize("file_format", EXPORT_FORMATS)
+@pytest.mark.parametrize("file_format", FORMATS)
 def test_no_folder_of_others_is_replaced(handmade: Measurement, file_format: str, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "file").write_text("mine")
@@ -140,7 +140,7 @@ def test_no_folder_of_others_is_replaced(handmade: Measurement, file_format: str
     assert (tmp_path / "precious" / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("file_format", EXPORT_FORMATS)
+@pytest.mark.parametrize("file_format", FORMATS)
 def test_an_export_that_fails_leaves_all_as_it_was(
     handmade: Measurement, file_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +175,7 @@ def test_an_export_with_anything_else_in_it_is_not_replaced(handmade: Measuremen
     assert (path / "thesis.csv").read_text() == "mine"
 
 
-@pytest.mark.parametrize("file_format", EXPORT_FORMATS)
+@pytest.mark.parametrize("file_format", FORMATS)
 def test_exports_are_the_users_own(handmade: Measurement, file_format: str, tmp_path: Path) -> None:
     path = handmade.export(tmp_path / "export", file_format)
     expected = {0o700, 0o600} if path.is_dir() else {0o600}

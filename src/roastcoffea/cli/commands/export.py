@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
 
 import click
 
 from roastcoffea.cli import shell
-
-FORMATS: Final = ("csv", "parquet", "json", "openmetrics", "perfetto")
-"""Those of `report.exports`, which takes a while to load."""
+from roastcoffea.report.exports.formats import FORMATS, default_name
 
 
 @click.command
 @shell.measurement
-@shell.choice("--format", "file_format", among=FORMATS, required=True, help="What to write.")
+@shell.choice("--format", "file_format", among=list(FORMATS), required=True, help="What to write.")
 @shell.output(
     "Folder (csv, parquet, json) or file to write; else it gets the measurement's name, in this folder.",
     click.Path(path_type=Path),
@@ -29,7 +26,6 @@ def command(*, path: Path, file_format: str, output: Path | None, overwrite: boo
     each worker thread, for https://ui.perfetto.dev (compressed where its name ends with .gz).
     """
     from roastcoffea.measurement import load
-    from roastcoffea.report.exports.formats import FORMATS, default_name
 
     measurement = load(path)
     shell.say(measurement.export(output or default_name(path, FORMATS[file_format]), file_format, overwrite))

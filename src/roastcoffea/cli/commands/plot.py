@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from roastcoffea.cli import shell
+from roastcoffea.report.exports.formats import default_name
 
 
 @click.command
@@ -22,12 +23,11 @@ def command(path: Path, names: tuple[str, ...], output: Path | None, suffix: str
     other.
     """
     from roastcoffea.measurement import load
-    from roastcoffea.report.exports.formats import default_name
     from roastcoffea.visualization.plots import PLOTS
     from roastcoffea.visualization.registry import figure_alone, registered, save
 
     try:
-        wanted = [registered(name) for name in names] or list(PLOTS.values())
+        wanted = list(dict.fromkeys(registered(name) for name in names)) or list(PLOTS.values())
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     measurement = load(path)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from roastcoffea.cli import shell
+from roastcoffea.report.exports.formats import default_name
 
 
 @click.command
@@ -21,7 +22,6 @@ def command(*, path: Path, output: Path | None, every_task: bool, overwrite: boo
     branches, sections, workers and failures.
     """
     from roastcoffea.measurement import load
-    from roastcoffea.report.exports.formats import default_name
 
     measurement = load(path)
     shell.say(measurement.report(output or default_name(path, ".html"), every_task=every_task, overwrite=overwrite))

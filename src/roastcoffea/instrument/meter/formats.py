@@ -35,8 +35,8 @@ def _leaves(tree: Any) -> int:
     return sum([_leaves(branch) if branch.branches else 1 for branch in tree.branches])
 
 
-class NotingExecutor(StandIn):
-    """uproot's own executor, which runs a task at once, with its tasks noted.
+class MeteredExecutor(StandIn):
+    """uproot's own executor, which runs a task at once, with its tasks metered.
 
     When the attempt has ended it has no tally, which a file that keeps this executor would keep until garbage is
     collected.
@@ -50,7 +50,7 @@ class NotingExecutor(StandIn):
         self.tally: Tally | None = tally
 
 
-class Decompression(NotingExecutor):
+class Decompression(MeteredExecutor):
     """A basket's first step."""
 
     __slots__ = ()
@@ -72,7 +72,7 @@ class Decompression(NotingExecutor):
         return self._future(result)
 
 
-class Interpretation(NotingExecutor):
+class Interpretation(MeteredExecutor):
     """A basket's last step, to which the CPU time since the step before belongs, if there was one on this thread."""
 
     __slots__ = ()
@@ -103,8 +103,8 @@ EXECUTORS: Final = (("decompression_executor", Decompression), ("interpretation_
 """Options for `uproot.open`, also attributes of coffea's mapping, and what stands in for their values."""
 
 
-def noting_executor(tally: Tally, kind: type[NotingExecutor], given: Any) -> Any:
-    """An executor that notes its steps, and works like the given one; None is uproot's own, which has no state."""
+def metered_executor(tally: Tally, kind: type[MeteredExecutor], given: Any) -> Any:
+    """An executor that works like the given one, with its steps metered; None is uproot's own, which has no state."""
     from uproot.source.futures import TrivialExecutor, TrivialFuture
 
     executor = tally.executors.get(kind)
@@ -117,7 +117,7 @@ def noting_executor(tally: Tally, kind: type[NotingExecutor], given: Any) -> Any
 
 
 class _Pool(StandIn):
-    """An executor of the user's that runs what another one notes."""
+    """An executor of the user's that runs what another one meters."""
 
     __slots__ = ("_submit",)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from roastcoffea.instrument.meter.formats import EXECUTORS, leaves_once, noting_executor, watch_ntuple, watch_parquet
+from roastcoffea.instrument.meter.formats import EXECUTORS, leaves_once, metered_executor, watch_ntuple, watch_parquet
 from roastcoffea.instrument.meter.sources import OPTION, watched_source
 from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, Tally
 from roastcoffea.instrument.shared import made_once
@@ -23,7 +23,7 @@ class Meter(Tally):
             self.miss("bytes requested from storage", problem, *READ)
         try:
             for name, kind in EXECUTORS:
-                ours[name] = noting_executor(self, kind, given.get(name))
+                ours[name] = metered_executor(self, kind, given.get(name))
         except Exception as problem:
             self.miss("what is read ahead of process()", problem)
         return ours
@@ -43,7 +43,7 @@ class Meter(Tally):
     def _watch_trees(self, mapping: Any) -> None:
         for name, kind in EXECUTORS:
             executor = getattr(mapping, name)
-            self.change(mapping, name, noting_executor(self, kind, executor), executor)
+            self.change(mapping, name, metered_executor(self, kind, executor), executor)
         self.in_line = not self.pools
         for tree in (mapping._cache or {}).values():
             self.file_bytes = int(tree.file.fEND)

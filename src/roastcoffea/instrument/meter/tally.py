@@ -213,18 +213,18 @@ class Tally:
                 return dict.fromkeys(BRANCHES_HAVE, ())
             rows: list[Any] = [AS_COLUMNS(self.branches[name]) for name in names]
             sizes, again, uncompressed, *seconds = zip(*rows, strict=True)
-            counts = told = [*map(len, sizes)]
+            counts = listed = [*map(len, sizes)]
             payload = [*map(sum, map(dict.values, sizes))]
             if sum(counts) > INNER_SIZES + 2 * len(counts):
                 sizes = tuple(map(_ends, sizes))
-                told = [*map(len, sizes)]
+                listed = [*map(len, sizes)]
             baskets = [*chain.from_iterable(sizes)]
             bytes_of_baskets = [*chain.from_iterable(map(dict.values, sizes))]
             columns: list[Any] = [names, payload, again, uncompressed, counts, *seconds]
-            columns += told, baskets, bytes_of_baskets
+            columns += listed, baskets, bytes_of_baskets
             return dict(zip(BRANCHES_HAVE, columns, strict=True))
 
-    # what is told it
+    # what is reported to it
 
     def branch_read(self, name: str) -> BranchRead:
         """The branch of this name, or field, or column."""

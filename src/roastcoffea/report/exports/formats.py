@@ -1,21 +1,16 @@
-"""The formats that a measurement can be exported to: tables in a folder, or one file."""
+"""The formats that a measurement can be exported to: tables in a folder, or one file. Listing them loads nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
-from roastcoffea.errors import MeasurementError
-from roastcoffea.metrics import Metrics
-from roastcoffea.records.run import Run
-from roastcoffea.report.exports.openmetrics import write_openmetrics
-from roastcoffea.report.exports.perfetto import write_perfetto
-from roastcoffea.report.exports.tables import Frames, TableFormat, write_tables
-from roastcoffea.storage.folders import whole_file
+TABLE_FORMATS: Final = ("csv", "parquet", "json")
+"""Those that make a folder with a file for each table."""
 
 FORMATS: Final[Mapping[str, str]] = {
-    **{name: f"-{name}" for name in get_args(TableFormat)},
+    **{name: f"-{name}" for name in TABLE_FORMATS},
     "openmetrics": ".openmetrics.txt",
     "perfetto": ".perfetto.json",
 }
@@ -26,29 +21,3 @@ def default_name(measurement: Path, end: str) -> str:
     """Name of what is made of the measurement in a folder: that of the folder, with an end of its own."""
     folder = measurement.resolve()
     return (folder.parent if folder.is_file() else folder).name + end
-
-
-def export(  # noqa: PLR0917
-    run: Run, metrics: Metrics, tables: Callable[[], Frames], path: Path, file_format: str, overwrite: bool
-) -> Path:
-    """Write a measurement in a format, whole or not at all; give the path of the folder or file.
-
-    Raises
-    ------
-    MeasurementError
-        If something is there already, or it cannot be written.
-    """
-    if file_format not in FORMATS:
-        raise MeasurementError(f"there is no format {file_format!r}; choose {', '.join(FORMATS)}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if file_format in get_args(TableFormat):
-            return write_tables(run, metrics, tables(), path, file_format, overwrite)
-        with whole_file(path, overwrite=overwrite) as file:
-            if file_format == "openmetrics":
-                write_openmetrics(run, metrics, file)
-            else:
-                write_perfetto(run, file, packed=path.suffix == ".gz")
-    except OSError as error:
-        raise MeasurementError(f"nothing was exported to {path}: {error}") from error
-    return path

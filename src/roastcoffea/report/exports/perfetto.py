@@ -126,7 +126,7 @@ class Trace:
         yield from _named(process, "run", 0)
         yield from self._tracks(process, {"Runner calls": [_call(call, self) for call in self._run.calls]})
         starts, stops = _known_columns(["start", "stop"], self._run.lifetimes)
-        yield from self._counter(process, "workers", "workers", steps(starts, stops, np.ones(len(starts))))
+        yield from self._counter(process, "workers", "workers", steps(starts, stops, np.ones(len(starts), np.int64)))
         yield from self._counter(process, "memory of all workers", "bytes", self._memory_of_all())
         yield from self._counter(process, "storage rate", "Gbit/s", self._rate)
         workers = sorted({*self._tasks, *self._attempts, *self._openings, *self._memory, *self._offsets}, key=str)
@@ -233,16 +233,19 @@ def _rate(*requests: pa.Table | None) -> tuple[Numbers, Numbers]:
 
 
 def steps(starts: Numbers, stops: Numbers, heights: Numbers) -> tuple[Numbers, Numbers]:
-    """When the sum of intervals, each of its own height, changes, and to what; at most MOST_POINTS."""
+    """When the sum of intervals, each of its own height, changes, and to what; at most MOST_POINTS.
+
+    Sums of whole numbers are whole, unless neighbours are averaged.
+    """
     moments = np.concatenate([starts, stops])
     times, places = np.unique(moments, return_inverse=True)
-    changes = np.zeros(len(times))
+    changes = np.zeros_like(heights, shape=len(times))
     np.add.at(changes, places, np.concatenate([heights, -heights]))
     sums = np.cumsum(changes)
     if len(sums):
-        sums[-1] = 0.0  # what is left of rounding
+        sums[-1] = 0  # what is left of rounding
     if len(times) <= MOST_POINTS:
-        return times, np.maximum(sums, 0.0)
+        return times, np.maximum(sums, 0)
     areas = np.concatenate([[0.0], np.cumsum(sums[:-1] * np.diff(times))])
     edges = np.linspace(times[0], times[-1], MOST_POINTS)
     means = np.diff(np.interp(edges, times, areas)) / np.diff(edges)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,7 +25,6 @@ from roastcoffea.storage.reading import has_format
 if TYPE_CHECKING:
     import pandas as pd
 
-TableFormat = Literal["csv", "parquet", "json"]
 Frames = Mapping[str, "pd.DataFrame"]
 
 EXPORT_FORMAT: Final = "roastcoffea export 1"

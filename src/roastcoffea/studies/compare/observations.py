@@ -188,10 +188,10 @@ def _facts(run: Run) -> dict[str, str]:
 
 def _named(values: Iterable[Any]) -> str:
     """Different values, each once; a long list is cut, and its rest counted."""
-    told = list(dict.fromkeys(str(value) for value in values if value is not None))
-    if len(told) > MOST_NAMES:
-        told = [*told[: MOST_NAMES - 1], f"{len(told) - MOST_NAMES + 1} more"]
-    return ", ".join(told)
+    names = list(dict.fromkeys(str(value) for value in values if value is not None))
+    if len(names) > MOST_NAMES:
+        names = [*names[: MOST_NAMES - 1], f"{len(names) - MOST_NAMES + 1} more"]
+    return ", ".join(names)
 
 
 def _tallied(values: Iterable[Any]) -> str:

@@ -134,7 +134,7 @@ def plot_branch_bytes(ax: Axes, branches: pa.Table) -> None:
     draw.legend(ax)
 
 
-PARTS: Final = {"CPU": CPU, "not CPU": NOT_CPU, "not told apart": GREY}
+PARTS: Final = {"CPU": CPU, "not CPU": NOT_CPU, "CPU unknown": GREY}
 MOST_WORKERS: Final = 25
 MOST_SHOWN: Final = 500
 MOST_FRAMED: Final = 40
@@ -164,8 +164,8 @@ def _seconds_per_thread(workers: pa.Table) -> dict[str, Numbers]:
     refuse_if(workers["chunk_seconds"].null_count, "the duration of chunks is not known")
     threads, wall, cpu = (moments(workers, name) for name in ("threads", "chunk_seconds", "cpu_seconds"))
     refuse_if(not wall.any(), "no worker computed a chunk")
-    told = np.nan_to_num(cpu), np.nan_to_num(np.maximum(wall - cpu, 0.0)), np.where(np.isnan(cpu), wall, 0.0)
-    return {part: seconds / threads for part, seconds in zip(PARTS, told, strict=True)}
+    cpu_or_not = np.nan_to_num(cpu), np.nan_to_num(np.maximum(wall - cpu, 0.0)), np.where(np.isnan(cpu), wall, 0.0)
+    return {part: seconds / threads for part, seconds in zip(PARTS, cpu_or_not, strict=True)}
 
 
 def _draw_ranked(ax: Axes, parts: dict[str, Numbers], label: str) -> None:
@@ -277,8 +277,8 @@ def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
     scaled = {part: seconds[own] * scale.factor for part, seconds in parts.items()}
     draw.bars(ax, [names[place] for place in own], scaled, OF_PHASES)
     ax.set_xlabel(f"mean time of a chunk ({scale.unit})")
-    if untold := [phase.name for phase in PHASES if means[f"{phase.column}_mean"].null_count]:
-        draw.note(ax, f"not known everywhere: {', '.join(untold)}")
+    if unknown := [phase.name for phase in PHASES if means[f"{phase.column}_mean"].null_count]:
+        draw.note(ax, f"not known everywhere: {', '.join(unknown)}")
     if others:
         draw.note(ax, f"{len(others)} datasets with quicker chunks are not shown")
     draw.legend(ax)

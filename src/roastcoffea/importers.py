@@ -1,0 +1,5 @@
+"""The public name of what is in `roastcoffea.recording.importers`."""
+
+from roastcoffea.recording.importers import measurement_from_report
+
+__all__ = ["measurement_from_report"]
