@@ -32,16 +32,6 @@ CLOCK = 0.02
 EXAMPLE = re.compile(r"<!-- tests/monitor/test_task_monitor.py runs this -->\n```python\n(.*?)```", re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def shared_client() -> Iterator[Client]:
-    """A cluster of its own: a monitor tells of all tasks, and other tests leave some."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", silence_logs=50) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
 def told(number: int, seconds: float = 0.001) -> dict[str, Any]:
     """What a task knows of itself."""
     start = time.time()
