@@ -73,8 +73,10 @@ class RecordedTasks(Presented):
         did.
         """
         watched = self.watched()
+        # states first: what ends meanwhile has an attempt that mends its state, and none is without its attempt
+        states = states_of(watched)
         attempts = tables.best_attempts(attempts_of(watched))
-        return [tables.complete_task(task, attempts.get(key, {})) for key, task in states_of(watched).items()]
+        return [tables.complete_task(task, attempts.get(key, {})) for key, task in states.items()]
 
     def to_dataframe(self) -> pd.DataFrame:
         """What `get_all_tasks` has, a row per task; meaning and unit of columns are in `attrs["columns"]`."""
