@@ -336,8 +336,9 @@ def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample
 def test_a_run_without_a_cluster(terminal: Terminal, sample: Any) -> None:
     """Attempts are counted while the executor works: they come home by the folder of those that may fail."""
     terminal.attach()
-    with MetricsCollector(live=True, worker_tracking_interval=0.1) as collector:
-        executor = FuturesExecutor(pool=ServedPool, workers=2, status=False)
+    # the pool outlives the collector, which sees its processes however late it looks
+    with ServedPool(2) as pool, MetricsCollector(live=True) as collector:
+        executor = FuturesExecutor(pool=pool, status=False)
         runner = Runner(executor=executor, schema=NanoAODSchema, chunksize=2000)
         output = runner(sample, processor_instance=Sleeping(0.15))
     assert wait_until(lambda: not any(row.startswith("roastcoffea") for row in terminal.rows()))
