@@ -17,6 +17,19 @@ from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_
 T = 1_700_000_000.0
 MIB = 2**20
 
+WORKER_SERIES = (
+    "worker_memory",
+    "worker_memory_limit",
+    "worker_active_tasks",
+    "worker_cores",
+    "worker_nbytes",
+    "worker_occupancy",
+    "worker_executing",
+    "worker_last_seen",
+    "worker_cpu",
+)
+"""What `tracking_data` has of each worker."""
+
 
 def chunk(dataset: str, key: str | None, run_id: int | None, outcome: str, **values: Any) -> dict[str, Any]:
     """Row of the chunk table; `memory` is what there was before, after and at the peak, in MiB."""

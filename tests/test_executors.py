@@ -129,7 +129,8 @@ def test_executors_on_dask(kind: str, sample: dict[str, Any], client: Client) ->
     check_executor(kind, sample, client)
 
 
-@pytest.mark.parametrize("kind", ["parsl threads", pytest.param("parsl processes", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["parsl threads", "parsl processes"])
 def test_executors_of_parsl(kind: str, sample: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")

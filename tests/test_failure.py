@@ -91,6 +91,7 @@ def test_a_killed_worker(sample: Any, tmp_path: Path) -> None:
     assert collector.metrics["peak_workers"] == 2
 
 
+@pytest.mark.slow
 def test_a_client_that_is_closed_inside_of_the_with(shared_client: Any, sample: Any) -> None:
     client = Client(shared_client.scheduler.address)
     with MetricsCollector(client) as collector:
@@ -104,6 +105,7 @@ def test_a_client_that_is_closed_inside_of_the_with(shared_client: Any, sample: 
     assert wait_until(lambda: what_stays(shared_client) == [])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_that_dies_does_not_hide_the_exception(sample: Any, command_line_cluster: Any) -> None:
     cluster = command_line_cluster(workers=1, path=str(Path(__file__).parent))

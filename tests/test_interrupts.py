@@ -242,6 +242,7 @@ def test_a_monitor_that_is_interrupted_at_steps_of_its_life(client: Any) -> None
     assert state_of_process() == before
 
 
+@pytest.mark.slow
 def test_a_recording_that_is_interrupted_while_it_is_saved(
     sample: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ def printed(folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_quickstart_prints_the_labels_that_the_readme_shows(printed: str) -> None:
     (shown,) = OUTPUT.findall(README)
     labels = [line[:28].strip() for line in shown.splitlines()]

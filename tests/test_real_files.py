@@ -121,6 +121,7 @@ def test_cluster_without_the_package(
     assert any("do not have roastcoffea" in problem for problem in collector.measurement.problems)
 
 
+@pytest.mark.slow
 def test_sample_on_a_cluster_without_the_package(without_package: Client, sample: Any) -> None:
     from conftest import wait_until, what_stays
 

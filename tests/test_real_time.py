@@ -103,6 +103,7 @@ def test_cpu_is_computing(client: Any, sample: Any) -> None:
     assert measurement.metrics["busy_percent"] == pytest.approx(100 * busy / ledger.total)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_nothing_is_the_client_s(client: Any, sample: Any) -> None:
     measurement = measured(client, sample, Sleeping(0.02), 16, pause=1.0)
     ledger = measurement.time_ledger
@@ -128,6 +129,7 @@ async def paused_for(seconds: float, dask_worker: Any) -> tuple[float, float]:
     return start, time.time()
 
 
+@pytest.mark.slow
 def test_a_worker_that_dask_pauses_is_paused(client: Any, sample: Any) -> None:
     address = min(client.scheduler_info()["workers"])
     with MetricsCollector(client) as collector, ThreadPoolExecutor(1) as pool:
@@ -187,6 +189,7 @@ def test_a_worker_that_dies_takes_its_time_along(sample: Any, tmp_path: Path) ->
     assert len(ledger.by("worker")) >= 2
 
 
+@pytest.mark.slow
 def test_many_threads_in_a_worker(sample: Any) -> None:
     with (
         LocalCluster(n_workers=1, threads_per_worker=4, dashboard_address=":0", silence_logs=50) as cluster,
@@ -209,12 +212,13 @@ def test_workers_that_come_and_go(sample: Any) -> None:
     assert measurement.time_ledger["wait"] >= 8.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "executor",
     [
         IterativeExecutor(status=False),
         FuturesExecutor(pool=ThreadPoolExecutor, workers=2, status=False),
-        pytest.param(FuturesExecutor(workers=2, status=False), marks=pytest.mark.slow),
+        FuturesExecutor(workers=2, status=False),
     ],
     ids=["iterative", "threads", "processes"],
 )

@@ -184,6 +184,7 @@ def test_fine_metrics_are_complete_whatever_the_heartbeats(slow_heartbeats: Any)
         assert found == 20, f"round {round_}"
 
 
+@pytest.mark.slow
 def test_fine_metrics_tell_computing_from_waiting(client: Any, sample: Any) -> None:
     for processor, cpu, other in ((Sleeping(0.1), 0, 0.8), (Spinning(0.1), 0.8, 0)):
         with MetricsCollector(client) as collector:
@@ -205,6 +206,7 @@ def confirmed_steals(dask_scheduler: Any) -> list[str]:
     return [message[1] for _, message in entries if isinstance(message, tuple | list) and message[0] == "confirm"]
 
 
+@pytest.mark.slow
 def test_what_is_stolen_is_what_dask_s_log_tells(client: Any) -> None:
     victim = sorted(client.scheduler_info()["workers"])[0]
     client.submit(time.sleep, 0.11, pure=False).result()  # stealing needs to know how long they take

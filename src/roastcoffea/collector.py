@@ -157,7 +157,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             self._measurement = Measurement(self._run(start, stop, error, {}, absent))
 
     def _progress(self) -> Progress:
-        """How far the run has come, as far as records have come home."""
+        """Progress of the run, from the records received so far."""
         take_new_records()
         asked = {"chunks_asked": self._asked.chunks, "files_asked": self._asked.files}
         return Progress(**asdict(self._backend.received.tally), **asked, workers=self._backend.workers_now())

@@ -50,9 +50,9 @@ class Measurement:
     branches = _Table("branches", "Branches of files by dataset, over the attempts that counted.")
     sections = _Table("sections", "Sections by name and dataset, over all attempts.")
     custom = _Table("custom", "Values that the processor recorded, by name and dataset, over attempts that counted.")
-    failed = _Table("failed", "Attempts that gave nothing, with their reason.")
+    failed = _Table("failed", "Failed attempts, with their reason.")
     failed_files = _Table("failed_files", "Files in which an attempt failed.")
-    missing = _Table("missing", "Chunks, and files without any, that coffea asked for and that gave nothing at all.")
+    missing = _Table("missing", "Chunks that coffea asked for without a result, and files without chunks.")
     stragglers = _Table(
         "stragglers", "Chunks that took much longer than their events, bytes and worker predict, the worst first."
     )
@@ -116,7 +116,7 @@ class Measurement:
 
     @property
     def verdict(self) -> Verdict:
-        """What could be won, the most first; empty where the run is healthy, or with the reason in `.absent`."""
+        """Potential savings, largest first; empty where the run is healthy, or with the reason in `.absent`."""
         return self._metric("verdict", lambda reason: Verdict(absent=reason))
 
     def _metric(self, name: str, absent: Callable[[str], T]) -> T:
@@ -144,7 +144,7 @@ class Measurement:
         return missing_fileset(self.metrics.evaluator.value("files_to_repeat"), fileset)
 
     def missing_items(self, fileset: Mapping[str, Any] | None = None) -> list[Any]:
-        """Chunks that gave nothing, as work items that a Runner takes in place of a fileset.
+        """Chunks without a result, as work items that a Runner takes in place of a fileset.
 
         Files that could not be opened have no chunks: see `missing_fileset`.
 

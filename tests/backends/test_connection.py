@@ -65,6 +65,7 @@ class Gone:
         client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("how", ["killed", "stopped", "client_closed"])
 def test_a_scheduler_that_is_gone_gives_no_answer(

@@ -12,23 +12,12 @@ from typing import Any
 import pytest
 from conftest import wait_until
 from distributed import Client
+from handmade import WORKER_SERIES
 
 from roastcoffea.backends.base import AbstractMetricsBackend
 from roastcoffea.backends.dask import DaskMetricsBackend
 from roastcoffea.backends.local import LocalMetricsBackend
 from roastcoffea.errors import RoastcoffeaError
-
-FIELDS = (
-    "worker_memory",
-    "worker_memory_limit",
-    "worker_active_tasks",
-    "worker_cores",
-    "worker_nbytes",
-    "worker_occupancy",
-    "worker_executing",
-    "worker_last_seen",
-    "worker_cpu",
-)
 
 
 def sampled_twice(backend: DaskMetricsBackend, client: Client) -> bool:
@@ -46,9 +35,9 @@ def test_tracking_gives_each_field_of_each_worker(client: Any) -> None:
     assert wait_until(lambda: backend.drain() or sampled_twice(backend, client), 30)
     data = backend.stop_tracking()
     workers = client.scheduler_info()["workers"]
-    assert set(data) == {"worker_counts", *FIELDS}
+    assert set(data) == {"worker_counts", *WORKER_SERIES}
     assert set(data["worker_counts"].values()) == {2}
-    for field in FIELDS:
+    for field in WORKER_SERIES:
         assert set(data[field]) == set(workers)
     for address, worker in workers.items():
         times = [moment for moment, _ in data["worker_memory"][address]]
@@ -91,9 +80,9 @@ def test_the_class_as_the_documents_use_it_three_times(client: Any) -> None:
         metrics = partial(backend.get_span_metrics, span_info=span_info, delay=2.0)
         assert wait_until(partial(has_amount, metrics, key))
         tracking = backend.stop_tracking()
-        assert set(tracking) == {"worker_counts", *FIELDS}
+        assert set(tracking) == {"worker_counts", *WORKER_SERIES}
         assert set(tracking["worker_counts"].values()) == {2}
-        assert {worker for field in FIELDS for worker in tracking[field]} == workers
+        assert {worker for field in WORKER_SERIES for worker in tracking[field]} == workers
         assert backend.tasks().num_rows == cycle + 2
     assert backend.supports_fine_metrics() is True
     assert backend.get_span_metrics({"name": "no id"}) == {}

@@ -31,6 +31,7 @@ def test_limits_are_those_that_dask_knows() -> None:
     assert (host.cores, host.memory) == (CPU_COUNT, MEMORY_LIMIT)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or os.cpu_count() == 1, reason="needs processors to choose of")
 def test_a_run_on_some_processors_has_so_many_cores(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

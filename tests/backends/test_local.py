@@ -155,6 +155,7 @@ def test_cpu_of_processes_is_what_they_and_the_operating_system_tell(backend: Lo
     assert backend.notes() == []
 
 
+@pytest.mark.slow
 @process_pools
 def test_a_pool_s_processes_are_workers_of_one_thread_with_or_without_chunks(
     backend: LocalMetricsBackend, pool: Any
@@ -221,6 +222,7 @@ def test_memory_of_a_process_is_seen(backend: LocalMetricsBackend) -> None:
 # threads of this process
 
 
+@pytest.mark.slow
 def test_threads_of_this_process_are_those_of_the_pool(backend: LocalMetricsBackend) -> None:
     both_begun, looked = threading.Barrier(3, timeout=60), threading.Event()
 

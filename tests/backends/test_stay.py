@@ -266,6 +266,7 @@ def _held_on_worker(dask_worker: Any) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_an_event_that_comes_when_the_plugin_has_gone_is_forgotten(client: Any) -> None:
     with MetricsCollector(client) as collector:
         pass
@@ -274,6 +275,7 @@ def test_an_event_that_comes_when_the_plugin_has_gone_is_forgotten(client: Any) 
     assert wait_until(lambda: what_stays(client) == [])
 
 
+@pytest.mark.slow
 def test_a_client_process_that_is_killed_leaves_nothing(shared_client: Any, tmp_path: Path) -> None:
     script = tmp_path / "client.py"
     script.write_text(

@@ -84,7 +84,7 @@ def test_what_is_missing_comes_first() -> None:
 
 def test_a_healthy_run_is_told_so() -> None:
     assert Verdict().healthy
-    assert items(Verdict()) == ["Nothing was found that could be won by a change of the settings."]
+    assert items(Verdict()) == ["No change of the settings would save time."]
     assert items(Verdict(failed=True)) == ["Nothing was found before it failed."]
 
 

@@ -190,6 +190,7 @@ def test_values_come_home_without_dask(sample: Any, executor: str, tmp_path: Any
     check_values(load(collector.save_measurement(tmp_path)), sample)
 
 
+@pytest.mark.slow
 def test_values_come_home_from_workers_and_from_attempts_that_failed(client: Client, sample: Any) -> None:
     with MetricsCollector(client) as collector, pytest.raises(Exception, match="planted"):
         runner_for(client, 2000, retries=0)(sample, processor_instance=Recording(failing=2000))

@@ -165,6 +165,7 @@ def counted(
     return sums
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_drawn_runs_are_counted_as_by_definition(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots_module, "BLOCK", 7)

@@ -547,6 +547,7 @@ def test_what_is_dropped_is_told(client: Client) -> None:
     assert dropped == [transitions]
 
 
+@pytest.mark.slow
 def test_the_plugin_goes_with_its_client(client: Client) -> None:
     with Client(client.scheduler.address, set_as_default=False) as other:
         monitor = TaskMonitor(other, worker_view=True)

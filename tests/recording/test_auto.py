@@ -90,12 +90,9 @@ def test_a_call_in_a_collector_of_the_script_is_left_to_it(folder: Path) -> None
     assert [call.processor for call in measurement.run.calls] == ["Jets"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "status", "words"),
-    [
-        (signal.SIGTERM, -15, "SIGTERM"),
-        pytest.param(signal.SIGINT, -2, "KeyboardInterrupt", marks=pytest.mark.slow),
-    ],
+    ("number", "status", "words"), [(signal.SIGTERM, -15, "SIGTERM"), (signal.SIGINT, -2, "KeyboardInterrupt")]
 )
 @pytest.mark.parametrize("by_import", BOTH_WAYS)
 def test_what_was_seen_is_saved_when_a_signal_ends_the_script(
@@ -221,6 +218,7 @@ class InTurns(ProcessorABC):
         return {"events": len(events)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_dask", [False, True], ids=["here", "dask"])
 @pytest.mark.parametrize("first_to_end", ["qcd", "zprime"])
 def test_a_thread_that_calls_while_another_call_goes_on(

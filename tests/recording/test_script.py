@@ -51,6 +51,7 @@ def test_a_script_runs_as_with_python(tmp_path: Path, end: str, way: tuple[str, 
     assert measured.stderr.count("nothing was saved") == ("os._exit" not in end)
 
 
+@pytest.mark.slow
 def test_two_calls_one_of_which_raises(folder: Path) -> None:
     script = folder / "script.py"
     script.write_text(f"{START}\nprint(call(analyses.Jets()).keys())\ncall(analyses.Raising(1000))\n")

@@ -15,7 +15,7 @@ from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.errors import RoastcoffeaError, error_text
 
 SCHEDULER_TIMEOUT: Final = 10.0
-"""Seconds that the scheduler has to answer."""
+"""Seconds that the scheduler has to accept a connection, or to answer."""
 
 
 class NoAnswerError(RoastcoffeaError, ConnectionError):
@@ -53,7 +53,7 @@ class Connection:
 
     @property
     def patience(self) -> float:
-        """Seconds that the scheduler has to answer."""
+        """Seconds that the scheduler has to accept a connection, or to answer."""
         return SCHEDULER_TIMEOUT
 
     def answer(self, function: Callable[..., Any], arguments: Mapping[str, Any], timeout: float | None = None) -> Any:

@@ -40,7 +40,7 @@ class Cause(NamedTuple):
     """Whether the share of the threads' time stands before the text."""
 
     def finding(self, evidence: Evidence) -> Finding | None:
-        """What could be won, where that is enough."""
+        """Potential saving, where it is large enough."""
         claim = Claim(evidence, self.rows(evidence))
         seconds = evidence.wall(claim.seconds)
         if seconds < evidence.least(self.name):
@@ -76,7 +76,7 @@ def cause(
 
 
 def findings(evidence: Evidence) -> Iterator[Finding]:
-    """What could be won; nothing is said of idle time where something is missing."""
+    """Potential savings; none for idle time where something is missing."""
     complete = evidence.ledger.certificate.complete
     found = (one.finding(evidence) for one in CAUSES.values() if complete or not one.looks_idle)
     return (finding for finding in found if finding is not None)
@@ -280,7 +280,7 @@ def failures(claim: Claim) -> str:
     failed = claim.evidence.ledger.failed
     reasons = ", ".join(f"{SECOND.text(seconds)} {reason}" for reason, seconds in failed.items())
     error = culprits.commonest_error(claim.evidence)
-    return f"went into attempts that gave nothing ({reasons}){error}. `measurement.failed` has them all"
+    return f"went into failed attempts ({reasons}){error}. `measurement.failed` has them all"
 
 
 @cause("interpretation")

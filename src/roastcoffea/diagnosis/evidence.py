@@ -160,7 +160,7 @@ def shares_interpreter(counted: pa.Table | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that could be won: `seconds` of wall time if what is in `rows` (thread seconds) vanished for all.
+    """A potential saving: `seconds` of wall time if what is in `rows` (thread seconds) vanished for all.
 
     The other rows are taken to stay. Some of the idle time may be there because of it: that would be won besides.
     """
@@ -202,13 +202,13 @@ class Verdict(list[Finding], Presented):
         return self.absent is None and not self.incomplete and not self
 
     def sheets(self) -> list[Sheet]:
-        """What binds the run, and what could be won."""
+        """The bottleneck and the potential savings."""
         if self.absent is not None:
             return [Sheet(title="verdict", lead=[absence(self.absent)])]
         return [Sheet(title="incomplete" if self._bound is None else f"bound by {self._bound}", items=self._lines())]
 
     def _lines(self) -> list[str]:
-        """What could be won, a line each; what there is to say where that is nothing."""
+        """Potential savings, a line each; one line that says so where there are none."""
         lines = [
             f"{finding.cause}, worth {SECOND.text(finding.seconds)} of {SECOND.text(self._elapsed)}: {finding.text}."
             for finding in self
@@ -219,4 +219,4 @@ class Verdict(list[Finding], Presented):
             return lines
         if self._failed:
             return ["Nothing was found before it failed."]
-        return ["Nothing was found that could be won by a change of the settings."]
+        return ["No change of the settings would save time."]

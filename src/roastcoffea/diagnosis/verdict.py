@@ -1,4 +1,4 @@
-"""The verdict: what binds a run, and what could be won by changing what."""
+"""The verdict: what limits a run, and which change would save how much."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def verdict(  # noqa: PLR0917
     fine_metrics_per_worker: Mapping[str, Mapping[str, float]] | None = None,
     bound: str | None = None,
 ) -> Verdict:
-    """What could be won, the most first: see `Verdict`."""
+    """Potential savings, largest first: see `Verdict`."""
     refuse_if(not time_ledger.total, "no worker was there")
     spilled, fine = spill_seconds or 0.0, fine_metrics_per_worker
     evidence = Evidence(run, time_ledger, counted_chunks, stragglers, slow_workers or {}, spilled, fine)

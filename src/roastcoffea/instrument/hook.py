@@ -154,7 +154,7 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
 
 
 class ExecutorCall:
-    """One call of an executor, with the probe around its function where the records come home.
+    """One call of an executor, with the probe around its function where the client receives the records.
 
     Without a name it is preprocessing: the function gets files, and keeps its own name.
     """

@@ -36,7 +36,7 @@ def unmark(task: Any, collector: str) -> None:
 def clear_metadata(task: Any, collector: str) -> None:
     """Take what the collector's worker plugin and its probe left in the metadata of a task.
 
-    A record that another collector waits for stays: a task has left it there before its end is told.
+    A record that another collector waits for stays: a task leaves it there before the scheduler reports its end.
     """
     if task.metadata and task.metadata.pop(collector, None) is not None and not _others(task, collector):
         task.metadata.pop(METADATA_KEY, None)

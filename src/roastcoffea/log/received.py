@@ -1,4 +1,4 @@
-"""Records of attempts that came home, as tables, on the client."""
+"""Records of attempts that the client received, as tables."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Growing(Generic[Item]):
 
 @dataclass(slots=True)
 class Tally:
-    """How much came home so far: attempts that gave a result and their events, others, bytes of all, and files.
+    """How much was received so far: attempts that gave a result and their events, others, bytes of all, and files.
 
     Bytes are None until an attempt tells of any.
     """

@@ -108,7 +108,7 @@ def split_reads(chunks: pa.Table, counted: Flags, branch_reads: pa.Table) -> Rea
 def came_with_tree(reads: pa.Table) -> Flags:
     """Whether baskets of a read came with the tree (embedded): they have size 0.
 
-    A basket in between that was not read has no size either, where those of all from first to last are told.
+    A basket in between that was not read has no size either, where those of all from first to last are known.
     """
     number = integers(pc.list_value_length(reads["basket_bytes"]))
     empty = np.concatenate([[0], np.cumsum(integers(pc.list_flatten(reads["basket_bytes"])) == 0)])

@@ -1,4 +1,4 @@
-"""Failed and repeated work: which attempts gave nothing and why, which files failed, what is missing; problems."""
+"""Failed and repeated work: which attempts failed and why, which files failed, what is missing; problems."""
 
 from __future__ import annotations
 
@@ -42,15 +42,13 @@ FAILED_COLUMNS: Final = (
     *picked(CHUNK_COLUMNS, "error", "key"),
     Column("attempt", "integer", None, "which attempt of its task it was, from 1"),
 )
-"""One row for each attempt that gave nothing, in order of time."""
+"""One row for each failed attempt, in order of time."""
 
 FAILED_FILE_COLUMNS: Final = (
     *picked(CHUNK_COLUMNS, "dataset", "file"),
     Column("attempts", "integer", None, "attempts that failed"),
     Column("error", "text", None, "text of the last error"),
-    Column(
-        "missing", "integer", None, "chunks of it that gave nothing at all; none where even their number is unknown"
-    ),
+    Column("missing", "integer", None, "chunks of it without a result; none where even their number is unknown"),
 )
 """One row for each file in which an attempt failed."""
 
@@ -68,7 +66,7 @@ MOST_NAMED: Final = 3
 
 @fact
 def failed_work(run: Run, chunks: pa.Table, counted_chunks: pa.Table) -> pa.Table:
-    """Attempts that gave nothing, with FAILED_COLUMNS."""
+    """Failed attempts, with FAILED_COLUMNS."""
     rows = [*_failed_chunks(chunks.select(OF_CHUNKS), counted_chunks), *_failed_openings(run)]
     recorded_tasks = {(row["key"], row["run_id"]) for row in rows if row["key"] is not None}
     rows += [row for row in _failed_tasks(run, chunks) if (row["key"], row["run_id"]) not in recorded_tasks]
@@ -111,7 +109,7 @@ def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
 
 @fact
 def missing_work(run: Run, counted_chunks: pa.Table) -> pa.Table:
-    """Chunks, and files without any, that were asked for and gave nothing, with ASKED_COLUMNS."""
+    """Requested chunks without a result, and files without chunks, with ASKED_COLUMNS."""
     asked = recorded(run, "asked")
     of_files = asked["entry_start"].is_null()
     wanted, files = asked.filter(pc.invert(of_files)), asked.filter(of_files)
@@ -222,7 +220,7 @@ of_files = partial(metric, COUNT, group=CHUNKS, source="files that coffea asked 
 
 @of_chunks(label="missing", formula="chunks asked for of which no attempt gave a result")
 def num_missing_chunks(missing_work: pa.Table) -> int:
-    """Chunks that were asked for and gave nothing: all of a Runner call that raised, as it gives no output.
+    """Requested chunks without a result: all of a Runner call that raised, as it gives no output.
 
     Files that were never opened are not among them.
     """
@@ -279,7 +277,7 @@ def missing_fileset(lacking: Lacking, fileset: Mapping[str, Any] | None) -> dict
 
 
 def missing_items(missing: pa.Table, fileset: Mapping[str, Any] | None) -> list[Any]:
-    """Chunks that gave nothing, as work items; with the fileset of the run, under its names and with its metadata."""
+    """Chunks without a result, as work items; with the fileset of the run, under its names and with its metadata."""
     from coffea.processor.executor import WorkItem
 
     given = {redacted(name): _given(name, described) for name, described in (fileset or {}).items()}

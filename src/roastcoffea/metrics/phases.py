@@ -112,7 +112,7 @@ TIME_CLASSES: Final = (
     TimeClass(OTHER_TASKS, "of others", "#6236E3", "other tasks", None,
               "Tasks on these workers that belong to nobody's Runner call here.", task_kind=task_records.OTHER),
     TimeClass(FAILED, "lost", ORANGE, "failures", None,
-              "Whole attempts that gave nothing: they erred, lost their worker, were cancelled, repeated or "
+              "Whole failed attempts: they erred, lost their worker, were cancelled, repeated or "
               "unfinished."),
     TimeClass(TRANSFER, "idle", "#881583", "transfer", "chunks",
               "Free slots whose task waited for its inputs.", from_scheduler=True),

@@ -10,12 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from roastcoffea.backends.connection import Connection, NoAnswerError
 from roastcoffea.monitor.pace import ticks
-
-FORGOTTEN: Final = "forgotten"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,4 +87,4 @@ def looks(client: Any, interval: float) -> Iterator[Look]:
 
 def _known(states: Mapping[str, int]) -> Counter[str]:
     """Number of tasks by state, of those that the scheduler still knows."""
-    return Counter({state: count for state, count in states.items() if count and state != FORGOTTEN})
+    return Counter({state: count for state, count in states.items() if count and state != "forgotten"})

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Self
 
 from distributed import Client, Scheduler
 
-from roastcoffea.backends.connection import Connection, NoAnswerError
+from roastcoffea.backends.base import checked_interval
+from roastcoffea.backends.connection import SCHEDULER_TIMEOUT, Connection, NoAnswerError
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
 from roastcoffea.interrupts import Enterable
 from roastcoffea.monitor.history import Snapshot
@@ -20,9 +20,6 @@ from roastcoffea.monitor.transitions import Transitions, caller_of
 from roastcoffea.monitor.watch import Watch, Watched
 from roastcoffea.redaction import redacted
 from roastcoffea.report.live import LiveText
-
-CONNECT_TIMEOUT: Final = 10.0
-"""Seconds in which an in-process scheduler has to accept a client of ours."""
 
 CALL_TEXT: Final = 200
 """Characters of a call, where `run_spec` is True."""
@@ -96,7 +93,7 @@ class TaskMonitor(RecordedTasks, Enterable):
         on_transition: Callable[..., object] | None = None,
         run_spec: bool | int = False,
     ) -> None:
-        super().__init__((), _positive(interval), ())
+        super().__init__((), checked_interval(interval), ())
         if (client_or_scheduler is None) == (scheduler is None):
             raise TypeError("a TaskMonitor takes a client or a scheduler: TaskMonitor(client), or scheduler=scheduler")
         source = scheduler if client_or_scheduler is None else client_or_scheduler
@@ -236,7 +233,7 @@ class TaskMonitor(RecordedTasks, Enterable):
         ValueError
             If the interval is not positive.
         """
-        _positive(interval)
+        checked_interval(interval)
         first = self.snapshot(question)
         return self._watch_on(first, interval, question)
 
@@ -280,7 +277,7 @@ class TaskMonitor(RecordedTasks, Enterable):
         if not isinstance(self._source, Scheduler):
             return self._source
         address, security = self._source.address, self._source.security
-        self._own_client = Client(address, security=security, set_as_default=False, timeout=CONNECT_TIMEOUT)
+        self._own_client = Client(address, security=security, set_as_default=False, timeout=SCHEDULER_TIMEOUT)
         return self._own_client
 
     def _refuse_the_thread_of_the_loop(self) -> None:
@@ -296,10 +293,3 @@ class TaskMonitor(RecordedTasks, Enterable):
     def _note(self, problem: str) -> None:
         if problem not in self._problems:
             self._problems.append(problem)
-
-
-def _positive(seconds: Any) -> float:
-    """A positive number of seconds."""
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
-        raise ValueError(f"interval must be a positive number of seconds, not {seconds}")
-    return seconds

@@ -79,7 +79,7 @@ class TaskViews(Addition):
                 break
             await asyncio.sleep(0.01)
         for address in sorted({*silent, *late}):
-            late_views = f"{address} did not tell its view of tasks in time"
+            late_views = f"{address} did not report its view of tasks in time"
             self._plugin.problems.note(f"{late_views}: what it did last is missing there")
 
 
@@ -190,7 +190,7 @@ class WorkerViews:
         if not self._has_failed:
             self._has_failed = True
             address = self._half.worker.address
-            text = f"{address} failed to tell its view of a task: {type(problem).__name__}: {problem}"
+            text = f"{address} failed to report its view of a task: {type(problem).__name__}: {problem}"
             self._half.report({"problem": text})
 
 

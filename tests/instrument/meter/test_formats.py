@@ -137,6 +137,7 @@ def test_a_column_of_parquet_may_have_dots(tmp_path: Path) -> None:
     assert measurement.byte_ledger["payload"] == sizes["a.b"]
 
 
+@pytest.mark.slow
 def test_baskets_that_came_with_the_tree_have_the_size_of_what_is_in_them(real_files: dict[str, Any]) -> None:
     (path,) = real_files["ttbar"]["files"]
     with uproot.open(path) as file:

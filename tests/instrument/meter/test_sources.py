@@ -38,6 +38,7 @@ def test_waiting_for_what_is_read_beside_the_events_is_reading(tmp_path: Path, m
     assert is_spent_on(chunk, read[1:], [])  # the first run had no collector
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executors", [[], ["interpretation_executor"], ["decompression_executor"]])
 def test_waiting_is_reading_whoever_reads_baskets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executors: list[str]

@@ -118,6 +118,7 @@ def test_how_many_repeats_are_needed_does_not_depend_on_the_unit() -> None:
     assert needed == [3, 3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 @pytest.mark.parametrize("kind", ["normal", "heavy tails", "skewed", "two modes"])
 def test_repeats_of_one_run_are_seldom_told_apart(size: int, kind: str) -> None:

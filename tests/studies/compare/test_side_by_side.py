@@ -149,6 +149,7 @@ def test_a_fifth_slower_is_found_in_what_was_really_measured() -> None:
     assert words.count(SLOWER) >= 0.95 * draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_repeats_that_were_really_measured_are_seldom_told_apart(size: int) -> None:
     same, draws, drawn = with_metric(WALL, *SAME), 500, np.random.default_rng(size)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     Shown = Look | Snapshot
 
-CONNECT_TIMEOUT: Final = 10.0
-"""Seconds in which a scheduler has to accept the connection."""
-
 
 @click.command
 @click.argument("address", metavar="SCHEDULER")
@@ -46,9 +43,11 @@ def command(*, address: str, interval: float, seconds: float | None, as_json: bo
     """
     from distributed import Client
 
+    from roastcoffea.backends.connection import SCHEDULER_TIMEOUT
+
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it writes a traceback when a scheduler goes
     try:
-        client = Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
+        client = Client(address, timeout=SCHEDULER_TIMEOUT, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         reason = f"no scheduler answers at {address} ({redacted(str(error))}); give tcp://HOST:PORT"
         raise RoastcoffeaError(reason) from None
