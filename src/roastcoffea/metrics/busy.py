@@ -128,7 +128,9 @@ def incomplete_phases(counted: pa.Table) -> list[str]:
     """How many chunks lack a phase: its time is in none of the classes of phases."""
     names = [column for columns in phases.COLUMNS_OF.values() for column in columns]
     computed = facts.with_outcome(counted.select(["outcome", *names]), (task_records.OK,))
-    lacking = np.logical_or.reduce([computed[name].is_null().to_numpy() for name in names])
+    null = {name: computed[name].is_null().to_numpy() for name in names}
+    whole, parts = null.pop(phases.UNSPLIT), [null.pop(name) for name in phases.SPLIT]
+    lacking = np.logical_or.reduce([*null.values(), whole & np.logical_or.reduce(parts)])
     number = np.count_nonzero(lacking)
     return [f"{number} chunks do not tell all their phases: that time is called {phases.OVERHEAD}"] if number else []
 

@@ -9,11 +9,21 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from roastcoffea.metrics.bins import MICROSECONDS, Axes, level_before
-from roastcoffea.metrics.phases import CLIENT, IDLE, ON_THE_WAY, PAUSED, PLACEMENT, QUEUED, TAIL, TRANSFER, WORKER
+from roastcoffea.metrics.phases import (
+    CLIENT,
+    IDLE,
+    IN_FLIGHT,
+    MISPLACED,
+    PAUSED,
+    QUEUED,
+    TAIL,
+    TRANSFER,
+    WORKER_OVERHEAD,
+)
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
-SHARED: Final = (QUEUED, PLACEMENT, TAIL, CLIENT)
+SHARED: Final = (QUEUED, MISPLACED, TAIL, CLIENT)
 """Those that are counted over all workers, and shared out among them."""
 
 TAIL_OF: Final = (PROCESSOR, MERGE, PREPROCESSING, OTHER)
@@ -199,7 +209,7 @@ def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[In
     able = np.where(steps.paused, 0, free)
     _count(steps, free - able, axes, seconds[PAUSED])
     surplus = steps.ready - np.minimum(able, steps.ready)
-    for cause, waiting in ((WORKER, steps.ready), (TRANSFER, steps.arriving), (ON_THE_WAY, steps.way)):
+    for cause, waiting in ((WORKER_OVERHEAD, steps.ready), (TRANSFER, steps.arriving), (IN_FLIGHT, steps.way)):
         filled = np.minimum(able, waiting)
         _count(steps, filled, axes, seconds[cause])
         able = able - filled
@@ -309,9 +319,9 @@ def _parts(attempts: Moments, left: _Changes, surplus: _Changes, marks: Integers
 def _split(part: _Part, active: Flags) -> dict[str, Integers]:
     """Free slots by the cause that they share."""
     waiting = np.minimum(part.free, part.queued)
-    placement = np.minimum(part.free - waiting, part.ready)
-    rest = part.free - waiting - placement
-    return {QUEUED: waiting, PLACEMENT: placement, TAIL: np.where(active, rest, 0), CLIENT: np.where(active, 0, rest)}
+    misplaced = np.minimum(part.free - waiting, part.ready)
+    rest = part.free - waiting - misplaced
+    return {QUEUED: waiting, MISPLACED: misplaced, TAIL: np.where(active, rest, 0), CLIENT: np.where(active, 0, rest)}
 
 
 def _waits(attempts: Moments, axes: Axes) -> tuple[Integers, Integers]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -85,6 +86,9 @@ class TimeLedger(Ledger[float]):
 
     def __post_init__(self) -> None:
         names = [name for name in COUNTED if name not in self.unknown]
+        if phases.LOCK in names and not pc.any(pc.not_equal(self.rows[phases.WAIT], 0)).as_py():
+            names.remove(phases.WAIT)
+        self._names = names
         sums = {name: float(pc.sum(self.rows[name], min_count=0).as_py()) for name in names}
         self.total = None if self.absent is not None else sum(self.capacity.values())
         self._classes = {} if self.total is None else sums | {phases.RESIDUAL: self.total - sum(sums.values())}
@@ -99,7 +103,24 @@ class TimeLedger(Ledger[float]):
         """Seconds of a class; see `Ledger.measured`."""
         if name in self.unknown:
             raise NotMeasuredError(self.unknown[name])
+        if name == phases.WAIT and name not in self:
+            return sum(self.measured(part) for part in phases.PARTS_OF_WAIT)
         return self[name]
+
+    def __getitem__(self, name: str) -> float:
+        if name in self._classes or not (names := self._now_called(name)):
+            return super().__getitem__(name)
+        now = " + ".join(f'"{one}"' for one in names)
+        warnings.warn(f'"{name}" of the time ledger is now {now}', DeprecationWarning, stacklevel=2)
+        return sum(self._classes[one] for one in names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._classes
+
+    def _now_called(self, name: str) -> tuple[str, ...]:
+        """Classes that had this name before; none where one of them is not there."""
+        names = phases.OLDER_NAMES.get(name, ())
+        return names if all(one in self._classes for one in names) else ()
 
     def _notes(self) -> list[str]:
         failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in self.failed.items() if seconds]
@@ -117,7 +138,7 @@ class TimeLedger(Ledger[float]):
         if what not in ("worker", "dataset"):
             text = f'the time ledger is split by "worker" or "dataset", not by {what!r}'
             raise ValueError(text)
-        names = [name for name in COUNTED if name not in self.unknown]
+        names = self._names
         key = "address" if what == "worker" else what
         sums = self.rows.group_by(key).aggregate([(name, "sum") for name in names])
         frame: pd.DataFrame = sums.rename_columns([key, *names]).to_pandas().set_index(key).sort_index()
@@ -189,7 +210,7 @@ def time_ledger(
         tail_of=slots.tail_of,
         client_of=slots.client_of,
         lines_of=partial(_timelines, records),
-        unknown=_unknown(run),
+        unknown=_unknown(run, counted_chunks),
     )
     ledger.certificate.reasons.extend(_not_closed(ledger))
     return ledger
@@ -204,12 +225,20 @@ LARGEST_RESIDUAL: Final = 0.01
 """Share of the total from which on a residual, or busy seconds beyond the threads, tell that something is missing."""
 
 
-def _unknown(run: Run) -> dict[str, str]:
+NOT_TOLD_APART: Final = (
+    f'recorded by an older version, or where the system does not tell how long threads wait for cores: "{phases.WAIT}" '
+    "has their sum"
+)
+
+
+def _unknown(run: Run, counted: pa.Table) -> dict[str, str]:
     """Classes that were not measured, with the reason."""
+    known = {phase.time_class for phase in phases.phases_of(counted)}
+    unknown = {name: NOT_TOLD_APART for name in phases.PARTS_OF_WAIT if name not in known}
     if run.tasks is None:
         of_scheduler = [one.name for one in phases.TIME_CLASSES if one.from_scheduler]
-        return dict.fromkeys(of_scheduler, "without a scheduler nothing tells of it")
-    return {} if run.pauses is not None else {phases.PAUSED: reason_of_absence(run, "pauses")}
+        return unknown | dict.fromkeys(of_scheduler, "without a scheduler nothing tells of it")
+    return unknown if run.pauses is not None else unknown | {phases.PAUSED: reason_of_absence(run, "pauses")}
 
 
 def _not_closed(ledger: TimeLedger) -> list[str]:
@@ -273,7 +302,7 @@ def _seconds_of(name: str, time_ledger: TimeLedger) -> Sourced:
 
 
 for one in phases.TIME_CLASSES:
-    of_class = partial(of_ledger, name=one.metric_name, label=one.name, meaning=one.meaning)
+    of_class = partial(of_ledger, name=one.metric_name, alias=one.alias, label=one.name, meaning=one.meaning)
     of_class(SECOND, formula=f'time_ledger["{one.name}"]')(partial(_seconds_of, one.name))
 
 MEANINGS: Final = {phases.TOTAL: str(time_total_seconds.__doc__)}
@@ -285,4 +314,4 @@ def busy_percent(time_ledger: TimeLedger) -> float:
     """Share of the threads' time in which a task ran."""
     total = time_ledger.total or 0.0
     refuse_if(not total, "no worker was there")
-    return 100 * sum(time_ledger.get(name, 0.0) for name in phases.BUSY) / total
+    return 100 * sum(time_ledger[name] for name in phases.BUSY if name in time_ledger) / total
