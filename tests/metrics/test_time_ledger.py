@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from handmade import CHUNKS, EXPECTED, TASKS, handmade_run, run_without_tables
+from handmade import CHUNKS, EXPECTED, LIFETIMES, TASKS, A, handmade_run, run_without_tables
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import TimeLedger
@@ -15,6 +15,7 @@ from roastcoffea.metrics.phases import BUSY, TIME_CLASSES, TIME_NAMES, WAIT, wit
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 METRIC_OF = {one.name: one.metric_name for one in TIME_CLASSES}
 
@@ -75,19 +76,35 @@ def test_waiting_may_be_told_apart_on_some_workers() -> None:
     assert ledger.residual == 0
 
 
-@pytest.mark.parametrize("what", ["worker", "dataset"])
+@pytest.mark.parametrize("what", ["worker", "dataset", "file", "host", "endpoint"])
 def test_breakdowns_sum_to_the_ledger(what: Any) -> None:
     ledger = ledger_of()
     frame = ledger.by(what)
     busy = {name: ledger[name] for name in BUSY if name in ledger}
     assert frame[list(busy)].sum().to_dict() == pytest.approx(busy)
+    assert frame["total"].sum() == pytest.approx(440)
     if what == "worker":
         assert frame["total"].to_dict() == {"A": 200, "B": 160, "C": 80}
 
 
+def test_files_and_endpoints_by_hand() -> None:
+    files, endpoints = ledger_of().by("file"), ledger_of().by("endpoint")
+    # of k1 and k2, both of one file
+    assert files.loc[A, "compute"] == endpoints.loc["storage:1094", "compute"] == 4.5
+    assert set(endpoints.index.dropna()) == {"storage:1094", "local files"}
+    assert files["merge"].sum() == 2.0
+
+
+def test_hosts_by_hand() -> None:
+    hosts = {"A": "one", "B": "two", "C": "one"}
+    lives = [row | {"host": hosts[row["worker"]]} for row in LIFETIMES]
+    frame = ledger_of(lifetimes=table_of_rows(LIFETIME_COLUMNS, lives)).by("host")
+    assert frame["total"].to_dict() == {"one": 280, "two": 160}
+
+
 def test_there_is_no_other_breakdown() -> None:
-    with pytest.raises(ValueError, match="not by 'file'"):
-        ledger_of().by("file")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not by 'branch'"):
+        ledger_of().by("branch")  # type: ignore[arg-type]
 
 
 def test_over_time_it_is_the_same() -> None:

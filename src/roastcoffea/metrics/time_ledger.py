@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +15,12 @@ import pyarrow.compute as pc
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.bins import MICROSECONDS, Axes, spread
 from roastcoffea.metrics.busy import Busy, Records, busy_chunks, busy_tasks
+from roastcoffea.metrics.byte_ledger import endpoint
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
-from roastcoffea.metrics.slots import Slots, idle_slots
+from roastcoffea.metrics.slots import NONE, Slots, idle_slots
+from roastcoffea.metrics.startup import first_tasks
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 COUNTED: Final = tuple(name for name in phases.TIME_NAMES if name != phases.RESIDUAL)
 """Classes that are counted on their own."""
 
-Breakdown = Literal["dataset", "worker"]
+Breakdown = Literal["dataset", "worker", "file", "host", "endpoint"]
+BREAKDOWNS: Final = get_args(Breakdown)
 
 
 class Timelines(NamedTuple):
@@ -80,6 +83,10 @@ class TimeLedger(Ledger[float]):
     """Seconds of the class "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
     lines_of: LinesOf | None = None
     """What makes timelines."""
+    files_of: Callable[[], pa.Table] | None = None
+    """What makes rows as `rows`, by file in place of the dataset."""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """Host of each worker, where it is known."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Classes that were not measured, with the reason: they are no part of the ledger."""
     absent: str | None = None
@@ -131,17 +138,25 @@ class TimeLedger(Ledger[float]):
         return [*super()._notes(), *lines]
 
     def by(self, what: Breakdown) -> pd.DataFrame:
-        """Seconds of each class by "worker" or "dataset", with their total; by worker also the residual.
+        """Seconds of each class by one of BREAKDOWNS, with their total; by worker and host also the residual.
 
-        Idle time and merging belong to no dataset: they stand in a row without one.
+        Idle time and merging belong to no dataset or file: they stand in a row without one. The endpoint is the host of
+        a file's URL.
         """
-        if what not in ("worker", "dataset"):
-            text = f'the time ledger is split by "worker" or "dataset", not by {what!r}'
+        if what not in BREAKDOWNS:
+            names = ", ".join(f'"{name}"' for name in BREAKDOWNS)
+            text = f"the time ledger is split by one of {names}, not by {what!r}"
             raise ValueError(text)
-        names = self._names
+        if what == "host":
+            return _summed(self.by("worker"), [self.hosts.get(worker) for worker in self.capacity], what)
+        if what == "endpoint":
+            files = self.by("file")
+            return _summed(files, [endpoint(file) if isinstance(file, str) else None for file in files.index], what)
         key = "address" if what == "worker" else what
-        sums = self.rows.group_by(key).aggregate([(name, "sum") for name in names])
-        frame: pd.DataFrame = sums.rename_columns([key, *names]).to_pandas().set_index(key).sort_index()
+        rows = self.rows if what != "file" or self.files_of is None else self.files_of()
+        rows = rows if key in rows.column_names else rows.rename_columns({"dataset": key})
+        sums = rows.group_by(key).aggregate([(name, "sum") for name in self._names])
+        frame: pd.DataFrame = sums.rename_columns([key, *self._names]).to_pandas().set_index(key).sort_index()
         frame.index.name = what
         if what == "worker":
             frame = frame.reindex(list(self.capacity), fill_value=0.0)
@@ -177,6 +192,14 @@ class TimeLedger(Ledger[float]):
         return lines._replace(threads={name: rows for name, rows in lines.threads.items() if name in self})
 
 
+def _summed(frame: pd.DataFrame, labels: list[str | None], name: str) -> pd.DataFrame:
+    """Sums of the rows of each label; None is one of them."""
+    import pandas as pd
+
+    sums: pd.DataFrame = frame.groupby(pd.Index(labels, name=name, dtype=object), dropna=False).sum()
+    return sums
+
+
 def _rows_of(workers: list[str], datasets: list[str | None], seconds: Mapping[str, Any]) -> pa.Table:
     empty = np.zeros(len(workers))
     classes = {name: np.asarray(seconds.get(name, empty), dtype=np.float64) for name in COUNTED}
@@ -199,7 +222,7 @@ def time_ledger(
     busy, presence, workers = _busy(records), records.presence, records.workers
     if run.tasks is not None and len(run.tasks) and not len(busy.moments.worker):
         raise NotMeasuredError("no attempt of a task tells when it ran")
-    slots = idle_slots(busy.moments, presence, records.pauses, records.axes())
+    slots = _idle(records, busy, records.axes())
     offered = np.bincount(presence.worker, records.offered(), len(workers))
     ledger = TimeLedger(
         _rows(busy, slots, workers),
@@ -210,10 +233,17 @@ def time_ledger(
         tail_of=slots.tail_of,
         client_of=slots.client_of,
         lines_of=partial(_timelines, records),
+        files_of=partial(_rows_by_file, records),
+        hosts=dict(zip(lifetimes["worker"].to_pylist(), lifetimes["host"].to_pylist(), strict=True)),
         unknown=_unknown(run, counted_chunks),
     )
     ledger.certificate.reasons.extend(_not_closed(ledger))
     return ledger
+
+
+def _idle(records: Records, busy: Busy, where: Axes) -> Slots:
+    first = first_tasks(busy.moments, len(records.workers)) if records.run.tasks is not None else NONE
+    return idle_slots(busy.moments, records.presence, records.pauses, where, first)
 
 
 def _busy(records: Records) -> Busy:
@@ -256,13 +286,21 @@ def _timelines(records: Records, bins: int, worker: str | None, each: bool) -> T
     """Threads by class in each bin; all is counted anew, so that a ledger does not keep what that takes."""
     busy, presence, where = _busy(records), records.presence, records.axes(bins, worker, each=each)
     seconds = {name: _spread(busy, amounts, where) for name, amounts in busy.seconds.items()}
-    seconds |= idle_slots(busy.moments, presence, records.pauses, where).seconds
+    idle = _idle(records, busy, where).seconds
+    seconds |= idle | {phases.STARTUP: idle[phases.STARTUP] + seconds.get(phases.STARTUP, 0.0)}
     offered = spread(presence.worker, presence.start, presence.stop, records.offered(), where)
     widths = np.maximum(np.diff(where.edges), 1) / MICROSECONDS
     found: list[str | None] = [*records.workers] if each else [worker]
     nothing = np.zeros_like(offered)
     threads = {name: seconds.get(name, nothing)[: len(found)] / widths for name in COUNTED}
     return Timelines(found, records.run.start + where.edges / MICROSECONDS, threads, offered[: len(found)] / widths)
+
+
+def _rows_by_file(records: Records) -> pa.Table:
+    """Rows of a ledger by file; all is counted anew, as there may be as many as there are chunks."""
+    records = records._replace(by="file")
+    busy = _busy(records)
+    return _rows(busy, _idle(records, busy, records.axes()), records.workers)
 
 
 def _spread(busy: Busy, amounts: Numbers, where: Axes) -> Numbers:
@@ -273,7 +311,7 @@ def _spread(busy: Busy, amounts: Numbers, where: Axes) -> Numbers:
 
 def _rows(busy: Busy, slots: Slots, workers: list[str]) -> pa.Table:
     """Busy seconds by worker and dataset, and idle ones by worker."""
-    datasets = pc.dictionary_encode(busy.dataset)
+    datasets = pc.dictionary_encode(busy.of)
     number = np.asarray(pc.fill_null(datasets.indices, len(datasets.dictionary)).to_numpy(), dtype=np.int64)
     known = [*datasets.dictionary.to_pylist(), None]
     places = busy.moments.worker * len(known) + number

@@ -85,7 +85,7 @@ class Breakdown(NamedTuple):
 
 BREAKDOWNS: Final[Mapping[str, Breakdown]] = {
     "byte_ledger": Breakdown(ByteLedger, ("dataset", "file", "branch", "endpoint"), byte_metrics.MEANINGS),
-    "time_ledger": Breakdown(TimeLedger, ("worker", "dataset"), time_metrics.MEANINGS),
+    "time_ledger": Breakdown(TimeLedger, time_metrics.BREAKDOWNS, time_metrics.MEANINGS),
 }
 NAMES: Final = (*TABLES, *(f"{ledger}_by_{what}" for ledger, each in BREAKDOWNS.items() for what in each.by))
 """All tables, the ledgers' breakdowns among them."""
