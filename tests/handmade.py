@@ -44,7 +44,12 @@ def phases(*seconds: float) -> dict[str, float]:
     """Phases of an attempt that was computed to the end, in this order, and the sum of those in process()."""
     names = ("open", "build", "read", "decompress", "interpret", "compute", "wait", "checkpoint", "result")
     named = {f"{name}_seconds": value for name, value in zip(names, seconds, strict=True)}
-    return named | {"process_seconds": sum(seconds[2:7])}
+    return waits(named.pop("wait_seconds")) | named | {"process_seconds": sum(seconds[2:7])}
+
+
+def waits(seconds: float) -> dict[str, float]:
+    """Waiting in process(): half of it for a core, a quarter for the interpreter's lock, a quarter blocked."""
+    return {"contention_seconds": seconds / 2, "lock_seconds": seconds / 4, "blocked_seconds": seconds / 4}
 
 
 def reading(requested: int, payload: int, metadata: int, uncompressed: int, **values: Any) -> dict[str, Any]:
@@ -323,7 +328,11 @@ EXPECTED = {
     "time_decompress_seconds": 0.75,
     "time_interpret_seconds": 0.5,
     "time_read_seconds": 1.5,
+    "time_contention_seconds": 0.5,
+    "time_interpreter_lock_seconds": 0.25,
+    "time_blocked_seconds": 0.25,
     "time_wait_seconds": 1.0,
+    "time_start_up_seconds": 0.0,
     "time_open_seconds": 0.875,
     "time_checkpoint_seconds": 0.25,
     "time_task_overhead_seconds": 2.125,  # 4.5 - 3.875 of k1, 6.5 - 5.5 of k2, 1 - 0.5 of k3
@@ -332,11 +341,11 @@ EXPECTED = {
     "time_other_tasks_seconds": 0.0,
     "time_failed_seconds": 4.5,  # the first of k1 and of k2, what k3 skipped, the first of p2
     "time_transfer_seconds": 0.0,
-    "time_worker_seconds": 0.0,
-    "time_on_the_way_seconds": 0.0,
+    "time_worker_overhead_seconds": 0.0,
+    "time_in_flight_seconds": 0.0,
     "time_paused_seconds": 32.0,
     "time_idle_queued_seconds": 0.0,
-    "time_idle_placement_seconds": 0.0,
+    "time_idle_misplaced_seconds": 0.0,
     "time_idle_tail_seconds": 58.75,  # free slots while a task ran
     "time_idle_client_seconds": 329.5,
     "time_residual_seconds": 0.0,
@@ -351,6 +360,9 @@ EXPECTED = {
     "chunk_decompress_seconds": 1.375,
     "chunk_interpret_seconds": 1.125,
     "chunk_compute_seconds": 10.0,
+    "chunk_contention_seconds": 0.875,
+    "chunk_lock_seconds": 0.4375,
+    "chunk_blocked_seconds": 0.4375,
     "chunk_wait_seconds": 1.75,
     "chunk_checkpoint_seconds": 0.25,
     "chunk_result_seconds": 0.75,

@@ -94,7 +94,7 @@ def with_call(run: Run, **changes: Any) -> Run:
 def waiting_in(run: Run, column: str) -> Run:
     """The same run, with the waiting in process() in another column of its chunks."""
     assert run.chunks is not None
-    rows = [row | {"wait_seconds": 0.0, column: row["wait_seconds"]} for row in run.chunks.to_pylist()]
+    rows = [row | {"blocked_seconds": 0.0, column: row["blocked_seconds"]} for row in run.chunks.to_pylist()]
     return replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows))
 
 
@@ -117,7 +117,9 @@ def _chunk(each: Plan, number: int, worker: str, start: float, entry: int) -> di
         "decompress_seconds": 0.0,
         "interpret_seconds": 0.0,
         "read_seconds": read,
-        "wait_seconds": each["wait"] + waited,
+        "contention_seconds": waited,
+        "lock_seconds": 0.0,
+        "blocked_seconds": each["wait"],
         "checkpoint_seconds": 0.0,
         "events": each["events"],
         "entry_start": entry,

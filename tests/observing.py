@@ -15,7 +15,7 @@ TIME = {
     "decompress": 4.0,
     "interpret": 2.0,
     "read": 8.0,
-    "wait": 1.0,
+    "blocked": 1.0,
     "open": 5.0,
     "merge": 0.5,
     "failed": 0.5,

@@ -118,9 +118,9 @@ def test_a_plot(found: dict[str, Any]) -> None:
     assert found["plot"] == ["Events of chunks", 4, True]
 
 
-# Of 40 chunks with 1 s of CPU each 39 wait 2 s for tokens, and one 12 s; each waits 0.5 s for its file and, without the
-# clock of its phases knowing that, 1 s for a core.
-TOKENS = [3.0] * 39 + [13.0]
+# Of 40 chunks with 1 s of CPU each 39 wait 2 s for tokens, and one 12 s; each waits 0.5 s for its file and 1 s for a
+# core.
+TOKENS = [2.0] * 39 + [12.0]
 
 
 def test_a_class_is_in_its_ledger_and_all_that_reads_it(found: dict[str, Any]) -> None:
@@ -128,6 +128,7 @@ def test_a_class_is_in_its_ledger_and_all_that_reads_it(found: dict[str, Any]) -
     assert {name: classes[name] for name in classes if not name.startswith("idle")} == {
         "compute": 40,
         "authorize": sum(TOKENS),
+        "contention": 40,
         "open": 20,
     }
     assert found["class in tables"]
@@ -135,8 +136,7 @@ def test_a_class_is_in_its_ledger_and_all_that_reads_it(found: dict[str, Any]) -
     cause, rows, text = found["findings"][0]
     assert (cause, rows) == ("storage", {"authorize": sum(TOKENS)})
     assert "waits for storage, most at local files" in text
-    # what was waited for twice as long, but for the cores
-    assert found["compared"]["authorize"] == pytest.approx(sum(TOKENS) - 40)
+    assert found["compared"]["authorize"] == pytest.approx(sum(TOKENS))
     assert found["colours"][0] == "#123456"
 
 
@@ -150,13 +150,10 @@ def test_a_phase_is_in_its_class_and_all_that_reads_it(found: dict[str, Any]) ->
 
 
 def test_a_phase_that_waits_is_replayed_as_waiting(found: dict[str, Any]) -> None:
-    of_cores = 40
-    waited = sum(TOKENS) + 20 - of_cores
+    waited = sum(TOKENS) + 20
     alone = waited + 40 / (1 + CROWDED)
     assert found["what if"]["as recorded"] == pytest.approx(alone, rel=1e-3)
-    # waiting for cores is taken from all waiting alike: what is left for files is half as long
-    files = sum(0.5 * (each + 0.5 - 1) / (each + 0.5) for each in TOKENS)
-    assert found["what if"]["storage 2 x faster"] == pytest.approx(alone - files / 2, rel=1e-3)
+    assert found["what if"]["storage 2 x faster"] == pytest.approx(alone - 20 / 2, rel=1e-3)
 
 
 def test_a_backend(found: dict[str, Any]) -> None:

@@ -97,7 +97,7 @@ def test_a_healthy_run_has_no_findings(folder: Path) -> None:
         measurement, busy = planted(client, local(folder), Planted(spin=0.4))
     ledger, verdict = measurement.time_ledger, measurement.verdict
     assert ledger["compute"] == pytest.approx(0.4 * CHUNKS, rel=0.1)
-    assert ledger["wait"] <= core_wait(measurement) + 0.1 * ledger["compute"]
+    assert ledger["interpreter lock"] + ledger["blocked"] <= 0.1 * ledger["compute"]
     assert (verdict.absent, verdict.incomplete) == (None, [])
     # what other programs took from it may be found, and nothing else
     least = LEAST * (measurement.run.stop - measurement.run.start)
@@ -106,10 +106,10 @@ def test_a_healthy_run_has_no_findings(folder: Path) -> None:
 
 def test_sleeping(client: Any, folder: Path) -> None:
     measurement = measured(client, local(folder), Planted(sleep=0.4))
-    waited = measurement.time_ledger["wait"]
+    waited = measurement.time_ledger["blocked"]
     assert 0.4 * CHUNKS <= waited <= 1.1 * 0.4 * CHUNKS + core_wait(measurement)
-    assert measurement.bound == "wait"
-    assert measurement.verdict[0].cause == "wait"
+    assert measurement.bound == "blocked"
+    assert measurement.verdict[0].cause == "blocked"
     assert measurement.verdict[0].seconds == pytest.approx(waited / 2, rel=0.1)
 
 
@@ -216,7 +216,7 @@ def mixtures() -> Iterator[tuple[int, dict[str, float]]]:
     """Seconds of wall time that each of two or three causes takes from a run on two threads."""
     for seed in range(10):
         drawn = random.Random(seed)
-        causes = drawn.sample(["wait", "tail", "client", "failures", "storage"], drawn.choice([2, 3]))
+        causes = drawn.sample(["blocked", "tail", "client", "failures", "storage"], drawn.choice([2, 3]))
         largest = drawn.uniform(1.0, 1.5)
         yield seed, {cause: largest * 0.7**place for place, cause in enumerate(causes)}
 
@@ -225,7 +225,7 @@ def run_mixture(client: Any, folder: Path, marks: Path, causes: dict[str, float]
     failing = 4
     plan = {
         "spin": 0.02,
-        "sleep": causes.get("wait", 0.0) * 2 / CHUNKS,
+        "sleep": causes.get("blocked", 0.0) * 2 / CHUNKS,
         "straggler": causes.get("tail", 0.0) * 2,
         "last": 3500,
         "file": "b.root",

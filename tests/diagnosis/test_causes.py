@@ -26,7 +26,9 @@ def test_every_class_has_a_word_and_every_threshold_a_cause():
         ("read_seconds", "storage"),
         ("decompress_seconds", "decompression"),
         ("interpret_seconds", "interpretation"),
-        ("wait_seconds", "wait"),
+        ("contention_seconds", "contention"),
+        ("lock_seconds", "interpreter lock"),
+        ("blocked_seconds", "blocked"),
         ("open_seconds", "metadata"),
         ("checkpoint_seconds", "checkpoint"),
     ],
@@ -95,8 +97,8 @@ def test_what_first_chunks_load_is_told_apart_from_what_each_chunk_opens():
 
 def test_threads_that_share_a_busy_interpreter_do_not_wait_for_storage():
     measurement = one_kind_of_time("read_seconds", process_cpu_seconds=9.5)
-    assert measurement.bound == "wait"
+    assert measurement.bound == "interpreter lock"
     (finding,) = measurement.verdict
-    assert finding.cause == "wait"
+    assert finding.cause == "interpreter lock"
     assert "processes of one thread" in finding.text
     assert one_kind_of_time("read_seconds", process_cpu_seconds=9.5, overlaps=0).bound == "storage"

@@ -37,9 +37,9 @@ def test_where_most_was_waited() -> None:
 def test_a_host_is_that_of_the_classes_that_were_claimed() -> None:
     plans = [plan(1.0, wait=3.0, file="root://slow//a.root"), plan(1.0, read=2.0, file="root://near//b.root")]
     evidence = evidence_of(made_run(plans, 1))
-    assert slowest_endpoint(evidence, ["wait"]) == ", most at slow"
+    assert slowest_endpoint(evidence, ["blocked"]) == ", most at slow"
     assert slowest_endpoint(evidence, ["read"]) == ", most at near"
-    assert slowest_endpoint(evidence, ["read", "wait"]) == ", most at slow"
+    assert slowest_endpoint(evidence, ["read", "blocked"]) == ", most at slow"
     assert slowest_endpoint(evidence, ["checkpoint"]) == slowest_endpoint(evidence, ["idle: tail"]) == ""
 
 
@@ -62,7 +62,7 @@ def test_errors_tasks_and_transfers() -> None:
 
 
 def test_the_innermost_section_that_waits_is_named() -> None:
-    run = one_kind_of_time("wait_seconds").run
+    run = one_kind_of_time("blocked_seconds").run
     assert "sections (track_time) find them" in Measurement(dataclasses.replace(run, sections=None)).verdict[0].text
     amounts = {"outer": (9.0, 1.0), "outer/inner": (8.0, 0.5), "other": (3.0, 0.0)}
     rows: list[dict[str, Any]] = [

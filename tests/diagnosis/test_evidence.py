@@ -20,7 +20,7 @@ def test_times_of_the_run() -> None:
 def test_what_a_finding_must_save_depends_on_its_cause() -> None:
     evidence = evidence_of()
     assert evidence.least("storage") == pytest.approx(100 * LEAST)
-    assert evidence.least("wait") == pytest.approx(100 * LEAST_OF["wait"])
+    assert evidence.least("blocked") == pytest.approx(100 * LEAST_OF["blocked"])
 
 
 def test_rows_are_those_of_the_classes_with_a_word() -> None:
@@ -31,9 +31,9 @@ def test_rows_are_those_of_the_classes_with_a_word() -> None:
 
 
 def test_where_an_interpreter_is_shared_reading_waits_for_it() -> None:
-    assert (words(shared=False)["read"], words(shared=True)["read"]) == ("storage", "wait")
+    assert (words(shared=False)["read"], words(shared=True)["read"]) == ("storage", "interpreter lock")
     run = one_kind_of_time("read_seconds", process_cpu_seconds=9.5).run
     evidence = evidence_of(run)
     assert evidence.shares_interpreter
-    assert (evidence.rows_of("storage"), evidence.rows_of("wait")) == ({}, {"read": pytest.approx(100.0)})
+    assert (evidence.rows_of("storage"), evidence.rows_of("interpreter lock")) == ({}, {"read": pytest.approx(100.0)})
     assert not evidence_of(counted=None).shares_interpreter

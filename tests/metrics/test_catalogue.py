@@ -42,13 +42,16 @@ def test_a_metric_stays_a_function():
     assert data_rate_gbps(1e9, 8.0) == pytest.approx(1.0)
 
 
-def test_aliases_of_the_older_prototype():
+def test_aliases_of_older_versions():
     assert CATALOGUE.aliases == {
         "wall_time": "elapsed_time_seconds",
         "processor_io_wait_time_seconds": "processor_noncpu_time_seconds",
         "processor_cpu_percent": "processor_cpu_percentage",
         "processor_io_wait_percent": "processor_noncpu_percentage",
         "overhead_io_wait_time_seconds": "overhead_noncpu_time_seconds",
+        "time_worker_seconds": "time_worker_overhead_seconds",
+        "time_on_the_way_seconds": "time_in_flight_seconds",
+        "time_idle_placement_seconds": "time_idle_misplaced_seconds",
     }
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from roastcoffea.metrics import slots as slots_module
 from roastcoffea.metrics.bins import axes
-from roastcoffea.metrics.phases import CLIENT, IDLE, PAUSED, PLACEMENT, QUEUED, TAIL
+from roastcoffea.metrics.phases import CLIENT, IDLE, MISPLACED, PAUSED, QUEUED, TAIL
 from roastcoffea.metrics.slots import CLIENT_OF, TAIL_OF, Moments, Presence, Slots, idle_slots
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
@@ -52,18 +52,18 @@ def test_the_way_of_a_task() -> None:
     attempt = (0, 0.0, 1.0, 2.0, 4.0, 7.0, 8.0, 8.5)
     assert totals(slots([attempt], [(0, 10, 1)], 10)) == {
         "transfer": 2.0,
-        "worker": 3.0,
-        "on the way": 1.5,
+        "worker overhead": 3.0,
+        "in flight": 1.5,
         QUEUED: 1.0,
         CLIENT: 1.5,
     }
 
 
-def test_ready_tasks_on_another_worker_are_placement() -> None:
+def test_ready_tasks_on_another_worker_are_misplaced_slots() -> None:
     here = [(0, 0.0, 0.0, 0.0, 0.0, begin, begin + 1.0, begin + 1.0) for begin in (0.0, 1.0, 2.0)]
     found = slots(here, [(0, 3, 1), (0, 3, 1)], 3)
-    assert totals(found) == {PLACEMENT: 2.0, TAIL: 1.0}
-    assert found.seconds[PLACEMENT].tolist() == [[0.0], [2.0]]
+    assert totals(found) == {MISPLACED: 2.0, TAIL: 1.0}
+    assert found.seconds[MISPLACED].tolist() == [[0.0], [2.0]]
 
 
 def test_a_cause_is_shared_in_proportion_to_free_slots() -> None:
@@ -87,12 +87,12 @@ def test_a_paused_worker_begins_nothing_and_its_ready_tasks_are_there_for_others
     assert totals(found) == {
         "transfer": 0.5,
         PAUSED: 5.0,
-        "worker": 1.0,
+        "worker overhead": 1.0,
         # of the other slots: while the task is ready on the worker that is paused, and the rest
-        PLACEMENT: 2.0,
+        MISPLACED: 2.0,
         TAIL: 6.5 - 2.0 + 1.0,
     }
-    assert found.seconds[PLACEMENT].ravel().tolist() == [0.0, 2.0]
+    assert found.seconds[MISPLACED].ravel().tolist() == [0.0, 2.0]
 
 
 def test_a_busy_thread_of_a_paused_worker_is_busy() -> None:
@@ -148,13 +148,17 @@ def counted(
                 sums[PAUSED] += free / 1000
                 free = 0
             surplus += max(ready - free, 0)
-            for cause, number in (("worker", ready), ("transfer", arriving), ("on the way", assigned + reported)):
+            for cause, number in (
+                ("worker overhead", ready),
+                ("transfer", arriving),
+                ("in flight", assigned + reported),
+            ):
                 filled = min(free, number)
                 sums[cause] += filled / 1000
                 free -= filled
             free_of[worker] = free
         left = sum(free_of.values())
-        for cause, number in ((QUEUED, sum(row[1] <= moment < row[2] for row in attempts)), (PLACEMENT, surplus)):
+        for cause, number in ((QUEUED, sum(row[1] <= moment < row[2] for row in attempts)), (MISPLACED, surplus)):
             filled = min(left, number)
             sums[cause] += filled / 1000
             left -= filled

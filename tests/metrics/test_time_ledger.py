@@ -5,16 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from handmade import CHUNKS, EXPECTED, TASKS, handmade_run, run_without_tables
+from handmade import CHUNKS, EXPECTED, LIFETIMES, TASKS, A, handmade_run, run_without_tables
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.ledger import Attempts
-from roastcoffea.metrics.phases import BUSY, TIME_CLASSES, TIME_NAMES
+from roastcoffea.metrics.phases import BUSY, TIME_CLASSES, TIME_NAMES, WAIT, with_sum_of_waits
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS
+
+METRIC_OF = {one.name: one.metric_name for one in TIME_CLASSES}
 
 
 def ledger_of(**changes: Any) -> TimeLedger:
@@ -23,26 +26,85 @@ def ledger_of(**changes: Any) -> TimeLedger:
 
 def test_classes_by_hand() -> None:
     ledger = ledger_of()
-    assert tuple(ledger) == TIME_NAMES
-    assert dict(ledger) == pytest.approx({one.name: EXPECTED[one.metric_name] for one in TIME_CLASSES})
+    assert tuple(ledger) == tuple(name for name in TIME_NAMES if name != WAIT)
+    assert dict(ledger) == pytest.approx({name: EXPECTED[METRIC_OF[name]] for name in ledger})
     assert ledger.total == 440
     assert ledger.certificate.attempts == Attempts(10, 10)
     assert ledger.failed == {"error": 2.0, "repeated": 2.5}
 
 
-@pytest.mark.parametrize("what", ["worker", "dataset"])
+@pytest.mark.parametrize(
+    ("older", "names"),
+    [
+        ("wait", ["contention", "interpreter lock", "blocked"]),
+        ("worker", ["worker overhead"]),
+        ("on the way", ["in flight"]),
+        ("idle: placement", ["idle: misplaced"]),
+    ],
+)
+def test_older_names_of_classes_answer(older: str, names: list[str]) -> None:
+    ledger = ledger_of()
+    with pytest.deprecated_call(match=names[-1]):
+        assert ledger[older] == sum(ledger[name] for name in names)
+    assert older not in ledger
+    with pytest.raises(KeyError):
+        TimeLedger.not_measured("why")[older]
+
+
+def without_parts_of_waiting(places: range) -> TimeLedger:
+    """Ledger of the run of which these chunks were recorded by a version that knew one kind of waiting."""
+    rows = with_sum_of_waits(handmade_run().chunks).to_pylist()
+    nothing = dict.fromkeys(("contention_seconds", "lock_seconds", "blocked_seconds"))
+    rows = [row | (nothing if place in places else {"wait_seconds": None}) for place, row in enumerate(rows)]
+    return ledger_of(chunks=table_of_rows(CHUNK_COLUMNS, rows))
+
+
+def test_waiting_that_was_not_told_apart_stays_one_class() -> None:
+    ledger = without_parts_of_waiting(range(6))
+    assert ledger["wait"] == 1.0
+    assert not {"contention", "interpreter lock", "blocked"} & set(ledger)
+    (note,) = (note for note in ledger.sheets()[0].notes if "interpreter lock" in note)
+    assert note.startswith('Not measured: "contention", "interpreter lock", "blocked": recorded by an older version')
+    assert '"wait" has their sum' in note
+    assert ledger.residual == 0
+    assert ledger.certificate.complete == ledger_of().certificate.complete
+
+
+def test_waiting_may_be_told_apart_on_some_workers() -> None:
+    ledger = without_parts_of_waiting(range(3))
+    assert [ledger[name] for name in ("wait", "contention", "interpreter lock", "blocked")] == [0.5, 0.25, 0.125, 0.125]
+    assert ledger.residual == 0
+
+
+@pytest.mark.parametrize("what", ["worker", "dataset", "file", "host", "endpoint"])
 def test_breakdowns_sum_to_the_ledger(what: Any) -> None:
     ledger = ledger_of()
     frame = ledger.by(what)
-    busy = {name: ledger[name] for name in BUSY}
-    assert frame[list(BUSY)].sum().to_dict() == pytest.approx(busy)
+    busy = {name: ledger[name] for name in BUSY if name in ledger}
+    assert frame[list(busy)].sum().to_dict() == pytest.approx(busy)
+    assert frame["total"].sum() == pytest.approx(440)
     if what == "worker":
         assert frame["total"].to_dict() == {"A": 200, "B": 160, "C": 80}
 
 
+def test_files_and_endpoints_by_hand() -> None:
+    files, endpoints = ledger_of().by("file"), ledger_of().by("endpoint")
+    # of k1 and k2, both of one file
+    assert files.loc[A, "compute"] == endpoints.loc["storage:1094", "compute"] == 4.5
+    assert set(endpoints.index.dropna()) == {"storage:1094", "local files"}
+    assert files["merge"].sum() == 2.0
+
+
+def test_hosts_by_hand() -> None:
+    hosts = {"A": "one", "B": "two", "C": "one"}
+    lives = [row | {"host": hosts[row["worker"]]} for row in LIFETIMES]
+    frame = ledger_of(lifetimes=table_of_rows(LIFETIME_COLUMNS, lives)).by("host")
+    assert frame["total"].to_dict() == {"one": 280, "two": 160}
+
+
 def test_there_is_no_other_breakdown() -> None:
-    with pytest.raises(ValueError, match="not by 'file'"):
-        ledger_of().by("file")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="not by 'branch'"):
+        ledger_of().by("branch")  # type: ignore[arg-type]
 
 
 def test_over_time_it_is_the_same() -> None:

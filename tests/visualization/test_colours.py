@@ -50,12 +50,18 @@ def closest(colours: Mapping[str, str], sight: str) -> tuple[float, str, str]:
     return min(distances)
 
 
+def apart(colours: Mapping[str, str]) -> dict[str, str]:
+    """Without what older runs have in the place of another."""
+    assert colours[phases.WAIT] == colours[phases.BLOCKED]
+    return {name: colour for name, colour in colours.items() if name != phases.WAIT}
+
+
 @pytest.mark.parametrize("sight", SIGHTS)
 def test_classes_are_told_apart(sight: str) -> None:
-    assert closest(OF_TIME, sight)[0] >= 8
-    assert closest({name: OF_TIME[name] for name in phases.BUSY}, sight)[0] >= 10
+    assert closest(apart(OF_TIME), sight)[0] >= 8
+    assert closest(apart({name: OF_TIME[name] for name in phases.BUSY}), sight)[0] >= 10
     assert closest(OF_BYTES, sight)[0] >= 10
-    assert closest(OF_PHASES, sight)[0] >= 10
+    assert closest(apart(OF_PHASES), sight)[0] >= 10
     assert closest({colour: colour for colour in CYCLE}, sight)[0] >= 7.5
 
 

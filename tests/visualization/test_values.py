@@ -60,7 +60,9 @@ def test_the_time_ledger() -> None:
     for name in (
         "compute",
         "read",
-        "wait",
+        "contention",
+        "interpreter lock",
+        "blocked",
         "merge",
         "preprocessing",
         "failed",
@@ -79,14 +81,18 @@ def test_the_time_ledger() -> None:
 
 def test_the_time_ledger_over_time() -> None:
     ax = axes_of(plots.plot_time_ledger_timeline, handmade_run())
-    names = {colour: name for name, colour in OF_TIME.items()}
+    names = {colour: name for name, colour in OF_TIME.items() if name != "wait"}
     *areas, line = ax.patches
     stairs = {names[to_hex(area.get_facecolor()).upper()]: area.get_data() for area in areas}
     threads, edges, _ = line.get_data()
     assert edges[[0, -1]] == pytest.approx([0, 100])
     assert (threads * np.diff(edges)).sum() == pytest.approx(440)
     assert list(stairs) == [name for name in OF_TIME if name in stairs]
-    assert set(stairs) - {area.get_label() for area in areas} == {"checkpoint"}  # 0.25 of 440
+    assert set(stairs) - {area.get_label() for area in areas} == {
+        "checkpoint",
+        "interpreter lock",
+        "blocked",
+    }  # 0.25 of 440
     below = np.zeros(len(threads))
     for name, (reached, edges, baseline) in stairs.items():
         np.testing.assert_array_equal(baseline, below)
@@ -304,7 +310,7 @@ def test_branches_are_first_read_and_read_again() -> None:
 
 def test_phases_are_means_of_chunks() -> None:
     found = bars(axes_of(plots.plot_chunk_phases, handmade_run()))
-    assert found["mc"] == [0.25, 0.25, 0.5, 0.5, 0.5, 5.0, 0.5, 0, 0.25]
+    assert found["mc"] == [0.25, 0.25, 0.5, 0.5, 0.5, 5.0, 0.25, 0.125, 0.125, 0, 0.25]
     assert sum(found["data"]) == pytest.approx((1.75 + 4.0 + 5.75) / 3)
 
 

@@ -111,22 +111,31 @@ def metadata(claim: Claim) -> str:
     return f"opens files and builds events{each}. {larger}, or a schema with fewer collections"
 
 
-@cause("wait")
-def wait(claim: Claim) -> str:
-    """Time in process() without CPU."""
-    evidence = claim.evidence
-    if evidence.shares_interpreter:
-        return (
-            "is in process() without CPU. "
-            "Threads of a process share one interpreter, and it is busy: try processes of one thread"
-        )
-    crowded = culprits.crowded_host(evidence)
-    remedy = (
-        f"Look for sleeps, locks, calls of services, or others on the same cores; {culprits.waiting_section(evidence)}"
-        if crowded is None
-        else f"{crowded}: take fewer threads, or more cores"
-    )
-    return f"is in process() without CPU, and not in reading. {remedy}"
+@cause("contention")
+def contention(claim: Claim) -> str:
+    """Threads that could run and had no core."""
+    crowded = culprits.crowded_host(claim.evidence)
+    remedy = "Others use the same cores: take other hosts" if crowded is None else f"{crowded}: take fewer threads"
+    return f"waits for a core. {remedy}, or more cores"
+
+
+@cause("interpreter lock")
+def interpreter_lock(_: Claim) -> str:
+    """Threads that wait for another one of their process."""
+    return "waits for the interpreter's lock, which the threads of a process share. Use processes of one thread"
+
+
+@cause("blocked")
+def blocked(claim: Claim) -> str:
+    """Time in process() that is spent neither computing nor reading."""
+    section = culprits.waiting_section(claim.evidence)
+    return f"is blocked in process(), and not in reading. Look for sleeps, locks, calls of services; {section}"
+
+
+@cause("start-up")
+def startup(_: Claim) -> str:
+    """Imports and first tasks."""
+    return "goes into start-up: imports, first tasks. Keep workers from run to run, or import in a worker preload"
 
 
 @cause("scheduler", looks_idle=True)

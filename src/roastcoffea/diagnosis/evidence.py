@@ -27,7 +27,9 @@ SHORTEST: Final = 0.1
 
 LEAST_OF: Final[Mapping[str, float]] = {
     # Dask's event loop, the garbage collector and the kernel take so much from the threads of any run
-    "wait": 0.10,
+    "contention": 0.10,
+    "interpreter lock": 0.10,
+    "blocked": 0.10,
     # compressed files save more waiting than that, wherever storage is not on the same machine
     "decompression": 0.25,
     # arrays have to be made of what is read
@@ -127,7 +129,7 @@ class Evidence:
     def rows_of(self, word: str) -> dict[str, float]:
         """Thread seconds of the classes that have this word, as far as there are any."""
         names = [name for name, own in words(shared=self.shares_interpreter).items() if own == word]
-        return {name: self.ledger[name] for name in names if self.ledger.get(name, 0.0) > 0}
+        return {name: self.ledger[name] for name in names if name in self.ledger and self.ledger[name] > 0}
 
     def sum_of(self, column: str) -> float | None:
         """Sum of a column of the chunks that counted; None where it is not known."""
@@ -143,7 +145,7 @@ class Evidence:
 def words(*, shared: bool) -> dict[str, str]:
     """Word for each class; where an interpreter is shared, all that waits in process() waits for it as well."""
     waiting = (one.name for one in phases.TIME_CLASSES if one.work == "waiting")
-    return WORDS | (dict.fromkeys(waiting, WORDS[phases.WAIT]) if shared else {})
+    return WORDS | (dict.fromkeys(waiting, WORDS[phases.LOCK]) if shared else {})
 
 
 def shares_interpreter(counted: pa.Table | None) -> bool:

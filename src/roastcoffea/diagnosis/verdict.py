@@ -31,8 +31,9 @@ def bound(time_ledger: TimeLedger, counted_chunks: pa.Table | None = None) -> st
     """What the run spent most of its thread time on, in one word."""
     refuse_if(not time_ledger.total, "no worker was there")
     amounts: dict[str, float] = {}
+    seconds = dict(time_ledger)
     for name, word in words(shared=shares_interpreter(counted_chunks)).items():
-        amounts[word] = amounts.get(word, 0.0) + time_ledger.get(name, 0.0)
+        amounts[word] = amounts.get(word, 0.0) + seconds.get(name, 0.0)
     most = max(amounts, key=lambda word: amounts[word])
     reasons = time_ledger.certificate.reasons
     if reasons and most in CAUSES and CAUSES[most].looks_idle:

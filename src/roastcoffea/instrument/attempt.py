@@ -16,6 +16,7 @@ from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.meter.tally import READ
 from roastcoffea.instrument.track import OpenChunk, open_chunk
 from roastcoffea.instrument.values import packed_values
+from roastcoffea.instrument.waits import Waits
 from roastcoffea.log.packing import BRANCHES, PROBLEMS, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted
@@ -26,9 +27,9 @@ class Clocks:
 
     def __init__(self, task: DaskTask) -> None:
         self._task = task
-        self._core_wait = CoreWait()
+        self.core_wait = CoreWait()
         try:
-            self._waited = self._core_wait.seconds()
+            self._waited = self.core_wait.seconds()
             self._start, self._wall = time.time(), time.perf_counter()
             self._cpu, self._process_cpu = time.thread_time(), time.process_time()
         except BaseException:
@@ -39,7 +40,7 @@ class Clocks:
         """What the clocks say at the end."""
         cpu, process_cpu = time.thread_time(), time.process_time()
         wall = time.perf_counter() - self._wall
-        waited = self._core_wait.seconds()
+        waited = self.core_wait.seconds()
         self.close()
         return {
             "id": int.from_bytes(os.urandom(8), "little") >> 1,
@@ -55,7 +56,7 @@ class Clocks:
 
     def close(self) -> None:
         """Let go of the kernel's file."""
-        self._core_wait.close()
+        self.core_wait.close()
 
 
 class Attempt:
@@ -161,6 +162,7 @@ class Attempt:
             self._phases["build_seconds"] = time.perf_counter() - self._opened
         meter = self.meter
         before = meter.seconds()
+        waits = Waits(meter, self._clocks.core_wait)
         meter.in_process = True
         wall, cpu = time.perf_counter(), time.thread_time()
         try:
@@ -176,7 +178,7 @@ class Attempt:
                 "decompress_seconds": decompress,
                 "interpret_seconds": interpret,
                 "compute_seconds": max(cpu - decompress - interpret, 0.0),
-                "wait_seconds": max(wall - cpu - read, 0.0),
+                **waits.parts(wall, cpu, read),
             }
             self._ended = time.perf_counter()
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.metrics import facts, phases, statistics
+from roastcoffea.metrics import facts, phases, startup, statistics
 from roastcoffea.metrics.bins import Axes, axes
 from roastcoffea.metrics.facts import among, rows_where
 from roastcoffea.metrics.ledger import Attempts
@@ -32,6 +32,8 @@ class Records(NamedTuple):
     workers: list[str]
     presence: Presence
     pauses: Presence
+    by: str = "dataset"
+    """What busy seconds are split by: a column of chunks and of preprocessing."""
 
     @classmethod
     def of(cls, run: Run, lifetimes: pa.Table, chunks: pa.Table, counted: pa.Table) -> Records:
@@ -66,7 +68,8 @@ class Busy(NamedTuple):
 
     moments: Moments
     seconds: Mapping[str, Numbers]
-    dataset: pa.Array
+    of: pa.Array
+    """Dataset, or what else it was asked for by."""
     failed: dict[str, float]
     """Seconds of failed attempts by reason."""
     reasons: list[str]
@@ -76,12 +79,12 @@ class Busy(NamedTuple):
 
 def busy_chunks(records: Records) -> Busy:
     """Attempts of chunks and openings of files as what kept the threads."""
-    run, chunks, counted = records.run, records.chunks, records.counted
-    parts, reasons = [_classes_of_chunks(chunks, counted)], incomplete_phases(counted)
+    run, counted = records.run, records.counted
+    parts, reasons = [_classes_of_chunks(records)], incomplete_phases(counted)
     if run.preprocessing is None:
         reasons.append("preprocessing was not recorded")
     else:
-        parts.append(_classes_of_openings(run.preprocessing))
+        parts.append(_classes_of_openings(run.preprocessing, records.by))
     table = pa.concat_tables(parts, promote_options="default")
     worker = places(table["worker"], records.workers)
     known = worker >= 0
@@ -95,30 +98,37 @@ def busy_chunks(records: Records) -> Busy:
     return Busy(
         Moments(worker, start, start, start, start, start, stop, stop, np.asarray(table["kind"].to_numpy())),
         {name: amounts(table, name) for name in phases.BUSY if name in table.column_names},
-        table["dataset"].combine_chunks(),
+        table[records.by].combine_chunks(),
         {task_records.ERROR: float(np.sum(wasted))} if np.any(wasted) else {},
         reasons,
         Attempts(len(counted), assigned),
     )
 
 
-def _classes_of_chunks(chunks: pa.Table, counted: pa.Table) -> pa.Table:
+def _classes_of_chunks(records: Records) -> pa.Table:
     """Attempts of chunks with their seconds by class; what is in no phase is overhead."""
+    chunks, counted = records.chunks, records.counted
     used, wall = among(chunks, counted), sum_of(chunks, ("wall_seconds",))
-    seconds = {name: np.where(used, sum_of(chunks, columns), 0.0) for name, columns in phases.COLUMNS_OF.items()}
+    seconds = _seconds_of(chunks, used)
     seconds[phases.FAILED] = np.where(used, 0.0, wall)
     seconds[phases.OVERHEAD] = wall - sum(seconds.values())
-    return _attempts(chunks, task_records.PROCESSOR, seconds)
+    return _attempts(chunks, task_records.PROCESSOR, seconds, records.by)
 
 
-def _classes_of_openings(openings: pa.Table) -> pa.Table:
+def _seconds_of(chunks: pa.Table, used: statistics.Flags) -> dict[str, Numbers]:
+    """Seconds by class of chunks' phases; 0 for attempts that did not count."""
+    seconds = {name: np.where(used, sum_of(chunks, columns), 0.0) for name, columns in phases.COLUMNS_OF.items()}
+    return startup.moved(seconds, startup.beyond_later_chunks(chunks, used))
+
+
+def _classes_of_openings(openings: pa.Table, of: str) -> pa.Table:
     good, wall = having(openings["outcome"], task_records.OK), sum_of(openings, ("wall_seconds",))
     seconds = {phases.PREPROCESSING: np.where(good, wall, 0.0), phases.FAILED: np.where(good, 0.0, wall)}
-    return _attempts(openings, task_records.PREPROCESSING, seconds)
+    return _attempts(openings, task_records.PREPROCESSING, seconds, of)
 
 
-def _attempts(table: pa.Table, kind: str, seconds: Mapping[str, Numbers]) -> pa.Table:
-    known = table.select(["worker", "dataset", "start", "stop"])
+def _attempts(table: pa.Table, kind: str, seconds: Mapping[str, Numbers], of: str) -> pa.Table:
+    known = table.select(["worker", of, "start", "stop"])
     for name, values in {"kind": np.full(len(table), KINDS.index(kind)), **seconds}.items():
         known = known.append_column(name, pa.array(values))
     return rows_where(known, pc.and_(known["start"].is_valid(), known["stop"].is_valid()))
@@ -128,7 +138,9 @@ def incomplete_phases(counted: pa.Table) -> list[str]:
     """How many chunks lack a phase: its time is in none of the classes of phases."""
     names = [column for columns in phases.COLUMNS_OF.values() for column in columns]
     computed = facts.with_outcome(counted.select(["outcome", *names]), (task_records.OK,))
-    lacking = np.logical_or.reduce([computed[name].is_null().to_numpy() for name in names])
+    null = {name: computed[name].is_null().to_numpy() for name in names}
+    whole, parts = null.pop(phases.UNSPLIT), [null.pop(name) for name in phases.SPLIT]
+    lacking = np.logical_or.reduce([*null.values(), whole & np.logical_or.reduce(parts)])
     number = np.count_nonzero(lacking)
     return [f"{number} chunks do not tell all their phases: that time is called {phases.OVERHEAD}"] if number else []
 
@@ -159,12 +171,12 @@ def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
     if not known.all():
         tasks, worker, start, stop = tasks.filter(pa.array(known)), worker[known], start[known], stop[known]
         link = link._replace(task=link.task[known])
-    seconds, dataset, failed, unrecorded = _split(tasks, stop - start, link, records)
+    seconds, of, failed, unrecorded = _split(tasks, stop - start, link, records)
     reasons += incomplete_phases(records.counted)
     if unrecorded:
         reasons.append(f"{unrecorded} attempts of chunks left no record: their time is in no class")
     attempts = Attempts(len(tasks) - unrecorded, len(known))
-    return Busy(_moments(tasks, worker, start, stop), seconds, dataset, failed, reasons, attempts)
+    return Busy(_moments(tasks, worker, start, stop), seconds, of, failed, reasons, attempts)
 
 
 def _without_times(tasks: pa.Table, worker: Integers, known: statistics.Flags) -> list[str]:
@@ -230,10 +242,10 @@ _Split = tuple[dict[str, Numbers], pa.Array, dict[str, float], int]
 
 
 def _split(tasks: pa.Table, duration: Numbers, link: _Link, records: Records) -> _Split:
-    """Seconds by class of each attempt, its dataset, failed seconds by reason, and how many chunks left no record."""
+    """Seconds by class of each attempt, what it is of, failed seconds by reason, and how many chunks left no record."""
     kind, outcome = places(tasks["kind"], KINDS), places(tasks["outcome"], OUTCOMES)
     processor, other = (kind == KINDS.index(name) for name in (task_records.PROCESSOR, task_records.OTHER))
-    of_chunks, used, recorded, of_dataset = _inside(link, records.chunks, records.counted)
+    of_chunks, used, recorded, of = _inside(link, records)
     processed = processor & (outcome == OUTCOMES.index(task_records.OK))
     repeated = processed & recorded & ~used & (of_chunks[phases.FAILED] == 0)
     lost = (outcome != OUTCOMES.index(task_records.OK)) | repeated
@@ -254,8 +266,8 @@ def _split(tasks: pa.Table, duration: Numbers, link: _Link, records: Records) ->
         failed[task_records.ERROR] = failed.get(task_records.ERROR, 0.0) + float(erred.sum())
     seconds[phases.FAILED] = wasted + erred
     seconds[phases.OVERHEAD] = np.where(counts & recorded, rest, 0.0)
-    dataset = pc.if_else(pa.array(processor), of_dataset, _dataset_of_openings(tasks, records.run))
-    return seconds, dataset, failed, int(np.count_nonzero(counts & ~recorded))
+    of = pc.if_else(pa.array(processor), of, _of_openings(tasks, records))
+    return seconds, of, failed, int(np.count_nonzero(counts & ~recorded))
 
 
 class _Link(NamedTuple):
@@ -281,12 +293,13 @@ def _linked(tasks: pa.Table, chunks: pa.Table) -> _Link:
 _Inside = tuple[dict[str, Numbers], statistics.Flags, statistics.Flags, pa.Array]
 
 
-def _inside(link: _Link, chunks: pa.Table, counted: pa.Table) -> _Inside:
+def _inside(link: _Link, records: Records) -> _Inside:
     """For each attempt of a task what the records of its chunk tell.
 
     These are seconds of phases of attempts that counted, and of failed ones; whether any counted; whether any was
-    recorded; and the dataset.
+    recorded; and the dataset, or what else is asked for.
     """
+    chunks, counted = records.chunks, records.counted
     some = link.chunk >= 0
     number = link.chunk[some]
     used = among(chunks, counted)
@@ -296,20 +309,20 @@ def _inside(link: _Link, chunks: pa.Table, counted: pa.Table) -> _Inside:
         return np.asarray(found[link.task])
 
     gave = statistics.one_of(chunks["outcome"], pa.array(facts.GAVE_A_RESULT))
-    columns_of = phases.COLUMNS_OF.items()
-    seconds = {name: sums(np.where(used, sum_of(chunks, columns), 0.0)) for name, columns in columns_of}
+    seconds = {name: sums(amounts) for name, amounts in _seconds_of(chunks, used).items()}
     seconds[phases.FAILED] = sums(np.where(gave, 0.0, sum_of(chunks, ("wall_seconds",))))
     last = np.full(link.number + 1, -1)
     last[number] = np.flatnonzero(some)
     row = last[link.task]
-    dataset = chunks["dataset"].combine_chunks().take(pa.array(row, mask=row < 0))
-    return seconds, sums(used.astype(np.float64)) > 0, link.task >= 0, dataset
+    of = chunks[records.by].combine_chunks().take(pa.array(row, mask=row < 0))
+    return seconds, sums(used.astype(np.float64)) > 0, link.task >= 0, of
 
 
-def _dataset_of_openings(tasks: pa.Table, run: Run) -> pa.Array:
-    """Dataset of the file that a preprocessing task opened."""
+def _of_openings(tasks: pa.Table, records: Records) -> pa.Array:
+    """Dataset of the file that a preprocessing task opened, or what else is asked for."""
+    run, by = records.run, records.by
     if run.preprocessing is None or not len(run.preprocessing):
         return pa.nulls(len(tasks), pa.string())
-    openings = run.preprocessing.group_by("key").aggregate([("dataset", "max")])
+    openings = run.preprocessing.group_by("key").aggregate([(by, "max")])
     found = pc.index_in(tasks["key"], value_set=openings["key"].combine_chunks())
-    return openings["dataset_max"].combine_chunks().take(found).combine_chunks()
+    return openings[f"{by}_max"].combine_chunks().take(found).combine_chunks()

@@ -161,9 +161,13 @@ def _complete_sum(table: pa.Table, column: str) -> Any:
 
 
 def _phase(column: str, chunks: pa.Table) -> float:
-    unknown = with_outcome(chunks.select(["outcome", column]), (OK,))[column].null_count
+    columns = [column]
+    if column == phases.UNSPLIT:
+        columns = [one.column for one in phases.phases_of(chunks) if one.column in (column, *phases.SPLIT)]
+    computed = with_outcome(chunks.select(["outcome", *columns]), (OK,))
+    unknown = sum(computed[name].null_count for name in columns) if len(columns) < len(phases.SPLIT) + 1 else 0
     refuse_if(unknown, f"not known for {unknown} of {len(chunks)} attempts of chunks")
-    return float(known_sum(chunks[column]))
+    return float(sum(known_sum(chunks[name]) for name in columns))
 
 
 for phase in phases.PHASES:

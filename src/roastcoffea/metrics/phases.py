@@ -8,22 +8,27 @@ entry here; a new phase is one in `records.phases`, which this module hands on.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Final, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.phases import *
 
+STARTUP: Final = "start-up"
 MERGE: Final = "merge"
 PREPROCESSING: Final = "preprocessing"
 OTHER_TASKS: Final = "other tasks"
 FAILED: Final = "failed"
 
 TRANSFER: Final = "transfer"
-WORKER: Final = "worker"
-ON_THE_WAY: Final = "on the way"
+WORKER_OVERHEAD: Final = "worker overhead"
+IN_FLIGHT: Final = "in flight"
 PAUSED: Final = "paused"
 QUEUED: Final = "idle: queued"
-PLACEMENT: Final = "idle: placement"
+MISPLACED: Final = "idle: misplaced"
 TAIL: Final = "idle: tail"
 CLIENT: Final = "idle: client"
 
@@ -34,11 +39,11 @@ PAYLOAD: Final = "payload"
 REREAD: Final = "re-read"
 METADATA: Final = "metadata"
 
-BLUE: Final = "#3F80B6"
-AMBER: Final = "#EABE69"
-BROWN: Final = "#492200"
-DARK_GREEN: Final = "#3C5238"
-ORANGE: Final = "#FB6F3B"
+BLUE: Final = "#2881D3"
+AMBER: Final = "#F2BB29"
+BROWN: Final = "#482103"
+DARK_TEAL: Final = "#1E4C53"
+ORANGE: Final = "#F67D14"
 BLACK: Final = "#080808"
 
 Work = Literal["useful", "waiting", "overhead", "lost", "of others", "idle", "unaccounted"]
@@ -67,11 +72,22 @@ class TimeClass(NamedTuple):
     """Kind of the tasks whose whole time it has."""
     from_scheduler: bool = False
     """Whether only a scheduler tells of it."""
+    once: str | None = None
+    """Its older name, which still answers."""
 
     @property
     def metric_name(self) -> str:
         """Name of its metric."""
-        return f"time_{self.name.replace(': ', '_').replace(' ', '_')}_seconds"
+        return _metric_name(self.name)
+
+    @property
+    def alias(self) -> str | None:
+        """Older name of its metric."""
+        return None if self.once is None else _metric_name(self.once)
+
+
+def _metric_name(of_class: str) -> str:
+    return f"time_{of_class.replace(': ', '_').replace(' ', '_').replace('-', '_')}_seconds"
 
 
 class ByteClass(NamedTuple):
@@ -91,42 +107,50 @@ class ByteClass(NamedTuple):
 TIME_CLASSES: Final = (
     TimeClass(COMPUTE, "useful", BLUE, "compute", "events",
               "CPU time of the threads in process(), less decompression and interpretation."),
-    TimeClass(DECOMPRESS, "useful", "#89C8FC", "decompression", "bytes",
+    TimeClass(DECOMPRESS, "useful", "#92C8FE", "decompression", "bytes",
               "CPU time of the chunks' threads in decompression."),
-    TimeClass(INTERPRET, "useful", "#162E50", "interpretation", "bytes",
+    TimeClass(INTERPRET, "useful", "#192A4D", "interpretation", "bytes",
               "CPU time of the chunks' threads in interpretation of baskets, from hand-over to final array."),
     TimeClass(READ, "waiting", AMBER, "storage", "bytes",
               "Waiting for storage inside of process()."),
-    TimeClass(WAIT, "waiting", "#F7F05A", "wait", "events",
-              "Other time in process() without CPU: the GIL, locks, sleep, too few cores."),
+    TimeClass(CONTENTION, "waiting", "#F7F157", "contention", "events",
+              "Time in process() in which the thread could run and had no core: it stood in the run queue."),
+    TimeClass(LOCK, "waiting", "#6CA3FD", "interpreter lock", "events",
+              "Blocked in process() while other threads of the process held the interpreter's lock (estimated)."),
+    TimeClass(BLOCKED, "waiting", "#F30D06", "blocked", "events",
+              "Other time in process() without CPU: sleep, locks, network services."),
+    TimeClass(WAIT, "waiting", "#F30D06", "blocked", "events",
+              "Contention, interpreter lock and blocked together, where they were not told apart."),
+    TimeClass(STARTUP, "overhead", "#AC0D06", "start-up", None,
+              "Imports, first tasks, and what a thread's first opening and first chunk take beyond later ones."),
     TimeClass(OPEN, "overhead", BROWN, "metadata", "chunks",
               "Opening files, and building tree, schema and events."),
-    TimeClass(CHECKPOINT, "overhead", "#A35F13", "checkpoint", "chunks",
+    TimeClass(CHECKPOINT, "overhead", "#8C5C93", "checkpoint", "chunks",
               "Loading and saving checkpoints."),
-    TimeClass(OVERHEAD, "overhead", "#7FA490", "scheduler", "chunks",
+    TimeClass(OVERHEAD, "overhead", "#89A088", "scheduler", "chunks",
               "The rest of the processor's tasks: closing the file, compressing the result, the executor itself."),
-    TimeClass(MERGE, "overhead", "#ACFFBF", "merge", "chunks",
+    TimeClass(MERGE, "overhead", "#AEFDBF", "merge", "chunks",
               "Tasks that merge results.", task_kind=task_records.MERGE, from_scheduler=True),
-    TimeClass(PREPROCESSING, "overhead", DARK_GREEN, "preprocessing", None,
+    TimeClass(PREPROCESSING, "overhead", DARK_TEAL, "preprocessing", None,
               "Tasks that fetch the metadata of files.", task_kind=task_records.PREPROCESSING),
-    TimeClass(OTHER_TASKS, "of others", "#6236E3", "other tasks", None,
+    TimeClass(OTHER_TASKS, "of others", "#5333F9", "other tasks", None,
               "Tasks on these workers that belong to nobody's Runner call here.", task_kind=task_records.OTHER),
     TimeClass(FAILED, "lost", ORANGE, "failures", None,
               "Whole failed attempts: they erred, lost their worker, were cancelled, repeated or "
               "unfinished."),
-    TimeClass(TRANSFER, "idle", "#881583", "transfer", "chunks",
+    TimeClass(TRANSFER, "idle", "#8A1285", "transfer", "chunks",
               "Free slots whose task waited for its inputs.", from_scheduler=True),
-    TimeClass(WORKER, "idle", "#C78ED0", "scheduler", "chunks",
-              "Free slots whose task had arrived, was ready, and had not begun.", from_scheduler=True),
-    TimeClass(ON_THE_WAY, "idle", "#D850E2", "scheduler", "chunks",
-              "Free slots while an assignment or a report travelled.", from_scheduler=True),
-    TimeClass(PAUSED, "idle", "#28082E", "memory", "threads",
+    TimeClass(WORKER_OVERHEAD, "idle", "#C88BC6", "scheduler", "chunks",
+              "Free slots whose task had arrived, was ready, and had not begun.", from_scheduler=True, once="worker"),
+    TimeClass(IN_FLIGHT, "idle", "#DF2CCA", "scheduler", "chunks",
+              "Free slots while an assignment or a report travelled.", from_scheduler=True, once="on the way"),
+    TimeClass(PAUSED, "idle", "#26072F", "memory", "threads",
               "Free slots of workers that Dask had paused for memory: they begin nothing and fetch nothing.",
               from_scheduler=True),
-    TimeClass(QUEUED, "idle", "#656565", "scheduler", "threads",
+    TimeClass(QUEUED, "idle", "#5F5F5F", "scheduler", "threads",
               "Free slots while tasks that could run waited at the scheduler.", from_scheduler=True),
-    TimeClass(PLACEMENT, "idle", "#7E7E7E", "scheduler", "threads",
-              "Free slots while ready tasks waited on other workers.", from_scheduler=True),
+    TimeClass(MISPLACED, "idle", "#818181", "scheduler", "threads",
+              "Free slots while ready tasks waited on other workers.", from_scheduler=True, once="idle: placement"),
     TimeClass(TAIL, "idle", "#B7B7B7", "tail", "threads",
               "Free slots with nothing left to run while others still worked."),
     TimeClass(CLIENT, "idle", "#D1D1D1", "client", "threads",
@@ -137,7 +161,7 @@ TIME_CLASSES: Final = (
 """Classes of the time ledger, in the order in which they are shown.
 
 Colours were chosen by search: any two classes stay 8 apart (OKLab x 100), any two busy ones 10, for eyes without a
-defect and with any of the three kinds of colour-blindness.
+defect and with any of the three kinds of colour-blindness. "wait" has the colour of "blocked", in whose place it is.
 """
 
 BYTE_CLASSES: Final = (
@@ -147,7 +171,7 @@ BYTE_CLASSES: Final = (
               "Bytes of baskets, pages or column chunks that chunks read again.", of_branches=True),
     ByteClass(METADATA, "overhead", BROWN, "bytes_metadata",
               "Bytes of headers, keys, streamers, trees and schemata that chunks requested."),
-    ByteClass(PREPROCESSING, "overhead", DARK_GREEN, "bytes_preprocessing",
+    ByteClass(PREPROCESSING, "overhead", DARK_TEAL, "bytes_preprocessing",
               "Bytes that coffea's metadata tasks requested."),
     ByteClass(FAILED, "lost", ORANGE, "bytes_failed",
               "Bytes requested by attempts that erred or whose result was not used."),
@@ -156,6 +180,12 @@ BYTE_CLASSES: Final = (
 )
 """Classes of the byte ledger, in the order in which they are shown."""
 # fmt: on
+
+PARTS_OF_WAIT: Final = (CONTENTION, LOCK, BLOCKED)
+"""Classes that one was before: "wait", which still has the time of chunks that do not tell them apart."""
+
+OLDER_NAMES: Final = {one.once: (one.name,) for one in TIME_CLASSES if one.once is not None} | {WAIT: PARTS_OF_WAIT}
+"""Classes by the name that they, or their sum, had before."""
 
 TIME_NAMES: Final = tuple(one.name for one in TIME_CLASSES)
 BYTE_NAMES: Final = tuple(one.name for one in BYTE_CLASSES)
@@ -172,3 +202,19 @@ COLUMNS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     if name != OVERHEAD and (columns := tuple(phase.column for phase in PHASES if phase.time_class == name))
 }
 """Columns of chunks that make a class. Task overhead is what a task takes beyond these, its result included."""
+
+
+def phases_of(chunks: pa.Table) -> tuple[Phase, ...]:
+    """Phases that these chunks have: waiting in process() is one, or told apart, or both where platforms differ."""
+    whole, parts = (any(chunks[name].null_count < len(chunks) for name in of) for of in ((UNSPLIT,), SPLIT))
+    without = () if whole and parts else SPLIT if whole else (UNSPLIT,)
+    return tuple(phase for phase in PHASES if phase.column not in without)
+
+
+def with_sum_of_waits(chunks: pa.Table | None) -> pa.Table | None:
+    """Chunks with all their waiting in process() as one column, whether or not its parts were measured."""
+    if chunks is None:
+        return None
+    parts = reduce(pc.add, (chunks[name] for name in SPLIT))
+    place = chunks.schema.get_field_index(UNSPLIT)
+    return chunks.set_column(place, chunks.field(place), pc.coalesce(chunks[UNSPLIT], parts))

@@ -9,11 +9,22 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from roastcoffea.metrics.bins import MICROSECONDS, Axes, level_before
-from roastcoffea.metrics.phases import CLIENT, IDLE, ON_THE_WAY, PAUSED, PLACEMENT, QUEUED, TAIL, TRANSFER, WORKER
+from roastcoffea.metrics.phases import (
+    CLIENT,
+    IDLE,
+    IN_FLIGHT,
+    MISPLACED,
+    PAUSED,
+    QUEUED,
+    STARTUP,
+    TAIL,
+    TRANSFER,
+    WORKER_OVERHEAD,
+)
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 from roastcoffea.records.tasks import KINDS, MERGE, OTHER, PREPROCESSING, PROCESSOR
 
-SHARED: Final = (QUEUED, PLACEMENT, TAIL, CLIENT)
+SHARED: Final = (QUEUED, MISPLACED, TAIL, CLIENT)
 """Those that are counted over all workers, and shared out among them."""
 
 TAIL_OF: Final = (PROCESSOR, MERGE, PREPROCESSING, OTHER)
@@ -72,6 +83,9 @@ class Presence(NamedTuple):
     threads: Integers
 
 
+NONE: Final = Presence(np.zeros(0, np.int64), np.zeros(0), np.zeros(0), np.zeros(0, np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class Slots:
     """What free slots waited for.
@@ -87,21 +101,22 @@ class Slots:
     beyond: float
 
 
-def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Axes) -> Slots:
+def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Axes, first: Presence = NONE) -> Slots:
     """Causes of idleness.
 
     At each moment the free slots of a worker are filled with its tasks that are ready, then those that wait for their
-    inputs, then assignments and reports on their way. A worker that is paused begins nothing and fetches nothing,
+    inputs, then assignments and reports on their way; while it should have begun its `first` task, all these are its
+    start-up. A worker that is paused begins nothing and fetches nothing,
     whatever it has: all its free slots are paused, and its ready tasks are there for others. What is left over all
     workers is counted against the tasks that wait at the scheduler, then against ready tasks on other workers; the
     rest is the tail while any task is on a worker or on its way, and the client's otherwise. Workers share each cause
     in proportion to their free slots.
     """
-    seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in IDLE}
+    seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in (*IDLE, STARTUP)}
     beyond = 0
     left, surplus = [], []
     for block in _blocks(attempts, presence):
-        steps = _steps(attempts, presence, pauses, block, axes)
+        steps = _steps(attempts, (presence, pauses, first), block, axes)
         free, ready = _fill(steps, axes, seconds)
         left.append(_changes(steps, free))
         surplus.append(_changes(steps, ready))
@@ -133,6 +148,7 @@ class _Steps(NamedTuple):
     way: Integers
     threads: Integers
     paused: Flags
+    starting: Flags
 
 
 class _Changes(NamedTuple):
@@ -156,13 +172,13 @@ def _blocks(attempts: Moments, presence: Presence) -> Iterator[_Block]:
         first, begin = last, int(ends[last - 1])
 
 
-def _steps(attempts: Moments, presence: Presence, pauses: Presence, block: _Block, axes: Axes) -> _Steps:
+def _steps(attempts: Moments, of_workers: tuple[Presence, ...], block: _Block, axes: Axes) -> _Steps:
     first, last_worker, own = block
     worker = attempts.worker[own] - first
-    presence, pauses = (_of_block(spans, first, last_worker) for spans in (presence, pauses))
+    of_workers = tuple(_of_block(spans, first, last_worker) for spans in of_workers)
     edges = [_places(worker, getattr(attempts, name)[own], axes) for name in list(EDGES)[:-1]]
-    edges += [_places(spans.worker, times, axes) for spans in (presence, pauses) for times in (spans.start, spans.stop)]
-    kinds = [*range(len(EDGES) - 1), *[len(EDGES) - 1] * 4]
+    edges += [_places(spans.worker, times, axes) for spans in of_workers for times in (spans.start, spans.stop)]
+    kinds = [*range(len(EDGES) - 1), *[len(EDGES) - 1] * (len(edges) - len(EDGES) + 1)]
     keys = np.concatenate([places << KIND_BITS | kind for places, kind in zip(edges, kinds, strict=True)])
     keys.sort()
     kind, places = keys & ((1 << KIND_BITS) - 1), keys >> KIND_BITS
@@ -170,9 +186,9 @@ def _steps(attempts: Moments, presence: Presence, pauses: Presence, block: _Bloc
     changes = np.array(list(EDGES.values()), np.int8)
     busy, ready, arriving, way = (np.cumsum(change[kind], dtype=np.int64)[last] for change in changes.T)
     places = places[last]
-    threads, paused = (_level(spans, places, axes) for spans in (presence, pauses))
+    threads, paused, starting = (_level(spans, places, axes) for spans in of_workers)
     worker, time = (places >> TIME_BITS) + first, places & ((1 << TIME_BITS) - 1)
-    return _Steps(worker, time, busy, ready, arriving, way, threads, paused > 0)
+    return _Steps(worker, time, busy, ready, arriving, way, threads, paused > 0, starting > 0)
 
 
 def _of_block(spans: Presence, first: int, last: int) -> Presence:
@@ -199,9 +215,12 @@ def _fill(steps: _Steps, axes: Axes, seconds: Mapping[str, Numbers]) -> tuple[In
     able = np.where(steps.paused, 0, free)
     _count(steps, free - able, axes, seconds[PAUSED])
     surplus = steps.ready - np.minimum(able, steps.ready)
-    for cause, waiting in ((WORKER, steps.ready), (TRANSFER, steps.arriving), (ON_THE_WAY, steps.way)):
+    for cause, waiting in ((WORKER_OVERHEAD, steps.ready), (TRANSFER, steps.arriving), (IN_FLIGHT, steps.way)):
         filled = np.minimum(able, waiting)
-        _count(steps, filled, axes, seconds[cause])
+        at_first = np.where(steps.starting, filled, 0)
+        _count(steps, filled - at_first, axes, seconds[cause])
+        if at_first.any():
+            _count(steps, at_first, axes, seconds[STARTUP])
         able = able - filled
     return able, surplus
 
@@ -309,9 +328,9 @@ def _parts(attempts: Moments, left: _Changes, surplus: _Changes, marks: Integers
 def _split(part: _Part, active: Flags) -> dict[str, Integers]:
     """Free slots by the cause that they share."""
     waiting = np.minimum(part.free, part.queued)
-    placement = np.minimum(part.free - waiting, part.ready)
-    rest = part.free - waiting - placement
-    return {QUEUED: waiting, PLACEMENT: placement, TAIL: np.where(active, rest, 0), CLIENT: np.where(active, 0, rest)}
+    misplaced = np.minimum(part.free - waiting, part.ready)
+    rest = part.free - waiting - misplaced
+    return {QUEUED: waiting, MISPLACED: misplaced, TAIL: np.where(active, rest, 0), CLIENT: np.where(active, 0, rest)}
 
 
 def _waits(attempts: Moments, axes: Axes) -> tuple[Integers, Integers]:

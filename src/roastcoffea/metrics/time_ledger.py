@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +15,12 @@ import pyarrow.compute as pc
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.bins import MICROSECONDS, Axes, spread
 from roastcoffea.metrics.busy import Busy, Records, busy_chunks, busy_tasks
+from roastcoffea.metrics.byte_ledger import endpoint
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
-from roastcoffea.metrics.slots import Slots, idle_slots
+from roastcoffea.metrics.slots import NONE, Slots, idle_slots
+from roastcoffea.metrics.startup import first_tasks
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 COUNTED: Final = tuple(name for name in phases.TIME_NAMES if name != phases.RESIDUAL)
 """Classes that are counted on their own."""
 
-Breakdown = Literal["dataset", "worker"]
+Breakdown = Literal["dataset", "worker", "file", "host", "endpoint"]
+BREAKDOWNS: Final = get_args(Breakdown)
 
 
 class Timelines(NamedTuple):
@@ -79,12 +83,19 @@ class TimeLedger(Ledger[float]):
     """Seconds of the class "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
     lines_of: LinesOf | None = None
     """What makes timelines."""
+    files_of: Callable[[], pa.Table] | None = None
+    """What makes rows as `rows`, by file in place of the dataset."""
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """Host of each worker, where it is known."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Classes that were not measured, with the reason: they are no part of the ledger."""
     absent: str | None = None
 
     def __post_init__(self) -> None:
         names = [name for name in COUNTED if name not in self.unknown]
+        if phases.LOCK in names and not pc.any(pc.not_equal(self.rows[phases.WAIT], 0)).as_py():
+            names.remove(phases.WAIT)
+        self._names = names
         sums = {name: float(pc.sum(self.rows[name], min_count=0).as_py()) for name in names}
         self.total = None if self.absent is not None else sum(self.capacity.values())
         self._classes = {} if self.total is None else sums | {phases.RESIDUAL: self.total - sum(sums.values())}
@@ -99,7 +110,24 @@ class TimeLedger(Ledger[float]):
         """Seconds of a class; see `Ledger.measured`."""
         if name in self.unknown:
             raise NotMeasuredError(self.unknown[name])
+        if name == phases.WAIT and name not in self:
+            return sum(self.measured(part) for part in phases.PARTS_OF_WAIT)
         return self[name]
+
+    def __getitem__(self, name: str) -> float:
+        if name in self._classes or not (names := self._now_called(name)):
+            return super().__getitem__(name)
+        now = " + ".join(f'"{one}"' for one in names)
+        warnings.warn(f'"{name}" of the time ledger is now {now}', DeprecationWarning, stacklevel=2)
+        return sum(self._classes[one] for one in names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._classes
+
+    def _now_called(self, name: str) -> tuple[str, ...]:
+        """Classes that had this name before; none where one of them is not there."""
+        names = phases.OLDER_NAMES.get(name, ())
+        return names if all(one in self._classes for one in names) else ()
 
     def _notes(self) -> list[str]:
         failed = [f"{SECOND.text(seconds)} {reason}" for reason, seconds in self.failed.items() if seconds]
@@ -110,17 +138,25 @@ class TimeLedger(Ledger[float]):
         return [*super()._notes(), *lines]
 
     def by(self, what: Breakdown) -> pd.DataFrame:
-        """Seconds of each class by "worker" or "dataset", with their total; by worker also the residual.
+        """Seconds of each class by one of BREAKDOWNS, with their total; by worker and host also the residual.
 
-        Idle time and merging belong to no dataset: they stand in a row without one.
+        Idle time and merging belong to no dataset or file: they stand in a row without one. The endpoint is the host of
+        a file's URL.
         """
-        if what not in ("worker", "dataset"):
-            text = f'the time ledger is split by "worker" or "dataset", not by {what!r}'
+        if what not in BREAKDOWNS:
+            names = ", ".join(f'"{name}"' for name in BREAKDOWNS)
+            text = f"the time ledger is split by one of {names}, not by {what!r}"
             raise ValueError(text)
-        names = [name for name in COUNTED if name not in self.unknown]
+        if what == "host":
+            return _summed(self.by("worker"), [self.hosts.get(worker) for worker in self.capacity], what)
+        if what == "endpoint":
+            files = self.by("file")
+            return _summed(files, [endpoint(file) if isinstance(file, str) else None for file in files.index], what)
         key = "address" if what == "worker" else what
-        sums = self.rows.group_by(key).aggregate([(name, "sum") for name in names])
-        frame: pd.DataFrame = sums.rename_columns([key, *names]).to_pandas().set_index(key).sort_index()
+        rows = self.rows if what != "file" or self.files_of is None else self.files_of()
+        rows = rows if key in rows.column_names else rows.rename_columns({"dataset": key})
+        sums = rows.group_by(key).aggregate([(name, "sum") for name in self._names])
+        frame: pd.DataFrame = sums.rename_columns([key, *self._names]).to_pandas().set_index(key).sort_index()
         frame.index.name = what
         if what == "worker":
             frame = frame.reindex(list(self.capacity), fill_value=0.0)
@@ -156,6 +192,14 @@ class TimeLedger(Ledger[float]):
         return lines._replace(threads={name: rows for name, rows in lines.threads.items() if name in self})
 
 
+def _summed(frame: pd.DataFrame, labels: list[str | None], name: str) -> pd.DataFrame:
+    """Sums of the rows of each label; None is one of them."""
+    import pandas as pd
+
+    sums: pd.DataFrame = frame.groupby(pd.Index(labels, name=name, dtype=object), dropna=False).sum()
+    return sums
+
+
 def _rows_of(workers: list[str], datasets: list[str | None], seconds: Mapping[str, Any]) -> pa.Table:
     empty = np.zeros(len(workers))
     classes = {name: np.asarray(seconds.get(name, empty), dtype=np.float64) for name in COUNTED}
@@ -178,7 +222,7 @@ def time_ledger(
     busy, presence, workers = _busy(records), records.presence, records.workers
     if run.tasks is not None and len(run.tasks) and not len(busy.moments.worker):
         raise NotMeasuredError("no attempt of a task tells when it ran")
-    slots = idle_slots(busy.moments, presence, records.pauses, records.axes())
+    slots = _idle(records, busy, records.axes())
     offered = np.bincount(presence.worker, records.offered(), len(workers))
     ledger = TimeLedger(
         _rows(busy, slots, workers),
@@ -189,10 +233,17 @@ def time_ledger(
         tail_of=slots.tail_of,
         client_of=slots.client_of,
         lines_of=partial(_timelines, records),
-        unknown=_unknown(run),
+        files_of=partial(_rows_by_file, records),
+        hosts=dict(zip(lifetimes["worker"].to_pylist(), lifetimes["host"].to_pylist(), strict=True)),
+        unknown=_unknown(run, counted_chunks),
     )
     ledger.certificate.reasons.extend(_not_closed(ledger))
     return ledger
+
+
+def _idle(records: Records, busy: Busy, where: Axes) -> Slots:
+    first = first_tasks(busy.moments, len(records.workers)) if records.run.tasks is not None else NONE
+    return idle_slots(busy.moments, records.presence, records.pauses, where, first)
 
 
 def _busy(records: Records) -> Busy:
@@ -204,12 +255,20 @@ LARGEST_RESIDUAL: Final = 0.01
 """Share of the total from which on a residual, or busy seconds beyond the threads, tell that something is missing."""
 
 
-def _unknown(run: Run) -> dict[str, str]:
+NOT_TOLD_APART: Final = (
+    f'recorded by an older version, or where the system does not tell how long threads wait for cores: "{phases.WAIT}" '
+    "has their sum"
+)
+
+
+def _unknown(run: Run, counted: pa.Table) -> dict[str, str]:
     """Classes that were not measured, with the reason."""
+    known = {phase.time_class for phase in phases.phases_of(counted)}
+    unknown = {name: NOT_TOLD_APART for name in phases.PARTS_OF_WAIT if name not in known}
     if run.tasks is None:
         of_scheduler = [one.name for one in phases.TIME_CLASSES if one.from_scheduler]
-        return dict.fromkeys(of_scheduler, "without a scheduler nothing tells of it")
-    return {} if run.pauses is not None else {phases.PAUSED: reason_of_absence(run, "pauses")}
+        return unknown | dict.fromkeys(of_scheduler, "without a scheduler nothing tells of it")
+    return unknown if run.pauses is not None else unknown | {phases.PAUSED: reason_of_absence(run, "pauses")}
 
 
 def _not_closed(ledger: TimeLedger) -> list[str]:
@@ -227,13 +286,21 @@ def _timelines(records: Records, bins: int, worker: str | None, each: bool) -> T
     """Threads by class in each bin; all is counted anew, so that a ledger does not keep what that takes."""
     busy, presence, where = _busy(records), records.presence, records.axes(bins, worker, each=each)
     seconds = {name: _spread(busy, amounts, where) for name, amounts in busy.seconds.items()}
-    seconds |= idle_slots(busy.moments, presence, records.pauses, where).seconds
+    idle = _idle(records, busy, where).seconds
+    seconds |= idle | {phases.STARTUP: idle[phases.STARTUP] + seconds.get(phases.STARTUP, 0.0)}
     offered = spread(presence.worker, presence.start, presence.stop, records.offered(), where)
     widths = np.maximum(np.diff(where.edges), 1) / MICROSECONDS
     found: list[str | None] = [*records.workers] if each else [worker]
     nothing = np.zeros_like(offered)
     threads = {name: seconds.get(name, nothing)[: len(found)] / widths for name in COUNTED}
     return Timelines(found, records.run.start + where.edges / MICROSECONDS, threads, offered[: len(found)] / widths)
+
+
+def _rows_by_file(records: Records) -> pa.Table:
+    """Rows of a ledger by file; all is counted anew, as there may be as many as there are chunks."""
+    records = records._replace(by="file")
+    busy = _busy(records)
+    return _rows(busy, _idle(records, busy, records.axes()), records.workers)
 
 
 def _spread(busy: Busy, amounts: Numbers, where: Axes) -> Numbers:
@@ -244,7 +311,7 @@ def _spread(busy: Busy, amounts: Numbers, where: Axes) -> Numbers:
 
 def _rows(busy: Busy, slots: Slots, workers: list[str]) -> pa.Table:
     """Busy seconds by worker and dataset, and idle ones by worker."""
-    datasets = pc.dictionary_encode(busy.dataset)
+    datasets = pc.dictionary_encode(busy.of)
     number = np.asarray(pc.fill_null(datasets.indices, len(datasets.dictionary)).to_numpy(), dtype=np.int64)
     known = [*datasets.dictionary.to_pylist(), None]
     places = busy.moments.worker * len(known) + number
@@ -273,7 +340,7 @@ def _seconds_of(name: str, time_ledger: TimeLedger) -> Sourced:
 
 
 for one in phases.TIME_CLASSES:
-    of_class = partial(of_ledger, name=one.metric_name, label=one.name, meaning=one.meaning)
+    of_class = partial(of_ledger, name=one.metric_name, alias=one.alias, label=one.name, meaning=one.meaning)
     of_class(SECOND, formula=f'time_ledger["{one.name}"]')(partial(_seconds_of, one.name))
 
 MEANINGS: Final = {phases.TOTAL: str(time_total_seconds.__doc__)}
@@ -285,4 +352,4 @@ def busy_percent(time_ledger: TimeLedger) -> float:
     """Share of the threads' time in which a task ran."""
     total = time_ledger.total or 0.0
     refuse_if(not total, "no worker was there")
-    return 100 * sum(time_ledger.get(name, 0.0) for name in phases.BUSY) / total
+    return 100 * sum(time_ledger[name] for name in phases.BUSY if name in time_ledger) / total

@@ -11,6 +11,9 @@ COMPUTE: Final = "compute"
 DECOMPRESS: Final = "decompress"
 INTERPRET: Final = "interpret"
 READ: Final = "read"
+CONTENTION: Final = "contention"
+LOCK: Final = "interpreter lock"
+BLOCKED: Final = "blocked"
 WAIT: Final = "wait"
 OPEN: Final = "open"
 CHECKPOINT: Final = "checkpoint"
@@ -49,7 +52,7 @@ PHASES: Final = (
     Phase("open", OPEN, "opening", "opening the file",
           "Wall time in which files were opened"),
     Phase("build", OPEN, "opening", "building tree, schema and events, with what is preloaded",
-          "Wall time in which trees, schemata and events were built, and preloaded branches read", "#6F412A"),
+          "Wall time in which trees, schemata and events were built, and preloaded branches read", "#6C3F2E"),
     Phase("read", READ, "waiting", "waiting for storage",
           "Time in process() that waited for storage"),
     Phase("decompress", DECOMPRESS, "CPU", "CPU time of the thread in decompression",
@@ -59,8 +62,14 @@ PHASES: Final = (
           "CPU time in process() of interpreting baskets, in the chunks' own threads"),
     Phase("compute", COMPUTE, "CPU", "CPU time of the thread in all else",
           "CPU time in process() of all else, in the chunks' own threads"),
-    Phase("wait", WAIT, "waiting", "other time without CPU: GIL, locks, sleep",
-          "Other time in process() without CPU: the interpreter's lock, other locks, sleep"),
+    Phase("contention", CONTENTION, "waiting", "runnable without a core, in reading too (Linux only)",
+          "Time in process() in which the chunks' threads could run and had no core"),
+    Phase("lock", LOCK, "waiting", "blocked while other threads held the interpreter's lock (estimated)",
+          "Time in process() blocked while other threads held the interpreter's lock (estimated)"),
+    Phase("blocked", BLOCKED, "waiting", "other time without CPU: sleep, locks, network services",
+          "Other time in process() without CPU: sleep, locks, network services"),
+    Phase(WAIT, WAIT, "waiting", "all time without CPU but reading: the sum of these three",
+          "Other time in process() without CPU: contention, the interpreter's lock, blocked"),
     Phase("checkpoint", CHECKPOINT, "saving", "loading and saving the checkpoint",
           "Wall time in which checkpoints were loaded and saved"),
     Phase("result", OVERHEAD, "saving", "after process(): closing the file, coffea's own metrics",
@@ -68,3 +77,7 @@ PHASES: Final = (
 )
 """Phases of an attempt, in order of time; those within process() alternate."""
 # fmt: on
+
+UNSPLIT: Final = f"{WAIT}_seconds"
+"""Column that has the sum of the next ones, where a platform or an older version did not tell them apart."""
+SPLIT: Final = tuple(phase.column for phase in PHASES if phase.time_class in {CONTENTION, LOCK, BLOCKED})

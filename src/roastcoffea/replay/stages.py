@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics.busy import sum_of
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import identities
-from roastcoffea.metrics.phases import PHASES, READ, Part
+from roastcoffea.metrics.phases import CONTENTION, PHASES, READ, Part
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, moments, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import Run, RunnerCall
@@ -213,8 +213,9 @@ def chunks_in_parts(chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Tabl
     opening, inside = (_seconds_in(chunks, part) for part in ("opening", "CPU"))
     open_cpu = np.clip(np.minimum(cpu - inside, opening), 0.0, None)
     waited = np.clip(wall - cpu - core_wait, 0.0, None)
-    # where waiting for a core was much, all waiting is less: opening and reading keep their shares of what is left
-    opened, blocked = np.clip(opening - open_cpu, 0.0, None), _seconds_in(chunks, "waiting")
+    # where waiting for a core is in other phases, all of these are less, and keep their shares of what is left
+    opened = np.clip(opening - open_cpu, 0.0, None)
+    blocked = _seconds_in(chunks, "waiting") - _seconds_in(chunks, "waiting", CONTENTION)
     share = np.minimum(_ratio(waited, opened + blocked), 1.0)
     open_wait, read = opened * share, _seconds_in(chunks, "waiting", READ) * share
     wait, overhead = waited - open_wait - read, np.clip(task_seconds - wall, 0.0, None)

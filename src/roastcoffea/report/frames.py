@@ -17,6 +17,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.custom import CUSTOM_TOTALS
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
+from roastcoffea.metrics.phases import with_sum_of_waits
 from roastcoffea.metrics.sections import SECTION_TOTALS
 from roastcoffea.records.arrow import absent_frame, frame_of
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
@@ -54,7 +55,7 @@ def _derived(name: str, columns: Sequence[Column]) -> Table:
 
 
 TABLES: Final[Mapping[str, Table]] = {
-    "chunks": _recorded("chunks", CHUNK_COLUMNS),
+    "chunks": Table(CHUNK_COLUMNS, lambda run, _: with_sum_of_waits(run.chunks), "chunks"),
     "tasks": _recorded("tasks", TASK_COLUMNS),
     "workers": _recorded("samples", SAMPLE_COLUMNS),
     "lifetimes": _recorded("lifetimes", LIFETIME_COLUMNS),
@@ -84,7 +85,7 @@ class Breakdown(NamedTuple):
 
 BREAKDOWNS: Final[Mapping[str, Breakdown]] = {
     "byte_ledger": Breakdown(ByteLedger, ("dataset", "file", "branch", "endpoint"), byte_metrics.MEANINGS),
-    "time_ledger": Breakdown(TimeLedger, ("worker", "dataset"), time_metrics.MEANINGS),
+    "time_ledger": Breakdown(TimeLedger, time_metrics.BREAKDOWNS, time_metrics.MEANINGS),
 }
 NAMES: Final = (*TABLES, *(f"{ledger}_by_{what}" for ledger, each in BREAKDOWNS.items() for what in each.by))
 """All tables, the ledgers' breakdowns among them."""

@@ -13,12 +13,12 @@ OF_PHASES: Final = {phase.name: phase.own_colour or OF_TIME[phase.time_class] fo
 
 BLUE: Final = OF_TIME[phases.COMPUTE]
 AMBER: Final = OF_TIME[phases.READ]
-GREY: Final = OF_TIME[phases.PLACEMENT]
+GREY: Final = OF_TIME[phases.MISPLACED]
 PALE: Final = OF_TIME[phases.CLIENT]
 BLACK: Final = phases.BLACK
 
 CPU: Final = BLUE
-NOT_CPU: Final = OF_TIME[phases.WAIT]
+NOT_CPU: Final = OF_TIME[phases.BLOCKED]
 
 CYCLE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
 """For things without a colour of their own, such as datasets and workers (after Okabe and Ito)."""

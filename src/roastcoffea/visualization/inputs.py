@@ -15,7 +15,7 @@ from roastcoffea.metrics import Metrics, evaluate
 from roastcoffea.metrics.catalogue import CATALOGUE, RUN, AnyFunction, Catalogue, Fact, refuse_if
 from roastcoffea.metrics.evaluation import Evaluator
 from roastcoffea.metrics.facts import clock_offsets, recorded, some, with_outcome
-from roastcoffea.metrics.phases import PHASES
+from roastcoffea.metrics.phases import phases_of
 from roastcoffea.metrics.statistics import Numbers, measured_values
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run
@@ -99,7 +99,7 @@ def computed_chunks(chunk_attempts: pa.Table) -> pa.Table:
 @plot_input
 def phased_chunks(run: Run, computed_chunks: pa.Table) -> pa.Table:
     """Attempts of chunks that were computed to the end, of which at least one tells its phases."""
-    columns = [phase.column for phase in PHASES]
+    columns = [phase.column for phase in phases_of(computed_chunks)]
     lacking = all(computed_chunks[column].null_count == len(computed_chunks) for column in columns)
     refuse_if(lacking, run.absent.get(f"chunks.{columns[0]}", "no chunk tells its phases"))
     return computed_chunks

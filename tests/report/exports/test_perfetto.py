@@ -118,7 +118,9 @@ def test_phases_are_as_long_as_they_were(tmp_path: Path) -> None:
         "decompress": (23.5, 0.5),
         "interpret": (24.0, 0.25),
         "compute": (24.25, 3.0),
-        "wait": (27.25, 0.5),
+        "contention": (27.25, 0.25),
+        "lock": (27.5, 0.125),
+        "blocked": (27.625, 0.125),
         "result": (27.75, 0.25),
     }
 

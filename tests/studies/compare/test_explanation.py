@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from observing import BRANCHES, CLIENT_OF, TIME, branch, observation
 
+from roastcoffea.metrics.phases import COLUMNS_OF
 from roastcoffea.studies.compare.explanation import Explanation, explained
 from roastcoffea.studies.compare.observations import Observation, Work
 
@@ -32,7 +33,7 @@ def test_a_class_that_costs_more() -> None:
 
 
 def test_twice_the_events() -> None:
-    work = {name: 2 * TIME[name] for name in ("compute", "decompress", "interpret", "read", "wait", "open", "merge")}
+    work = {name: 2 * TIME[name] for name in ("compute", "decompress", "interpret", "read", "blocked", "open", "merge")}
     twice = observation(events=2000, chunks=20, payload=2000, time=TIME | work)
     found = parts(explained([observation()], [twice]))
     assert found == {"events": pytest.approx((30.5, 30.5 / 4))}
@@ -84,7 +85,7 @@ def test_more_bytes_of_the_same_branches() -> None:
 
 def test_baskets_without_bytes_of_their_own_grow_with_events() -> None:
     none = {name: branch(0, 5.0, 2.0, 1.0) for name in BRANCHES}
-    time = TIME | {name: 2 * TIME[name] for name in ("compute", "decompress", "interpret", "read", "wait")}
+    time = TIME | {name: 2 * TIME[name] for name in ("compute", "decompress", "interpret", "read", "blocked")}
     before = observation(payload=0, branches=none)
     found = parts(explained([before], [observation(events=2000, chunks=10, payload=0, branches=none, time=time)]))
     # opening and merging took 5.5 s for as many chunks: as much more by events as less by the chunks' size
@@ -103,7 +104,7 @@ def work(events: int, compute: float) -> Work:
         events,
         0,
         0,
-        dict.fromkeys(("decompress", "interpret", "read", "wait", "open", "checkpoint"), 0.0) | {"compute": compute},
+        dict.fromkeys(COLUMNS_OF, 0.0) | {"compute": compute},
     )
 
 
@@ -152,7 +153,7 @@ def test_of_repeats_each_class_has_its_median() -> None:
 
 def test_of_repeats_those_in_the_middle_are_explained() -> None:
     # a class that is long in one run and another that is long in another are no cause together
-    longer = {"first": ("wait", 1.0), "middle": ("compute", 2.0), "last": ("read", 30.0)}
+    longer = {"first": ("blocked", 1.0), "middle": ("compute", 2.0), "last": ("read", 30.0)}
     after = [observation(name=name, time=TIME | {row: TIME[row] + more}) for name, (row, more) in longer.items()]
     explanation = explained([observation()] * 3, [after[2], after[0], after[1]])
     assert set(parts(explanation)) == {"compute"}

@@ -12,7 +12,18 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.tally import BY_BRANCH, DECOMPRESSED, INTERPRETED, READ, SIZES, Shadow, StandIn, Tally
+from roastcoffea.instrument.meter.tally import (
+    BY_BRANCH,
+    DECOMPRESSED,
+    INTERPRETED,
+    INTERRUPTED,
+    READ,
+    SHORTEST,
+    SIZES,
+    Shadow,
+    StandIn,
+    Tally,
+)
 
 MOST_COUNTED: Final = 100
 _counted: Final[dict[tuple[bytes, str, int], int]] = {}
@@ -66,6 +77,9 @@ class Decompression(MeteredExecutor):
             chunk, branch, basket = args
             size = chunk.stop - chunk.start
             tally.stepping = thread = get_ident()
+            if wall - ended - tally.off_core > SHORTEST and thread == tally.places.own:
+                delay = tally.delayed(wall - ended)
+                tally.steps.extend((INTERRUPTED, thread, None, 0, 0, None, 0.0, delay))
             tally.steps.extend((DECOMPRESSED, thread, branch, basket, size, began, ended, wall))
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
@@ -93,6 +107,8 @@ class Interpretation(MeteredExecutor):
                 parts = basket.data, basket.byte_offsets
                 number, size = basket.basket_num, sum([int(part.nbytes) for part in parts if part is not None])
             tally.stepping = thread
+            if wall - ended - tally.off_core > SHORTEST and thread == tally.places.own:
+                tally.delayed(wall - ended)
             tally.steps.extend((INTERPRETED, thread, basket.parent, number, size, began, ended, wall))
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
@@ -244,10 +260,14 @@ class ReadShadow(Shadow):
     __slots__ = ()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        wall, cpu = perf_counter(), thread_time()
+        tally = self.tally
+        wall, cpu, own = perf_counter(), thread_time(), get_ident() == tally.places.own
+        if own:
+            tally.delayed(wall - cpu)
         table = self.original(*args, **kwargs)
-        cpu = thread_time() - cpu
-        waited = max(perf_counter() - wall - cpu, 0.0)
+        ended, now = thread_time(), perf_counter()
+        cpu = ended - cpu
+        waited = max(now - wall - cpu - (tally.delayed(now - ended) if own else 0.0), 0.0)
         try:
             columns = args[0] if args else kwargs.get("columns")
             names = table.column_names if columns is None else list(columns)

@@ -11,6 +11,7 @@ from time import perf_counter, thread_time
 from typing import Any, Final
 
 from roastcoffea.errors import error_text
+from roastcoffea.instrument.gauges import CoreWait
 from roastcoffea.log.packing import BRANCHES_HAVE
 
 INNER_SIZES: Final = 256
@@ -19,7 +20,7 @@ INNER_SIZES: Final = 256
 SIZES: Final = ("bytes_payload", "bytes_metadata", "bytes_uncompressed", "branches")
 BY_BRANCH: Final = (*SIZES, "decompress_seconds", "interpret_seconds", "compute_seconds")
 AS_COLUMNS: Final = attrgetter("sizes", "again", "uncompressed", "read", "decompress", "interpret")
-WAITED: Final = ("read_seconds", "wait_seconds")
+WAITED: Final = ("read_seconds", "lock_seconds", "blocked_seconds", "wait_seconds")
 READ: Final = (*SIZES, "bytes_requested", "bytes_transferred")
 """Columns of a chunk's record that are unknown where one of the meter's views is missing."""
 
@@ -33,6 +34,9 @@ waiting is not told. Of the second: seconds of CPU and of wall time that it took
 """
 
 VALUES_OF_STEP: Final = 8
+SHORTEST: Final = 1e-4
+"""Seconds without CPU from which on it is asked whether the thread waited for a core: that costs a system call."""
+
 MOST_VALUES: Final = 40_000
 """Values that are noted before they are added up."""
 
@@ -146,6 +150,12 @@ class Tally:
     closed = False
     pools = False
     """Whether executors of the user's take part."""
+    core_wait: CoreWait | None = None
+    """Tells how long the thread that made the tally has waited for a core, while process() goes on."""
+    off_core = 0.0
+    """Wall time less CPU time of that thread when it was last asked how long it has waited for a core."""
+    delay = 0.0
+    """What it answered."""
     stepping: int | None = None
     """Thread of the last step, if baskets were not asked for since."""
 
@@ -264,11 +274,14 @@ class Tally:
         """What a function gives, with the time that it takes as waiting for storage."""
         here = self.places[get_ident()]
         cpu, wall = thread_time(), perf_counter()
+        if here.own:
+            self.delayed(wall - cpu)
         try:
             return original(*args, **kwargs)
         finally:
-            cpu, wall = thread_time() - cpu, perf_counter() - wall
-            waited = max(wall - cpu, 0.0)
+            ended, now = thread_time(), perf_counter()
+            cpu, wall = ended - cpu, now - wall
+            waited = max(wall - cpu - (self.delayed(now - ended) if here.own else 0.0), 0.0)
             if self.in_line:
                 self.steps.extend((INTERRUPTED, get_ident(), None, 0, 0, None, cpu, wall))
             here.source_cpu += cpu
@@ -276,6 +289,18 @@ class Tally:
             if here.own:
                 with self.lock:
                     self.read += waited
+
+    def delayed(self, off_core: float) -> float:
+        """Seconds for which the tally's own thread waited for a core since it was last asked.
+
+        `off_core` is its wall time less its CPU time. Where little of that was added, nothing is asked, and what there
+        may be comes with the next answer.
+        """
+        if self.core_wait is None or off_core - self.off_core < SHORTEST:
+            return 0.0
+        self.off_core = off_core
+        before, self.delay = self.delay, self.core_wait.seconds() or 0.0
+        return self.delay - before
 
     def add_up(self) -> None:
         """Add up what threads have noted."""

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from roastcoffea.compat.shapes import branches_of_columns
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import OF_ALL, some
-from roastcoffea.metrics.phases import PAYLOAD, PHASES, REREAD
+from roastcoffea.metrics.phases import PAYLOAD, PHASES, REREAD, phases_of
 from roastcoffea.metrics.statistics import Numbers, amounts, measured_values, moments
 from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import AMBER, BLUE, CPU, GREY, NOT_CPU, OF_BYTES, OF_PHASES, PALE
@@ -269,7 +269,8 @@ def _write_rate(ax: Axes, rate: float, factor: float, across: tuple[float, float
 def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
     """Draw how long a chunk of each dataset was in each phase, on average."""
     means = phased_chunks.group_by("dataset").aggregate([(phase.column, "mean") for phase in PHASES])
-    parts = {phase.name: amounts(means, f"{phase.column}_mean") for phase in PHASES}
+    shown = phases_of(phased_chunks)
+    parts = {phase.name: amounts(means, f"{phase.column}_mean") for phase in shown}
     total = np.sum(list(parts.values()), axis=0)
     own, others = draw.largest_first(total)
     names = means["dataset"].to_pylist()
@@ -277,7 +278,7 @@ def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
     scaled = {part: seconds[own] * scale.factor for part, seconds in parts.items()}
     draw.bars(ax, [names[place] for place in own], scaled, OF_PHASES)
     ax.set_xlabel(f"mean time of a chunk ({scale.unit})")
-    if unknown := [phase.name for phase in PHASES if means[f"{phase.column}_mean"].null_count]:
+    if unknown := [phase.name for phase in shown if means[f"{phase.column}_mean"].null_count]:
         draw.note(ax, f"not known everywhere: {', '.join(unknown)}")
     if others:
         draw.note(ax, f"{len(others)} datasets with quicker chunks are not shown")

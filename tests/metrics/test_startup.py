@@ -1,0 +1,110 @@
+"""Start-up: what first tasks and first chunks take beyond later ones, in runs that were worked out by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from made_runs import made_run, plan
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.time_ledger import TimeLedger
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+
+
+def ledger(run: Run) -> TimeLedger:
+    return Measurement(run).time_ledger
+
+
+def run_of(first: dict[str, float], number: int = 10, workers: int = 2, later: float = 1.0) -> Run:
+    """Chunks of 1 s of CPU, of which the first on each worker has more in these columns."""
+    run = made_run([plan(later)] * number, workers)
+    assert run.chunks is not None
+    assert run.tasks is not None
+    rows, moved = run.chunks.to_pylist(), dict.fromkeys(range(workers), 0.0)
+    tasks = run.tasks.to_pylist()
+    for place, (row, task) in enumerate(zip(rows, tasks, strict=True)):
+        worker = place % workers
+        row["thread"] = 1
+        begun = moved[worker]
+        if place < workers:
+            for name, seconds in first.items():
+                row[name] += seconds
+                row["wall_seconds"] += seconds
+                moved[worker] += seconds
+        for one in (row, task):
+            one["start"] += begun
+            one["stop"] += moved[worker]
+    stop = max(row["stop"] for row in rows)
+    for task in tasks:
+        task["seen"] = task["stop"]
+    lives = None if run.lifetimes is None else run.lifetimes.to_pylist()
+    lifetimes = [] if lives is None else [life | {"stop": stop} for life in lives]
+    return dataclasses.replace(
+        run,
+        stop=stop,
+        chunks=table_of_rows(CHUNK_COLUMNS, rows),
+        tasks=table_of_rows(TASK_COLUMNS, tasks),
+        lifetimes=run.lifetimes and table_of_rows_like(run, lifetimes),
+    )
+
+
+def table_of_rows_like(run: Run, rows: list[dict[str, Any]]) -> Any:
+    from roastcoffea.records.workers import LIFETIME_COLUMNS
+
+    return table_of_rows(LIFETIME_COLUMNS, rows)
+
+
+def test_what_first_chunks_take_beyond_later_ones_is_start_up() -> None:
+    run = run_of({"compute_seconds": 0.5, "open_seconds": 0.25, "blocked_seconds": 0.125, "read_seconds": 2.0})
+    found = ledger(run)
+    assert found["start-up"] == pytest.approx(2 * (0.5 + 0.25 + 0.125))
+    assert found["compute"] == pytest.approx(10.0)
+    assert (found["open"], found["blocked"]) == (0.0, 0.0)
+    # a first reading is as any other
+    assert found["read"] == pytest.approx(4.0)
+    assert abs(found.residual or 0.0) < 1e-9
+    frame = found.by("worker")
+    assert frame["start-up"].tolist() == pytest.approx([0.875, 0.875])
+    assert found.timeline(10)["start-up"].sum() > 0
+
+
+def test_without_later_chunks_nothing_is_start_up() -> None:
+    found = ledger(run_of({"compute_seconds": 0.5}, number=2))
+    assert found["start-up"] == 0.0
+    assert found["compute"] == pytest.approx(3.0)
+
+
+def test_first_chunks_that_take_no_longer_have_no_start_up() -> None:
+    assert ledger(run_of({"compute_seconds": 0.01}))["start-up"] == 0.0
+
+
+def late_first_tasks(late: dict[str, float]) -> Run:
+    """Chunks of 1 s, of which the first on these workers arrives so late; the others take 0.1 s from the scheduler."""
+    run = made_run([plan(1.0)] * 12, 3, before=5.0)
+    assert run.tasks is not None
+    tasks = run.tasks.to_pylist()
+    for place, task in enumerate(tasks):
+        way = 0.1 + (late.get(task["worker"], 0.0) if place < 3 else 0.0)
+        task["assigned"] = task["runnable"] = task["start"] - way
+        task["arrived"] = task["ready"] = task["start"]
+    return dataclasses.replace(run, tasks=table_of_rows(TASK_COLUMNS, tasks))
+
+
+def test_what_first_tasks_take_to_begin_beyond_later_ones_is_start_up() -> None:
+    found = ledger(late_first_tasks({"w0": 2.0, "w2": 1.0}))
+    assert found["start-up"] == pytest.approx(3.0)
+    assert found.by("worker")["start-up"].tolist() == pytest.approx([2.0, 0.0, 1.0])
+    # of each worker the usual way of its first task; its later ones came while it computed
+    assert found["in flight"] == pytest.approx(3 * 0.1)
+    assert abs(found.residual or 0.0) < 1e-9
+    assert found.timelines(7).threads["start-up"].sum() > 0
+
+
+def test_workers_that_begin_at_once_have_no_start_up() -> None:
+    assert ledger(late_first_tasks({}))["start-up"] == 0.0
+    assert ledger(late_first_tasks({"w0": 0.01}))["start-up"] == 0.0
