@@ -10,8 +10,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS
 from roastcoffea.records.run import Run
+from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED
 from roastcoffea.replay.recorded import recorded_run
-from roastcoffea.studies.what_if.changes import AS_RECORDED, UNCHANGED
 from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR, Check, Prediction, Predictor
 from roastcoffea.studies.what_if.what_if import WhatIf, what_if
 

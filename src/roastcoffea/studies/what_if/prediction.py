@@ -8,10 +8,10 @@ from functools import cached_property
 from statistics import median
 from typing import Final
 
+from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
 from roastcoffea.replay.cluster import CROWDED, Cluster, Replayed, replayed
 from roastcoffea.replay.recorded import Recorded
 from roastcoffea.replay.stages import Chunks, Stage
-from roastcoffea.studies.what_if.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
 from roastcoffea.units import FRACTION, number
 
 FAR: Final = 2
