@@ -282,7 +282,7 @@ class Savings:
             return "the replay does not know of it"
         column = SPLIT_LATER.get(taken.cause)
         chunks = self._run.chunks
-        if column is not None and (chunks is None or column not in chunks.column_names):
+        if column is not None and not _is_known(chunks, column):
             if column == LOCK:
                 return "waiting for the interpreter was not told apart when this was recorded"
             reason = "sleeps, locks and waiting for the interpreter were not told apart when this was recorded"
@@ -333,8 +333,13 @@ class Savings:
         rows = NOT_REPLAYED.get(taken.cause)
         part = PARTS.get(taken.cause)
         rows = rows or (() if part is None else part.rows)
-        known = [] if self._ledger is None else [self._ledger[name] for name in rows if name in self._ledger]
+        known = [] if self._ledger is None else [self._ledger[name] for name in self._ledger if name in rows]
         return sum(known) * (1.0 if part is None else part.share(taken)) if known else None
+
+
+def _is_known(chunks: pa.Table | None, column: str) -> bool:
+    """Whether chunks tell of a column, as those of older runs do not."""
+    return chunks is not None and column in chunks.column_names and chunks[column].null_count < len(chunks)
 
 
 @fact

@@ -33,6 +33,13 @@ NEGLIGIBLE: Final = 0.005
 """Share of the wall time up to which a change of chunks is not replayed: no schedule makes more of it."""
 
 
+BUSY: Final = 0.8
+"""Share of the threads' time that chunks take where the scheduler was not the limit."""
+
+UNHURRIED: Final = 0.5
+"""Share of the time that the scheduler is busy then, at most: tasks wait for it long before it is all."""
+
+
 class Size(NamedTuple):
     """Sample of a stage: `chunks` on `workers`. It stands for `rounds` times as many chunks of each worker."""
 
@@ -115,11 +122,17 @@ class Calibrated:
     @cached_property
     def stages(self) -> list[Stage]:
         """Stages whose chunks wait for cores as far as others had these."""
-        own = self.own_share
-        return [
-            stage if stage.chunks is None or not own else replace(stage, chunks=stage.chunks.with_cores(own))
-            for stage in self._run.stages
-        ]
+        return [self._fitted(stage) for stage in self._run.stages]
+
+    def _fitted(self, stage: Stage) -> Stage:
+        chunks, own = stage.chunks, self.own_share
+        if chunks is None:
+            return stage
+        # what a scheduler takes for a task is assumed: it cannot have been the limit where threads were busy
+        busy = float(chunks.parts.total.sum()) / (self.slots * stage.seconds)
+        most = (1.0 if busy < BUSY else UNHURRIED) * stage.seconds / len(chunks)
+        costs = stage.costs._replace(scheduler=min(stage.costs.scheduler, most))
+        return replace(stage, costs=costs, chunks=chunks.with_cores(own) if own else chunks)
 
     @cached_property
     def repeats(self) -> int:

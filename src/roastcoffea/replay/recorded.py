@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import Metrics
+from roastcoffea.metrics.busy import MOMENTS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks, recorded, with_outcome
 from roastcoffea.metrics.phases import OTHER_TASKS
@@ -87,6 +88,10 @@ class Recorded:
         return Cluster(threads=threads, hosts=hosts, scheduler_here=self.scheduler_here)
 
 
+OF_TASKS: Final = ("key", "run_id", "prefix", "kind", "worker", "thread", "outcome", *MOMENTS)
+"""Columns of tasks that a replay looks at: a copy of these is not one of all."""
+
+
 class Known(NamedTuple):
     """What is known of a run beside its records."""
 
@@ -138,8 +143,8 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     calls = sorted(run.calls, key=lambda call: call.start)
     if any(later.start < earlier.stop for earlier, later in pairwise(calls)):
         raise NotMeasuredError("its Runner calls overlapped: their tasks cannot be told apart")
-    ended = with_outcome(tasks, (OK,))
-    failed = None
+    tasks = tasks.select(OF_TASKS)
+    ended, failed = with_outcome(tasks, (OK,)), None
     if as_it_was:
         failed = tasks.filter(pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.not_equal(tasks["outcome"], OK)))
     stages_from = Records(

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.busy import sum_of
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.facts import identities
+from roastcoffea.metrics.facts import identities, rows_where
 from roastcoffea.metrics.phases import DECOMPRESS, PHASES, READ, Part
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, moments, places
 from roastcoffea.records import tasks as task_records
@@ -149,7 +149,7 @@ class Records:
 def stages_of(call: RunnerCall, records: Records) -> Iterator[Stage]:
     """Preprocessing and processing of a Runner call, as far as there were tasks."""
     runnable = _runnable(records.tasks)
-    here = records.tasks.filter(pa.array((runnable >= call.start) & (runnable <= call.stop)))
+    here = rows_where(records.tasks, (runnable >= call.start) & (runnable <= call.stop))
     kinds = (task_records.PREPROCESSING, task_records.PROCESSOR, task_records.MERGE)
     opening, processing, merges = (here.filter(pc.equal(here["kind"], kind)) for kind in kinds)
     if len(opening):
@@ -209,7 +209,7 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     # tasks that left a record, in the order of their starts, each with its chunk
     places = np.flatnonzero(rows >= 0)
     places = places[np.argsort(moments(tasks, "start")[places], kind="stable")]
-    tasks, rows = tasks.take(pa.array(places)), rows[places]
+    tasks, rows = tasks.select(OF_TASKS).take(pa.array(places)), rows[places]
     recorded = chunks_in_parts(
         _needed(records.chunks).take(pa.array(rows)), task_durations(tasks), records.stragglers, rows
     )
@@ -222,6 +222,10 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     return Stage(
         kind=task_records.PROCESSOR, seconds=seconds, load=chunks.load(), merging=merging, costs=costs, chunks=chunks
     )
+
+
+OF_TASKS: Final = ("worker", "assigned", "start", "stop")
+"""Columns of tasks that tell of the chunks of theirs."""
 
 
 def _needed(chunks: pa.Table) -> pa.Table:
@@ -343,18 +347,17 @@ def chunks_in_parts(
 
 
 OF_CHUNKS: Final = ("wall_seconds", "core_wait_seconds", "cpu_seconds", "helper_cpu_seconds")
-CONTENTION: Final = "contention_seconds"
 LOCK: Final = "lock_seconds"
 BLOCKED: Final = "blocked_seconds"
 """Columns of chunks that older runs lack."""
 
 
 def _waiting(chunks: pa.Table) -> Numbers:
-    """Seconds of each chunk in process() without CPU, waiting for a core apart as far as it is told apart."""
-    columns = [phase.column for phase in PHASES if phase.part == "waiting" and phase.column != CONTENTION]
+    """Seconds of each chunk in process() without CPU and not for want of a core, as far as that is told apart."""
+    whole = _known(chunks, "wait_seconds")
     if BLOCKED in chunks.column_names:
-        columns = [*({*columns, LOCK, BLOCKED} - {"wait_seconds"})]
-    return sum_of(chunks, tuple(name for name in columns if name in chunks.column_names))
+        whole[np.asarray(chunks[BLOCKED].is_valid().to_numpy(), np.bool_)] = 0.0
+    return _seconds_in(chunks, "waiting", READ) + whole + _known(chunks, LOCK) + _known(chunks, BLOCKED)
 
 
 def _known(chunks: pa.Table, column: str) -> Numbers:
