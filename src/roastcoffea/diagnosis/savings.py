@@ -249,6 +249,24 @@ class Savings:
         """Wall time that the run would have saved without a cause; see `Taken`."""
         return self._saving(Taken(cause, factors, seconds, storage))
 
+    @property
+    def run(self) -> Run:
+        """What was recorded."""
+        return self._run
+
+    def changed(self, removal: Removal) -> Saving:
+        """Wall time that a change of the run would have saved.
+
+        Raises
+        ------
+        NotMeasuredError
+            If the run cannot be replayed.
+        """
+        replay = self.replay
+        if isinstance(replay, str):
+            raise NotMeasuredError(replay)
+        return self._made(replay.saved(removal), at_most=False, reason=None)
+
     def all_together(self, causes: Iterable[Taken | str]) -> Saving:
         """Wall time that the run would have saved without any of these causes: less than the sum of each."""
         every = [Taken(cause) if isinstance(cause, str) else cause for cause in causes]

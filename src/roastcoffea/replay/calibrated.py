@@ -101,6 +101,11 @@ class Calibrated:
         """Wall time of the run."""
         return self._run.seconds
 
+    @property
+    def workers(self) -> int:
+        """Worker processes."""
+        return self._run.workers
+
     @cached_property
     def slots(self) -> int:
         """Threads of all workers."""

@@ -169,7 +169,7 @@ def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
     events, dataset = (pieces.stop - pieces.start).astype(np.float64), chunks.dataset[pieces.row]
     seconds = laws[dataset, :, 0] + laws[dataset, :, 1] * events[:, None]
     seconds *= _scatter(chunks, laws, events)[:, None]
-    return _cut_chunks(chunks, pieces, Parts(*seconds.T))
+    return chunks.recut(*pieces, Parts(*seconds.T))
 
 
 def _scatter(chunks: Chunks, laws: Numbers, events: Numbers) -> Numbers:
@@ -188,7 +188,7 @@ def bracket(chunks: Chunks, size: int) -> Bracket:
     share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
     fixed = chunks.parts.each(itemgetter(pieces.row))
     opening = fixed.each(lambda seconds: seconds * share)._replace(open_cpu=fixed.open_cpu, open_wait=fixed.open_wait)
-    return Bracket(_cut_chunks(chunks, pieces, fixed), _cut_chunks(chunks, pieces, opening))
+    return Bracket(chunks.recut(*pieces, fixed), chunks.recut(*pieces, opening))
 
 
 def cut(chunks: Chunks, size: int) -> Pieces:
@@ -211,9 +211,3 @@ def cut(chunks: Chunks, size: int) -> Pieces:
         stops.append(edges[1:])
     pieces = Pieces(np.concatenate(rows), np.concatenate(starts), np.concatenate(stops))
     return Pieces(*(column[pieces.stop > pieces.start] for column in pieces))
-
-
-def _cut_chunks(chunks: Chunks, pieces: Pieces, parts: Parts) -> Chunks:
-    row, start, stop = pieces
-    places: dict[str, Any] = {"dataset": chunks.dataset[row], "file": chunks.file[row], "row": chunks.row[row]}
-    return replace(chunks, parts=parts, start=start, stop=stop, factor=np.ones(len(row)), **places)

@@ -102,6 +102,11 @@ class Chunks:
         }
         return replace(self, parts=self.parts.each(itemgetter(rows)), **picked)
 
+    def recut(self, made_of: Integers, start: Integers, stop: Integers, parts: Parts) -> Chunks:
+        """Other chunks of the same files, each made of a recorded one."""
+        places = self.take(made_of)
+        return replace(places, start=start, stop=stop, parts=parts, factor=np.ones(len(made_of)))
+
     def with_parts(self, **parts: Numbers) -> Chunks:
         """The same chunks with some of their parts changed."""
         return replace(self, parts=self.parts._replace(**parts))
@@ -217,8 +222,10 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     if records.failed is None:
         chunks, costs = _warm(recorded.with_cores(1.0), tasks, records.costs)
     else:
-        chunks, costs = _as_recorded(recorded, tasks, records.costs)
-        chunks = _with_failed(chunks, moments(tasks, "start"), _during(call, records.failed))
+        failed = _during(call, records.failed)
+        chunks = _with_failed(_as_recorded(recorded, tasks), moments(tasks, "start"), failed)
+        every = pa.concat_tables([tasks, failed.select(OF_TASKS)]).sort_by("start") if len(failed) else tasks
+        costs = records.costs._replace(cold_wait=late_start(every, records.costs.latency))
     return Stage(
         kind=task_records.PROCESSOR, seconds=seconds, load=chunks.load(), merging=merging, costs=costs, chunks=chunks
     )
@@ -245,7 +252,7 @@ def _warm(chunks: Chunks, tasks: pa.Table, costs: Costs) -> tuple[Chunks, Costs]
     return warm, _with_start(costs, first, tasks, cpu, parts.total - cpu)
 
 
-def _as_recorded(chunks: Chunks, tasks: pa.Table, costs: Costs) -> tuple[Chunks, Costs]:
+def _as_recorded(chunks: Chunks, tasks: pa.Table) -> Chunks:
     """Chunks that took what they took, of which what first tasks took more is a part of its own."""
     total = chunks.parts.total
     first = first_tasks(tasks, chunks.dataset, chunks.events, total)
@@ -256,7 +263,7 @@ def _as_recorded(chunks: Chunks, tasks: pa.Table, costs: Costs) -> tuple[Chunks,
         beyond = np.minimum(beyond, usual)
     rest = 1 - _ratio(beyond, total)
     parts = chunks.parts.each(lambda seconds: seconds * rest)._replace(first=beyond)
-    return replace(chunks, parts=parts), costs._replace(cold_wait=late_start(tasks, costs.latency))
+    return replace(chunks, parts=parts)
 
 
 def _during(call: RunnerCall, tasks: pa.Table) -> pa.Table:
@@ -347,17 +354,20 @@ def chunks_in_parts(
 
 
 OF_CHUNKS: Final = ("wall_seconds", "core_wait_seconds", "cpu_seconds", "helper_cpu_seconds")
+UNSPLIT: Final = "wait_seconds"
+CONTENTION: Final = "contention_seconds"
 LOCK: Final = "lock_seconds"
 BLOCKED: Final = "blocked_seconds"
-"""Columns of chunks that older runs lack."""
+"""Columns of waiting in process(): as one, and told apart, which older runs lack."""
 
 
 def _waiting(chunks: pa.Table) -> Numbers:
     """Seconds of each chunk in process() without CPU and not for want of a core, as far as that is told apart."""
-    whole = _known(chunks, "wait_seconds")
+    whole = _known(chunks, UNSPLIT)
     if BLOCKED in chunks.column_names:
         whole[np.asarray(chunks[BLOCKED].is_valid().to_numpy(), np.bool_)] = 0.0
-    return _seconds_in(chunks, "waiting", READ) + whole + _known(chunks, LOCK) + _known(chunks, BLOCKED)
+    others = {phase.column for phase in PHASES if phase.part == "waiting"} - {UNSPLIT, CONTENTION, LOCK, BLOCKED}
+    return sum((_known(chunks, name) for name in (*sorted(others), LOCK, BLOCKED)), whole)
 
 
 def _known(chunks: pa.Table, column: str) -> Numbers:
