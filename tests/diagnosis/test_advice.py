@@ -24,7 +24,7 @@ def test_advice_by_hand():
 def test_with_maxchunks_the_events_of_the_largest_file_are_not_known():
     texts = [saving.text for saving in ledger_of(calls=(runner_call("c1", 3, options={"maxchunks": 3}),)).advice]
     assert not any("chunksize=" in text for text in texts)
-    assert sum("not known where maxchunks is set" in text for text in texts) == 2
+    assert sum("not known, as chunks were left out" in text for text in texts) == 2
 
 
 def test_a_basket_may_lie_in_more_than_two_chunks():
@@ -54,3 +54,9 @@ def test_a_file_in_two_datasets_and_in_two_calls():
 
 def test_a_run_that_reads_each_byte_once_needs_no_advice():
     assert ledger_of([CHUNKS[-1]], BRANCH_READS[-2:]).advice == []
+
+
+def test_after_an_interrupt_the_events_of_the_largest_file_are_not_known():
+    texts = [saving.text for saving in ledger_of(calls=(runner_call("c1", 3, outcome="failed"),)).advice]
+    assert texts
+    assert not any("chunksize=" in text for text in texts)

@@ -33,10 +33,23 @@ def test_parts_sum_to_the_time_of_the_task() -> None:
     assert [float(part[0]) for part in (load.before, load.wait, load.after)] == pytest.approx([0.5, 5.25, 4.25])
 
 
-def test_waiting_for_a_core_is_in_no_part() -> None:
+def test_waiting_for_a_core_is_taken_out() -> None:
     found = parts_of(plan(1.0, core_wait=3.0), seconds=4.0)
+    assert first(found) == pytest.approx({"cpu": 1.0, "contention": 3.0})
     # four on a core: each doubling of the load takes more CPU time for the same work
-    assert first(found) == pytest.approx({"cpu": 1.0 / (1 + CROWDED * 2)})
+    assert first(found.with_cores(1.0)) == pytest.approx({"cpu": 1.0 / (1 + CROWDED * 2)})
+    assert first(found.with_cores(1 / 3)) == pytest.approx({"cpu": 1.0 / (1 + CROWDED), "contention": 2.0})
+
+
+def test_decompression_and_the_interpreters_lock_are_told_apart_where_they_are_recorded() -> None:
+    run = made_run([plan(2.0, 3.0)], 1)
+    assert run.chunks is not None
+    names = {"decompress_seconds": 0.5, "compute_seconds": 1.5, "lock_seconds": 1.0, "blocked_seconds": 2.0}
+    row = run.chunks.select([name for name in run.chunks.column_names if name not in names])
+    for name, seconds in names.items():
+        row = row.append_column(name, pa.array([seconds]))
+    found = chunks_in_parts(row, np.array([5.0]))
+    assert first(found) == pytest.approx({"decompress": 0.5, "cpu": 1.5, "lock": 1.0, "wait": 2.0})
 
 
 def test_stragglers_take_a_part_of_what_they_took() -> None:

@@ -54,9 +54,9 @@ def savings(repeated: Repeated, total: int) -> list[Saving]:
 
 
 def _whole_files(repeated: Repeated) -> str:
-    """The chunk size that makes one chunk of each file; events that `maxchunks` left out were not seen."""
+    """The chunk size that makes one chunk of each file; events that were left out were not seen."""
     if repeated.cut_short:
-        return "a chunksize of the largest file's events (not known where maxchunks is set)"
+        return "a chunksize of the largest file's events (not known, as chunks were left out)"
     size = repeated.largest_file
     return "a larger chunksize" if size is None else f"chunksize={size} (the largest file's events)"
 

@@ -70,7 +70,7 @@ class Repeated(NamedTuple):
     largest_file: int | None
     """Events of the largest file, as far as they were seen."""
     cut_short: bool
-    """Whether a Runner was told to leave chunks out."""
+    """Whether a Runner was told to leave chunks out, or did not finish."""
     aligned: bool
     """Whether chunks ended where clusters do."""
     parquet: bool
@@ -139,7 +139,7 @@ class ChunkRequests:
             chunks=len(counted),
             files=len(files),
             largest_file=pc.max(counted["entry_stop"]).as_py(),
-            cut_short=any(call.options.get("maxchunks") is not None for call in calls),
+            cut_short=any(call.options.get("maxchunks") is not None or call.outcome != FINISHED for call in calls),
             aligned=any(call.options.get("align_clusters") for call in calls),
             parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
         )

@@ -75,16 +75,23 @@ class Replayed(NamedTuple):
     """What came of a simulated run.
 
     `seconds` is its wall time. `stretch` is how much longer computing took than its CPU time, for want of cores;
-    `scheduler_use` the share of the time in which the scheduler was busy.
+    `scheduler_use` the share of the time in which the scheduler was busy. `busy` is what tasks took of the threads.
     """
 
     seconds: float
     stretch: float
     scheduler_use: float
+    busy: float = 0.0
 
 
 def replayed(
-    load: Load, cluster: Cluster, costs: Costs, merging: Merging | None = None, *, serial: bool = False
+    load: Load,
+    cluster: Cluster,
+    costs: Costs,
+    merging: Merging | None = None,
+    *,
+    serial: bool = False,
+    compiled: bool | None = None,
 ) -> Replayed:
     """Work through chunks and merges on a cluster.
 
@@ -92,14 +99,21 @@ def replayed(
     ----------
     serial
         Threads of a process compute one after the other, as under one interpreter that nobody releases.
+    compiled
+        Whether to compile the simulation, which takes 5 s; by default where there are many chunks.
     """
     if not len(load):
         return Replayed(seconds=0.0, stretch=1.0, scheduler_use=0.0)
-    done = _simulated(load, cluster, costs, merging or Merging(), serial)
+    merging = merging or Merging()
+    setting, tasks = _work(load, cluster, merging, serial=serial)
+    # one type of costs, whatever integers are among them: each would be compiled anew
+    given = setting, Costs(*map(float, costs)), tasks, _hosts(cluster)
+    done = _compiled()(*given) if (len(load) >= MANY if compiled is None else compiled) else _simulated(*given)
     return Replayed(
         seconds=done.wall,
         stretch=_stretch(done.computing / done.computed, costs.crowded) if done.computed else 1.0,
         scheduler_use=done.scheduling / done.wall if done.wall else 0.0,
+        busy=done.computing + float(load.wait.sum()) + merging.wait * int(tree(len(load), merging.fan_in)[1].sum()),
     )
 
 
@@ -123,11 +137,11 @@ def tree(chunks: int, fan_in: int) -> tuple[Integers, Integers]:
     return np.concatenate([*parents, last]), np.concatenate([np.zeros(0, np.int64), *inputs])
 
 
-def _simulated(load: Load, cluster: Cluster, costs: Costs, merging: Merging, serial: bool) -> Outcome:
+def _work(load: Load, cluster: Cluster, merging: Merging, *, serial: bool) -> tuple[Setting, Tasks]:
+    """Chunks and merges, and how many of them workers take."""
     parent, inputs = tree(len(load), merging.fan_in)
     chunks, merges, workers = len(load), len(inputs), sum(workers for workers, _ in cluster.hosts)
     limit = chunks if chunks <= ROOTISH * workers * cluster.threads else ceil(SATURATION * cluster.threads)
-    setting = Setting(chunks, workers, cluster.threads, limit, float(merging.fetch), serial)
     tasks = Tasks(
         before=np.concatenate([load.before, inputs * merging.cpu]),
         wait=np.concatenate([load.wait, inputs * merging.wait]),
@@ -135,11 +149,12 @@ def _simulated(load: Load, cluster: Cluster, costs: Costs, merging: Merging, ser
         parent=parent,
         missing=np.concatenate([np.zeros(chunks, np.int64), inputs]),
     )
-    # one type of costs, whatever integers are among them: each would be compiled anew
-    given = setting, Costs(*map(float, costs)), tasks, _hosts(cluster)
-    if chunks >= MANY:
-        return _compiled()(*given)
-    simulation = Simulation(*given)
+    return Setting(chunks, workers, cluster.threads, limit, float(merging.fetch), serial), tasks
+
+
+def _simulated(setting: Setting, costs: Costs, tasks: Tasks, hosts: Hosts) -> Outcome:
+    """The simulation as it is, without anything compiled."""
+    simulation = Simulation(setting, costs, tasks, hosts)
     for name, value in vars(simulation).items():
         if isinstance(value, np.ndarray):  # lists are quicker where nothing is compiled
             setattr(simulation, name, value.tolist())

@@ -79,7 +79,9 @@ def _own(run: Run, tasks: pa.Table, latency: float) -> float:
     if run.lifetimes is None or run.lifetimes["cpu_seconds"].null_count or not len(tasks):
         return 0.0
     busy = float(pc.sum(run.lifetimes["cpu_seconds"]).as_py())
-    began = late_start(tasks.sort_by("start"), latency) * len(tasks["worker"].unique())
+    began = late_start(tasks.select(["worker", "assigned", "start"]).sort_by("start"), latency) * len(
+        tasks["worker"].unique()
+    )
     of_tasks, longer = float(task_durations(tasks).sum()), 1.0
     if run.chunks is not None:
         wall, waited, *cpu = (float(amounts(run.chunks, f"{name}_seconds").sum()) for name in OF_CHUNKS)

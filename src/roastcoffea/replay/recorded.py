@@ -6,18 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics import Metrics
+from roastcoffea.metrics.busy import MOMENTS
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks, recorded, with_outcome
 from roastcoffea.metrics.phases import OTHER_TASKS
 from roastcoffea.metrics.statistics import amounts, clipped, integral, moments
+from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.records.tasks import OK
+from roastcoffea.records.tasks import OK, PROCESSOR
 from roastcoffea.replay.cluster import Cluster
 from roastcoffea.replay.dask_costs import costs_of
 from roastcoffea.replay.stages import Records, Stage, stages_of
@@ -86,8 +88,41 @@ class Recorded:
         return Cluster(threads=threads, hosts=hosts, scheduler_here=self.scheduler_here)
 
 
+OF_TASKS: Final = ("key", "run_id", "prefix", "kind", "worker", "thread", "outcome", *MOMENTS)
+"""Columns of tasks that a replay looks at: a copy of these is not one of all."""
+
+
+class Known(NamedTuple):
+    """What is known of a run beside its records."""
+
+    workers: float
+    """How many there were on average."""
+    counted: pa.Table | None = None
+    """Attempts of chunks that counted, where they were looked for already."""
+    stragglers: pa.Table | str = "not looked for"
+    ledger: TimeLedger | None = None
+
+
 def recorded_run(run: Run, metrics: Metrics, name: str) -> Recorded:
+    """What a run tells a replay that has other clusters.
+
+    Raises
+    ------
+    NotMeasuredError
+        If it lacks what a replay needs; the text says what.
+    """
+    known = Known(metrics.get("avg_workers") or 0.0, None, metrics.tables["stragglers"], metrics.get("time_ledger"))
+    return recorded_with(run, known, name)
+
+
+def recorded_with(run: Run, known: Known, name: str, *, as_it_was: bool = False) -> Recorded:
     """What a run tells a replay.
+
+    Parameters
+    ----------
+    as_it_was
+        Its chunks take what they took, with what they waited for cores and what the start of processes took, and
+        failed attempts are among them. Else a replay puts in its own, which other clusters need.
 
     Raises
     ------
@@ -95,23 +130,27 @@ def recorded_run(run: Run, metrics: Metrics, name: str) -> Recorded:
         If it lacks what a replay needs; the text says what.
     """
     try:
-        return _recorded(run, metrics, name)
+        return _recorded(run, known, name, as_it_was)
     except NotMeasuredError as reason:
         raise NotMeasuredError(f"{name} cannot be replayed: {reason}") from None
 
 
-def _recorded(run: Run, metrics: Metrics, name: str) -> Recorded:
+def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     tasks, lifetimes = recorded(run, "tasks"), recorded(run, "lifetimes")
-    chunks = counted_chunks(recorded(run, "chunks"))
+    chunks = counted_chunks(recorded(run, "chunks")) if known.counted is None else known.counted
     if not len(chunks) or not len(lifetimes):
         raise NotMeasuredError("no chunk of it gave a result, or no worker was seen")
     calls = sorted(run.calls, key=lambda call: call.start)
     if any(later.start < earlier.stop for earlier, later in pairwise(calls)):
         raise NotMeasuredError("its Runner calls overlapped: their tasks cannot be told apart")
-    ended = with_outcome(tasks, (OK,))
-    stragglers = metrics.tables["stragglers"]
-    records = Records(run=run, chunks=chunks, tasks=ended, costs=costs_of(run, ended), stragglers=stragglers)
-    stages = tuple(stage for call in calls for stage in stages_of(call, records))
+    tasks = tasks.select(OF_TASKS)
+    ended, failed = with_outcome(tasks, (OK,)), None
+    if as_it_was:
+        failed = tasks.filter(pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.not_equal(tasks["outcome"], OK)))
+    stages_from = Records(
+        run=run, chunks=chunks, tasks=ended, costs=costs_of(run, ended), stragglers=known.stragglers, failed=failed
+    )
+    stages = tuple(stage for call in calls for stage in stages_of(call, stages_from))
     if not any(stage.chunks for stage in stages):
         raise NotMeasuredError("no task of its chunks was seen")
     size = only(call.options.get("chunksize") for call in calls)
@@ -121,7 +160,7 @@ def _recorded(run: Run, metrics: Metrics, name: str) -> Recorded:
         seconds=run.stop - run.start,
         client=run.stop - run.start - sum(stage.seconds for stage in stages),
         stages=stages,
-        workers=max(round(metrics["avg_workers"]), 1),
+        workers=max(round(known.workers), 1),
         threads=int(median(lifetimes["threads"].to_pylist())),
         hosts=max(len(lifetimes["host"].unique()), 1),
         cores=only(host.cores for host in run.environment.hosts),
@@ -131,7 +170,7 @@ def _recorded(run: Run, metrics: Metrics, name: str) -> Recorded:
         core_wait=_core_wait(chunks),
         branches=frozenset(() if run.branch_reads is None else run.branch_reads["branch"].unique().to_pylist()),
         failed=run.outcome == FAILED,
-        doubts=tuple(_doubts(run, metrics, lifetimes, tasks, chunks)),
+        doubts=tuple(_doubts(run, known.ledger, lifetimes, tasks, chunks)),
     )
 
 
@@ -151,7 +190,7 @@ def _core_wait(chunks: pa.Table) -> float | None:
 # Doubts
 
 
-def _doubts(run: Run, metrics: Metrics, lifetimes: pa.Table, tasks: pa.Table, chunks: pa.Table) -> list[str]:
+def _doubts(run: Run, ledger: TimeLedger | None, lifetimes: pa.Table, tasks: pa.Table, chunks: pa.Table) -> list[str]:
     """What makes predictions doubtful."""
     found = ["the recorded run failed: what it had not begun is no part of it"] if run.outcome == FAILED else []
     if chunks["core_wait_seconds"].null_count:
@@ -169,7 +208,6 @@ def _doubts(run: Run, metrics: Metrics, lifetimes: pa.Table, tasks: pa.Table, ch
     lost = len(tasks) - len(with_outcome(tasks, (OK,)))
     if lost:
         found.append(f"{number(lost)} attempts of tasks failed while recording; they are left out")
-    ledger = metrics.get("time_ledger")
     foreign = ledger.get(OTHER_TASKS, 0.0) / ledger.total if ledger and ledger.total else 0.0
     if foreign > FOREIGN:
         found.append(f"tasks of others took {FRACTION.text(foreign)} of the threads' time while recording")

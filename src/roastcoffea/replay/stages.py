@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +16,8 @@ import pyarrow.compute as pc
 
 from roastcoffea.metrics.busy import sum_of
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.facts import identities
-from roastcoffea.metrics.phases import CONTENTION, PHASES, READ, Part
+from roastcoffea.metrics.facts import identities, rows_where
+from roastcoffea.metrics.phases import DECOMPRESS, PHASES, READ, Part
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, moments, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import Run, RunnerCall
@@ -29,20 +30,33 @@ class Parts(NamedTuple):
     """Seconds of each chunk.
 
     `open_cpu` and `open_wait` are opening the file and building its events, `read` is waiting for storage in process(),
-    `wait` other time without CPU, `cpu` all other CPU, `overhead` the rest of the task.
+    `decompress` CPU in decompression, `cpu` all other CPU, `lock` blocked while others hold the interpreter, `wait`
+    other time without CPU. `contention` is waiting for a core, `first` what a first task of a process takes beyond
+    what is typical: 0 where the replay adds its own. `failed` is the time of a failed attempt, which has no other part.
+    `overhead` is the rest of the task.
     """
 
     open_cpu: Numbers
     open_wait: Numbers
     read: Numbers
-    wait: Numbers
+    decompress: Numbers
     cpu: Numbers
+    lock: Numbers
+    wait: Numbers
+    contention: Numbers
+    first: Numbers
+    failed: Numbers
     overhead: Numbers
 
     @property
     def total(self) -> Numbers:
-        """What each chunk takes without want of cores."""
-        return np.asarray(np.sum(self, axis=0))
+        """What each chunk takes, as far as it is in its parts."""
+        return np.asarray(sum(self))
+
+    @property
+    def computing(self) -> Numbers:
+        """CPU of each chunk from opening its file to the end of process()."""
+        return self.open_cpu + self.decompress + self.cpu
 
     def each(self, change: Callable[[Numbers], Numbers]) -> Parts:
         """All of them changed alike."""
@@ -54,7 +68,8 @@ class Chunks:
     """Chunks in the order in which they began, with the seconds of their parts; what processes take to begin is gone.
 
     `dataset` is a place in `datasets`, `file` a number of its own for each file. `factor` is what an expected chunk
-    takes of what a straggler took, and 1 for others.
+    takes of what a straggler took, and 1 for others. `row` is the place of each in the table of chunks that counted.
+    A failed attempt has -1 as dataset, file and row.
     """
 
     datasets: tuple[str, ...]
@@ -64,6 +79,7 @@ class Chunks:
     stop: Integers
     parts: Parts
     factor: Numbers
+    row: Integers
 
     def __len__(self) -> int:
         return len(self.start)
@@ -75,8 +91,35 @@ class Chunks:
 
     def load(self) -> Load:
         """What there is to do."""
-        open_cpu, open_wait, read, wait, cpu, overhead = self.parts
-        return Load(before=open_cpu, wait=open_wait + read + wait, after=cpu + overhead)
+        parts = self.parts
+        waiting = parts.open_wait + parts.read + parts.lock + parts.wait + parts.contention + parts.first + parts.failed
+        return Load(before=parts.open_cpu, wait=waiting, after=parts.decompress + parts.cpu + parts.overhead)
+
+    def take(self, rows: Integers) -> Chunks:
+        """Some of them."""
+        picked: dict[str, Any] = {
+            name: getattr(self, name)[rows] for name in ("dataset", "file", "start", "stop", "factor", "row")
+        }
+        return replace(self, parts=self.parts.each(itemgetter(rows)), **picked)
+
+    def recut(self, made_of: Integers, start: Integers, stop: Integers, parts: Parts) -> Chunks:
+        """Other chunks of the same files, each made of a recorded one."""
+        places = self.take(made_of)
+        return replace(places, start=start, stop=stop, parts=parts, factor=np.ones(len(made_of)))
+
+    def with_parts(self, **parts: Numbers) -> Chunks:
+        """The same chunks with some of their parts changed."""
+        return replace(self, parts=self.parts._replace(**parts))
+
+    def with_cores(self, own: float) -> Chunks:
+        """Chunks without this share of what they waited for cores, and as if they had a core to themselves for it.
+
+        A job that shares a core also takes more CPU time; a replay puts in its own.
+        """
+        parts = self.parts
+        alone = 1 / (1 + CROWDED * np.log2(own * _ratio(parts.contention, parts.computing) + 1))
+        cpu = {name: getattr(parts, name) * alone for name in ("open_cpu", "decompress", "cpu")}
+        return self.with_parts(contention=parts.contention * (1 - own), **cpu)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +145,16 @@ class Records:
     chunks: pa.Table
     tasks: pa.Table
     costs: Costs
-    stragglers: pa.Table | str
+    stragglers: pa.Table | str = "not needed"
+    failed: pa.Table | None = None
+    """Attempts of processor tasks that failed, where chunks are to be as they were recorded: each with what it waited
+    for cores and what the start of its process took, and failed ones among them."""
 
 
 def stages_of(call: RunnerCall, records: Records) -> Iterator[Stage]:
     """Preprocessing and processing of a Runner call, as far as there were tasks."""
     runnable = _runnable(records.tasks)
-    here = records.tasks.filter(pa.array((runnable >= call.start) & (runnable <= call.stop)))
+    here = rows_where(records.tasks, (runnable >= call.start) & (runnable <= call.stop))
     kinds = (task_records.PREPROCESSING, task_records.PROCESSOR, task_records.MERGE)
     opening, processing, merges = (here.filter(pc.equal(here["kind"], kind)) for kind in kinds)
     if len(opening):
@@ -166,23 +212,82 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     if not (rows >= 0).any():
         raise NotMeasuredError("its chunks left no records")
     # tasks that left a record, in the order of their starts, each with its chunk
-    tasks, chunks = tasks.filter(pa.array(rows >= 0)), records.chunks.take(pa.array(rows[rows >= 0]))
-    order = pc.sort_indices(tasks["start"])
-    tasks, chunks = tasks.take(order), chunks.take(order)
-    raw = chunks_in_parts(chunks, task_durations(tasks), records.stragglers)
-    parts = raw.parts
-    first = first_tasks(tasks, raw.dataset, raw.events, parts.total)
-    warm = replace(raw, parts=parts.each(first.warm))
-    warm.factor[list(first.alike)] = 1.0
-    cpu, wait = parts.open_cpu + parts.cpu + parts.overhead, parts.open_wait + parts.read + parts.wait
-    return Stage(
-        kind=task_records.PROCESSOR,
-        seconds=seconds,
-        load=warm.load(),
-        merging=merging_of(records.run, call, len(tasks), merges),
-        costs=_with_start(records.costs, first, tasks, cpu, wait),
-        chunks=warm,
+    places = np.flatnonzero(rows >= 0)
+    places = places[np.argsort(moments(tasks, "start")[places], kind="stable")]
+    tasks, rows = tasks.select(OF_TASKS).take(pa.array(places)), rows[places]
+    recorded = chunks_in_parts(
+        _needed(records.chunks).take(pa.array(rows)), task_durations(tasks), records.stragglers, rows
     )
+    merging = merging_of(records.run, call, len(tasks), merges)
+    if records.failed is None:
+        chunks, costs = _warm(recorded.with_cores(1.0), tasks, records.costs)
+    else:
+        failed = _during(call, records.failed)
+        chunks = _with_failed(_as_recorded(recorded, tasks), moments(tasks, "start"), failed)
+        every = pa.concat_tables([tasks, failed.select(OF_TASKS)]).sort_by("start") if len(failed) else tasks
+        costs = records.costs._replace(cold_wait=late_start(every, records.costs.latency))
+    return Stage(
+        kind=task_records.PROCESSOR, seconds=seconds, load=chunks.load(), merging=merging, costs=costs, chunks=chunks
+    )
+
+
+OF_TASKS: Final = ("worker", "assigned", "start", "stop")
+"""Columns of tasks that tell of the chunks of theirs."""
+
+
+def _needed(chunks: pa.Table) -> pa.Table:
+    """Columns of chunks that parts are made of: a copy of these is not one of all."""
+    seconds = (*OF_CHUNKS, *(phase.column for phase in PHASES), LOCK, BLOCKED)
+    names = dict.fromkeys(("id", "dataset", "file", "entry_start", "entry_stop", *seconds))
+    return chunks.select([name for name in names if name in chunks.column_names])
+
+
+def _warm(chunks: Chunks, tasks: pa.Table, costs: Costs) -> tuple[Chunks, Costs]:
+    """Chunks without what the first tasks of processes took more, and costs with that."""
+    parts = chunks.parts
+    first = first_tasks(tasks, chunks.dataset, chunks.events, parts.total)
+    warm = replace(chunks, parts=parts.each(first.warm))
+    warm.factor[list(first.alike)] = 1.0
+    cpu = parts.computing + parts.overhead
+    return warm, _with_start(costs, first, tasks, cpu, parts.total - cpu)
+
+
+def _as_recorded(chunks: Chunks, tasks: pa.Table) -> Chunks:
+    """Chunks that took what they took, of which what first tasks took more is a part of its own."""
+    total = chunks.parts.total
+    first = first_tasks(tasks, chunks.dataset, chunks.events, total)
+    beyond = np.clip(total - first.warm(total), 0.0, None)
+    if len(first.leaders):
+        # what most processes take: one whose first task took longer than that is slow for another reason
+        usual = np.sort(beyond[first.leaders])[(len(first.leaders) - 1) // 2]
+        beyond = np.minimum(beyond, usual)
+    rest = 1 - _ratio(beyond, total)
+    parts = chunks.parts.each(lambda seconds: seconds * rest)._replace(first=beyond)
+    return replace(chunks, parts=parts)
+
+
+def _during(call: RunnerCall, tasks: pa.Table) -> pa.Table:
+    start = moments(tasks, "start")
+    return tasks.filter(pa.array((start >= call.start) & (start <= call.stop)))
+
+
+def _with_failed(chunks: Chunks, starts: Numbers, failed: pa.Table) -> Chunks:
+    """Chunks with failed attempts among them, in the order of their starts."""
+    if not len(failed):
+        return chunks
+    began = moments(failed, "start")
+    ended = np.fmin(moments(failed, "stop"), np.inf)
+    lasted = np.clip(np.nan_to_num(np.where(np.isfinite(ended), ended, moments(failed, "seen")) - began), 0.0, None)
+    order = np.argsort(np.concatenate([starts, began]), kind="stable")
+    none, nothing = np.zeros(len(failed)), np.full(len(failed), -1)
+    parts = Parts(*(np.concatenate([part, none]) for part in chunks.parts))
+    parts.failed[len(chunks) :] = lasted
+    of_none = {"dataset": nothing, "file": nothing, "row": nothing, "factor": none + 1}
+    of_none |= {"start": 0 * nothing, "stop": 0 * nothing}
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(chunks, name), values]) for name, values in of_none.items()
+    }
+    return replace(chunks, parts=parts, **columns).take(order)
 
 
 def _rows_of_tasks(tasks: pa.Table, chunks: pa.Table) -> Integers:
@@ -196,8 +301,10 @@ def _rows_of_tasks(tasks: pa.Table, chunks: pa.Table) -> Integers:
 # Chunks in parts
 
 
-def chunks_in_parts(chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Table | str) -> Chunks:
-    """Parts of chunks as if each had a core to itself: waiting for one is in none of them.
+def chunks_in_parts(
+    chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Table | str = "not needed", rows: Integers | None = None
+) -> Chunks:
+    """Parts of chunks as they were recorded.
 
     Parameters
     ----------
@@ -207,29 +314,65 @@ def chunks_in_parts(chunks: pa.Table, task_seconds: Numbers, stragglers: pa.Tabl
         What the task of each took.
     stragglers
         Those of them that took longer than expected; or why they are not known.
+    rows
+        Place of each in the table of all that counted; by default these are all.
     """
-    wall, core_wait = amounts(chunks, "wall_seconds"), amounts(chunks, "core_wait_seconds")
-    cpu = np.minimum(amounts(chunks, "cpu_seconds") + amounts(chunks, "helper_cpu_seconds"), wall)
+    wall, core_wait, *cpus = (amounts(chunks, name) for name in OF_CHUNKS)
+    cpu = np.minimum(sum(cpus), wall)
     opening, inside = (_seconds_in(chunks, part) for part in ("opening", "CPU"))
     open_cpu = np.clip(np.minimum(cpu - inside, opening), 0.0, None)
-    waited = np.clip(wall - cpu - core_wait, 0.0, None)
-    # where waiting for a core is in other phases, all of these are less, and keep their shares of what is left
-    opened = np.clip(opening - open_cpu, 0.0, None)
-    blocked = _seconds_in(chunks, "waiting") - _seconds_in(chunks, "waiting", CONTENTION)
+    decompress = np.minimum(_seconds_in(chunks, "CPU", DECOMPRESS), cpu - open_cpu)
+    contention = np.minimum(core_wait, wall - cpu)
+    waited = np.clip(wall - cpu - contention, 0.0, None)
+    # where waiting for a core was much, all waiting is less: opening and reading keep their shares of what is left
+    opened, blocked = np.clip(opening - open_cpu, 0.0, None), _waiting(chunks)
     share = np.minimum(_ratio(waited, opened + blocked), 1.0)
-    open_wait, read = opened * share, _seconds_in(chunks, "waiting", READ) * share
-    wait, overhead = waited - open_wait - read, np.clip(task_seconds - wall, 0.0, None)
-    # a job that shared a core also took more CPU time, and the replay puts in its own
-    alone = 1 / (1 + CROWDED * np.log2(_ratio(core_wait, cpu) + 1))
+    open_wait, read, lock = opened * share, _seconds_in(chunks, "waiting", READ) * share, _known(chunks, LOCK) * share
+    none = np.zeros(len(chunks))
     return Chunks(
         datasets=tuple(map(str, pc.unique(chunks["dataset"]).to_pylist())),
         dataset=codes(chunks["dataset"]),
         file=codes(chunks["file"]),
         start=np.asarray(chunks["entry_start"].to_numpy(), np.int64),
         stop=np.asarray(chunks["entry_stop"].to_numpy(), np.int64),
-        parts=Parts(open_cpu * alone, open_wait, read, wait, (cpu - open_cpu) * alone, overhead),
+        parts=Parts(
+            open_cpu=open_cpu,
+            open_wait=open_wait,
+            read=read,
+            decompress=decompress,
+            cpu=cpu - open_cpu - decompress,
+            lock=lock,
+            wait=np.clip(waited - open_wait - read - lock, 0.0, None),
+            contention=contention,
+            first=none,
+            failed=none.copy(),
+            overhead=np.clip(task_seconds - wall, 0.0, None),
+        ),
         factor=_factors(chunks, stragglers),
+        row=np.arange(len(chunks)) if rows is None else rows,
     )
+
+
+OF_CHUNKS: Final = ("wall_seconds", "core_wait_seconds", "cpu_seconds", "helper_cpu_seconds")
+UNSPLIT: Final = "wait_seconds"
+CONTENTION: Final = "contention_seconds"
+LOCK: Final = "lock_seconds"
+BLOCKED: Final = "blocked_seconds"
+"""Columns of waiting in process(): as one, and told apart, which older runs lack."""
+
+
+def _waiting(chunks: pa.Table) -> Numbers:
+    """Seconds of each chunk in process() without CPU and not for want of a core, as far as that is told apart."""
+    whole = _known(chunks, UNSPLIT)
+    if BLOCKED in chunks.column_names:
+        whole[np.asarray(chunks[BLOCKED].is_valid().to_numpy(), np.bool_)] = 0.0
+    others = {phase.column for phase in PHASES if phase.part == "waiting"} - {UNSPLIT, CONTENTION, LOCK, BLOCKED}
+    return sum((_known(chunks, name) for name in (*sorted(others), LOCK, BLOCKED)), whole)
+
+
+def _known(chunks: pa.Table, column: str) -> Numbers:
+    """Seconds of each chunk; 0 where the column is lacking."""
+    return amounts(chunks, column) if column in chunks.column_names else np.zeros(len(chunks))
 
 
 def _seconds_in(chunks: pa.Table, part: Part, time_class: str | None = None) -> Numbers:

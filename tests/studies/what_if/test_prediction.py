@@ -10,8 +10,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS
 from roastcoffea.records.run import Run
+from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED
 from roastcoffea.replay.recorded import recorded_run
-from roastcoffea.studies.what_if.changes import AS_RECORDED, UNCHANGED
 from roastcoffea.studies.what_if.prediction import TYPICAL_ERROR, Check, Prediction, Predictor
 from roastcoffea.studies.what_if.what_if import WhatIf, what_if
 
@@ -157,3 +157,11 @@ def test_runs_that_read_other_branches_are_doubted() -> None:
     found = what_if(reading("pt", "eta"), reading("eta", "pt"), reading("pt", "phi", "mass"))
     (doubt,) = (doubt for doubt in found.doubts if "read" in doubt)
     assert "read eta and 2 more: they are taken for runs of one analysis" in doubt
+
+
+def test_the_range_of_a_check_reaches_what_was_measured() -> None:
+    """Others had the cores while it was recorded: the replay of itself takes less than half of the time."""
+    found = what_if(made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=8))
+    (check,), one = found.checks, found.predictions[0]
+    assert check.error < -0.5
+    assert one.low <= check.predicted <= check.measured <= one.high * 1.001

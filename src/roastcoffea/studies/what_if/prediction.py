@@ -8,10 +8,10 @@ from functools import cached_property
 from statistics import median
 from typing import Final
 
+from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
 from roastcoffea.replay.cluster import CROWDED, Cluster, Replayed, replayed
 from roastcoffea.replay.recorded import Recorded
 from roastcoffea.replay.stages import Chunks, Stage
-from roastcoffea.studies.what_if.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
 from roastcoffea.units import FRACTION, number
 
 FAR: Final = 2
@@ -68,6 +68,12 @@ class Check:
         """What was predicted beside what was measured, less 1."""
         return self.predicted / self.measured - 1
 
+    @property
+    def off(self) -> float:
+        """How far the larger of both lies above the smaller, as a share of the smaller."""
+        ratio = self.predicted / self.measured
+        return max(ratio, 1 / ratio) - 1
+
 
 @dataclass
 class Predictor:
@@ -90,8 +96,8 @@ class Predictor:
 
     @cached_property
     def error(self) -> float:
-        """Relative error that the ranges of predictions have."""
-        return max([TYPICAL_ERROR, (self.spread or 0.0) / 2, *(abs(check.error) for check in self.checks)])
+        """Relative error that the ranges of predictions have to each side, so that those of the checks reach them."""
+        return max([TYPICAL_ERROR, (self.spread or 0.0) / 2, *(check.off for check in self.checks)])
 
     @cached_property
     def chunks(self) -> list[Chunks]:
@@ -209,8 +215,8 @@ class Predictor:
 def _replay(run: Recorded, cluster: Cluster, change: Scenario = UNCHANGED, *, serial: bool = False) -> Replayed:
     """A whole run again: seconds outside of all stages, and the stages one after the other."""
     stages = (_replayed(stage, cluster, change, serial) for stage in run.stages)
-    seconds, stretches, uses = zip(*stages, strict=True)
-    return Replayed(run.client + sum(seconds), max(stretches), max(uses))
+    seconds, stretches, uses, busy = zip(*stages, strict=True)
+    return Replayed(run.client + sum(seconds), max(stretches), max(uses), sum(busy))
 
 
 def _replayed(stage: Stage, cluster: Cluster, change: Scenario, serial: bool) -> Replayed:

@@ -8,16 +8,19 @@ from itertools import product, starmap
 from typing import Any, Final
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.replay.changes import STORAGE_FACTOR, scenarios
 from roastcoffea.replay.recorded import Recorded, recorded_run
 from roastcoffea.report.phrases import counted
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import NOT_KNOWN, Amount, Cell, Heading, Sheet, columns
 from roastcoffea.studies.sources import Source, measurement_of, name_of
-from roastcoffea.studies.what_if.changes import STORAGE_FACTOR, scenarios
 from roastcoffea.studies.what_if.prediction import Check, Prediction, Predictor
 from roastcoffea.units import COUNT, FRACTION, SECOND, number
 
 MOST_COLUMNS: Final = 5
+
+FACTOR: Final = 0.5
+"""Relative error from which on it is told as a factor."""
 
 MEASURED: Final = columns(None, "run") + columns(COUNT, "workers", "events a chunk") + columns(SECOND, "measured")
 PREDICTED: Final = columns(SECOND, "predicted") + columns(FRACTION, "error") + columns(COUNT, "from")
@@ -62,10 +65,13 @@ class WhatIf(Presented):
         every = [found[*cluster, names[0]] for cluster in clusters]
         predicted = columns(None, "workers") + columns(SECOND, "as recorded", "range")
         yield Sheet(
-            title=f"Wall time, {_sharing(self.runs[0], self.same_host)}; give or take {FRACTION.text(self.error)}",
+            title=f"Wall time, {_sharing(self.runs[0], self.same_host)}; {_give_or_take(self.error)}",
             columns=predicted + columns(FRACTION, "scheduler busy"),
             rows=[(_cluster(one.workers, one.threads), one.seconds, _range(one), one.scheduler_use) for one in every],
-            notes=["Scheduler busy: the share of that time; tasks wait for it long before 100 %."],
+            notes=[
+                "Scheduler busy: the share of that time; tasks wait for it long before 100 %.",
+                *_of_one_host(self.runs[0], self.same_host, clusters),
+            ],
         )
         for begin in range(0, len(clusters), MOST_COLUMNS):
             some = clusters[begin : begin + MOST_COLUMNS]
@@ -107,6 +113,18 @@ def _sharing(recorded: Recorded, same_host: bool) -> str:
     if each == 1:
         return f"each worker with {cores} of its own"
     return f"each {number(each)} workers with {cores} of their own"
+
+
+def _give_or_take(error: float) -> str:
+    return f"give or take {FRACTION.text(error)}" if error < FACTOR else f"within a factor of {1 + error:.2g}"
+
+
+def _of_one_host(recorded: Recorded, same_host: bool, clusters: Sequence[tuple[int, int]]) -> list[str]:
+    """How to have more workers on the one host of the run."""
+    more = any(workers > recorded.workers for workers, _ in clusters)
+    if same_host or recorded.hosts > 1 or recorded.cores is None or not more:
+        return []
+    return [f"More workers bring cores of their own. For {counted(recorded.cores, 'core')} in all: same_host=True."]
 
 
 def _size_sheet(predictions: Sequence[Prediction]) -> Sheet:

@@ -6,16 +6,16 @@ Size: where the recorded chunks tell what a chunk costs beside its events, a law
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
 from roastcoffea.metrics.statistics import Integers, Numbers
-from roastcoffea.replay.cluster import Load, Merging
+from roastcoffea.replay.cluster import Cluster, Load, Merging
 from roastcoffea.replay.inputs import Costs
 from roastcoffea.replay.stages import Chunks, Parts
 from roastcoffea.units import number
@@ -40,27 +40,53 @@ ChunkLaw = Mapping[str, Numbers]
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A change: what it makes of chunks, of preprocessing, of what Dask takes, and of merging."""
+    """A change: what it makes of chunks, of preprocessing, of what Dask takes, of merging, and of cores."""
 
     chunks: Callable[[Chunks], Chunks] = lambda chunks: chunks
     preprocessing: Callable[[Load], Load] = lambda load: load
     costs: Callable[[Costs], Costs] = lambda costs: costs
     merging: Callable[[Merging], Merging] = lambda merging: merging
+    cores: Callable[[Cluster], Cluster] = lambda cluster: cluster
+
+    def then(self, other: Scenario) -> Scenario:
+        """This change, and then another one."""
+        names = [each.name for each in fields(self)]
+        return Scenario(**{name: _both(getattr(self, name), getattr(other, name)) for name in names})
+
+
+def _both(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda given: second(first(given))
 
 
 UNCHANGED: Final = Scenario()
 
 
-def _without_rereads(chunks: Chunks) -> Chunks:
-    """Only the first chunk of a file opens it and builds its tree."""
-    _, first = np.unique(np.column_stack([chunks.dataset, chunks.file]), axis=0, return_index=True)
+def opened_once(chunks: Chunks) -> Chunks:
+    """Chunks of which only the first of a file opens it and builds its tree."""
+    _, first = np.unique(files_of(chunks), return_index=True)
     keeps = np.isin(np.arange(len(chunks)), first)
     parts = chunks.parts
-    return _with(chunks, open_cpu=parts.open_cpu * keeps, open_wait=parts.open_wait * keeps)
+    return with_computing(chunks, open_cpu=parts.open_cpu * keeps, open_wait=parts.open_wait * keeps)
 
 
-def _with(chunks: Chunks, **parts: Numbers) -> Chunks:
-    return replace(chunks, parts=chunks.parts._replace(**parts))
+def files_of(chunks: Chunks) -> Integers:
+    """Number for the file of each chunk, in a dataset."""
+    return np.asarray(chunks.dataset * (int(chunks.file.max(initial=0)) + 1) + chunks.file)
+
+
+def with_computing(chunks: Chunks, **parts: Numbers) -> Chunks:
+    """Chunks with some parts changed; they wait for cores, and for the interpreter, in proportion to their CPU time."""
+    before, changed = chunks.parts.computing, chunks.with_parts(**parts)
+    ratio = np.divide(changed.parts.computing, before, out=np.ones(len(before)), where=before > 0)
+    return changed.with_parts(contention=changed.parts.contention * ratio, lock=changed.parts.lock * ratio)
+
+
+def faster_storage(times: float) -> Scenario:
+    """Storage that is so many times faster; what preprocessing waits for is taken for storage."""
+    return Scenario(
+        lambda old: old.with_parts(open_wait=old.parts.open_wait / times, read=old.parts.read / times),
+        preprocessing=lambda load: replace(load, wait=load.wait / times),
+    )
 
 
 def _without_stragglers(chunks: Chunks) -> Chunks:
@@ -73,20 +99,20 @@ def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
     """Changes by name; the first is none."""
     return {
         AS_RECORDED: UNCHANGED,
-        "no metadata re-reads": Scenario(chunks=_without_rereads),
+        "no metadata re-reads": Scenario(chunks=opened_once),
         "no stragglers": Scenario(chunks=_without_stragglers),
-        f"storage {storage:g} x faster": Scenario(
-            lambda old: _with(old, open_wait=old.parts.open_wait / storage, read=old.parts.read / storage),
-            # what preprocessing waits for is taken for storage
-            preprocessing=lambda load: replace(load, wait=load.wait / storage),
-        ),
-        "Dask's overhead gone": Scenario(
-            chunks=lambda chunks: _with(chunks, overhead=np.zeros(len(chunks))),
-            # processes have to begin all the same
-            costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, own=0.0, steal=0.0),
-            merging=lambda merging: replace(merging, fetch=0.0),
-        ),
+        f"storage {storage:g} x faster": faster_storage(storage),
+        "Dask's overhead gone": without_dask(),
     }
+
+
+def without_dask() -> Scenario:
+    """Tasks that cost nothing but what they compute; processes have to begin all the same."""
+    return Scenario(
+        chunks=lambda chunks: chunks.with_parts(overhead=np.zeros(len(chunks))),
+        costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, own=0.0, steal=0.0),
+        merging=lambda merging: replace(merging, fetch=0.0),
+    )
 
 
 # Chunks of another size
@@ -143,7 +169,7 @@ def by_law(chunks: Chunks, law: ChunkLaw, size: int) -> Chunks:
     events, dataset = (pieces.stop - pieces.start).astype(np.float64), chunks.dataset[pieces.row]
     seconds = laws[dataset, :, 0] + laws[dataset, :, 1] * events[:, None]
     seconds *= _scatter(chunks, laws, events)[:, None]
-    return _cut_chunks(chunks, pieces, Parts(*seconds.T))
+    return chunks.recut(*pieces, Parts(*seconds.T))
 
 
 def _scatter(chunks: Chunks, laws: Numbers, events: Numbers) -> Numbers:
@@ -162,27 +188,26 @@ def bracket(chunks: Chunks, size: int) -> Bracket:
     share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
     fixed = chunks.parts.each(itemgetter(pieces.row))
     opening = fixed.each(lambda seconds: seconds * share)._replace(open_cpu=fixed.open_cpu, open_wait=fixed.open_wait)
-    return Bracket(_cut_chunks(chunks, pieces, fixed), _cut_chunks(chunks, pieces, opening))
+    return Bracket(chunks.recut(*pieces, fixed), chunks.recut(*pieces, opening))
 
 
 def cut(chunks: Chunks, size: int) -> Pieces:
-    """Cut files as coffea does: each into equal chunks of about that size."""
+    """Cut files as coffea does: each into equal chunks of about that size.
+
+    A file ends where the last of its recorded chunks does.
+    """
+    file, order = files_of(chunks), np.lexsort((chunks.start, files_of(chunks)))
+    _, first, counts = np.unique(file[order], return_index=True, return_counts=True)
     rows, starts, stops = [], [], []
-    for file in np.unique(np.column_stack([chunks.dataset, chunks.file]), axis=0):
-        here = np.flatnonzero((chunks.dataset == file[0]) & (chunks.file == file[1]))
+    for begin, count in zip(first.tolist(), counts.tolist(), strict=True):
+        here = order[begin : begin + count]
         entries = int(chunks.stop[here].max())
         number_of = max(round(entries / size), 1)
         edges = np.minimum(np.arange(number_of + 1) * -(-entries // number_of), entries)
         # a piece is made of the recorded chunk in which it begins
-        of_piece = np.searchsorted(np.sort(chunks.start[here]), edges[:-1], side="right") - 1
-        rows.append(here[np.argsort(chunks.start[here])][np.maximum(of_piece, 0)])
+        of_piece = np.searchsorted(chunks.start[here], edges[:-1], side="right") - 1
+        rows.append(here[np.maximum(of_piece, 0)])
         starts.append(edges[:-1])
         stops.append(edges[1:])
     pieces = Pieces(np.concatenate(rows), np.concatenate(starts), np.concatenate(stops))
     return Pieces(*(column[pieces.stop > pieces.start] for column in pieces))
-
-
-def _cut_chunks(chunks: Chunks, pieces: Pieces, parts: Parts) -> Chunks:
-    row, start, stop = pieces
-    dataset, file, factor = chunks.dataset[row], chunks.file[row], np.ones(len(row))
-    return replace(chunks, parts=parts, dataset=dataset, file=file, start=start, stop=stop, factor=factor)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from schedules import parts
 
+from roastcoffea.replay.changes import AS_RECORDED, bracket, by_law, cut, law_of, scenarios
 from roastcoffea.replay.cluster import Load, Merging
 from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.stages import Chunks, Parts
-from roastcoffea.studies.what_if.changes import AS_RECORDED, bracket, by_law, cut, law_of, scenarios
+from roastcoffea.replay.stages import Chunks
 
 ONE, ROWS = np.ones(3), np.arange(3)
 CHUNKS = Chunks(
@@ -17,8 +18,9 @@ CHUNKS = Chunks(
     file=np.array([0, 0, 1]),
     start=100 * ROWS,
     stop=100 * (ROWS + 1),
-    parts=Parts(open_cpu=ONE, open_wait=2 * ONE, read=4 * ONE, wait=8 * ONE, cpu=16 * ONE, overhead=32 * ONE),
+    parts=parts(open_cpu=ONE, open_wait=2 * ONE, read=4 * ONE, wait=8 * ONE, cpu=16 * ONE, overhead=32 * ONE),
     factor=np.array([1.0, 0.5, 1.0]),
+    row=ROWS,
 )
 WHOLE = 63.0
 
@@ -57,15 +59,9 @@ def chunks(*events: int, fixed: float = 0.5, each: float = 0.01) -> Chunks:
         file=none.astype(np.int64),
         start=stop - events,
         stop=stop,
-        parts=Parts(
-            open_cpu=none + fixed,
-            open_wait=none,
-            read=none,
-            wait=none,
-            cpu=each * np.array(events, np.float64),
-            overhead=none,
-        ),
+        parts=parts(open_cpu=none + fixed, cpu=each * np.array(events, np.float64)),
         factor=none + 0.5,
+        row=np.arange(len(events)),
     )
 
 

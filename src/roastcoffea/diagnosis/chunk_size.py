@@ -1,0 +1,257 @@
+"""The one chunk size to recommend: the replay weighs all that depends on it, within the workers' memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from roastcoffea.diagnosis.savings import Saving, Savings
+from roastcoffea.records.run import FINISHED, Run
+from roastcoffea.replay.calibrated import Calibrated, Removal
+from roastcoffea.replay.changes import ChunkLaw, Scenario, by_law, cut, law_of
+from roastcoffea.replay.inputs import Costs
+from roastcoffea.replay.stages import Chunks, Parts
+from roastcoffea.units import number
+
+GRID: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16, 32)
+"""Chunk sizes that are tried, divided by the present one."""
+
+AS_GOOD: Final = 0.01
+"""Share of the wall time up to which sizes are as good as each other: the one nearest to the present one is taken."""
+
+FILLED: Final = 0.6
+"""Share of a worker's memory up to which Dask moves nothing to disk."""
+
+MOST_CHUNKS: Final = 2_000_000
+"""Chunks beyond which no size is tried: a scheduler would not do."""
+
+FIXED: Final = ("open_cpu", "open_wait", "overhead")
+"""Parts that a chunk takes whatever its size."""
+
+OF_BASKETS: Final = ("read", "decompress")
+"""Parts of which a share belongs to baskets that lie in two chunks."""
+
+IN_PROCESS: Final = ("read", "decompress", "cpu", "lock", "wait")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Memory of a worker: what it needs for no events, for each, and what it has, in bytes."""
+
+    base: float = 0.0
+    per_event: float
+    limit: float
+    threads: int = 1
+
+    def peak(self, size: float) -> float:
+        """Bytes with chunks of so many events on all threads."""
+        return self.base + self.per_event * size * self.threads
+
+
+class ChunkSize(NamedTuple):
+    """A recommended chunk size; `size` is None where there is none, and `reason` says why."""
+
+    size: int | None
+    now: float
+    """Events of a chunk, on average, as it was."""
+    saving: Saving
+    """What it would save of the wall time."""
+    fixed: float
+    """Seconds that a chunk takes whatever its size: opening its file, and what Dask takes for its task."""
+    in_process: float | None
+    """Such seconds in process(); None where chunks are too much alike to tell."""
+    memory: float | None = None
+    """Bytes that a worker would need."""
+    reason: str | None = None
+
+    @property
+    def line(self) -> str | None:
+        """What to give the Runner."""
+        return None if self.size is None else f"chunksize={self.size}"
+
+
+Change = Callable[[Chunks], Chunks]
+
+NOTHING: Final = Saving(0.0, 0.0, 0.0)
+
+
+def recommended(savings: Savings, memory: Memory | None = None, reread: float = 0.0) -> ChunkSize:
+    """Weigh chunk sizes.
+
+    Parameters
+    ----------
+    memory
+        What workers need and have, where that is known.
+    reread
+        Share of the baskets' bytes that chunks read again because baskets lie in two of them.
+    """
+    replay = savings.replay
+    if isinstance(replay, str):
+        return ChunkSize(None, np.nan, NOTHING, np.nan, None, reason=replay)
+    return _Weighed(savings, replay, memory, reread).best()
+
+
+class _Candidate(NamedTuple):
+    size: int
+    saving: Saving
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    """Chunk sizes of a run."""
+
+    savings: Savings
+    replay: Calibrated
+    memory: Memory | None
+    reread: float
+
+    @cached_property
+    def chunks(self) -> list[Chunks]:
+        """Chunks that gave a result, by stage."""
+        return [_counted(chunks) for chunks in self.replay.chunks]
+
+    @cached_property
+    def now(self) -> float:
+        """Events of a chunk."""
+        return float(sum(chunks.events.sum() for chunks in self.chunks) / sum(map(len, self.chunks)))
+
+    @cached_property
+    def law(self) -> ChunkLaw | str:
+        """What a chunk of so many events takes; or why that is not known."""
+        return law_of(self.chunks)
+
+    @cached_property
+    def fixed(self) -> float:
+        """Known seconds of each chunk that do not depend on its events."""
+        total = sum(float(getattr(chunks.parts, name).sum()) for chunks in self.chunks for name in FIXED)
+        return total / sum(map(len, self.chunks))
+
+    @cached_property
+    def in_process(self) -> float | None:
+        """Seconds of each chunk in process() that do not depend on its events."""
+        if isinstance(self.law, str):
+            return None
+        places = [Parts._fields.index(name) for name in IN_PROCESS]
+        sums = [
+            float(self.law[name][places, 0].sum()) * np.count_nonzero(chunks.dataset == place)
+            for chunks in self.chunks
+            for place, name in enumerate(chunks.datasets)
+        ]
+        return float(sum(sums) / sum(map(len, self.chunks)))
+
+    def best(self) -> ChunkSize:
+        """The size that saves the most; of those that are as good the nearest."""
+        found = [self._candidate(size) for size in self._sizes()]
+        too_large = self.memory is not None and not self._fits(self.now)
+        if not found:
+            return self._none("a file is a chunk already, or chunks of other sizes need too much memory")
+        most = max(one.saving.seconds or 0.0 for one in found)
+        good = [one for one in found if (one.saving.seconds or 0.0) >= most - AS_GOOD * self.replay.measured]
+        size, saving = min(good, key=lambda one: abs(np.log(one.size / self.now)))
+        if not saving.certain and not too_large:
+            return self._none("no other size saves more than the error of predicting it")
+        peak = None if self.memory is None else self.memory.peak(size)
+        reason = "with chunks as they are, workers lack memory" if too_large else None
+        return ChunkSize(size, self.now, self._bracketed(size, saving), self.fixed, self.in_process, peak, reason)
+
+    def _none(self, reason: str) -> ChunkSize:
+        return ChunkSize(None, self.now, NOTHING, self.fixed, self.in_process, reason=reason)
+
+    def _sizes(self) -> list[int]:
+        """Sizes to try: none beyond the largest file, none that needs more memory than there is."""
+        largest = largest_file(self.savings.run)
+        events = sum(float(chunks.events.sum()) for chunks in self.chunks)
+        seen = max(int(chunks.stop.max()) for chunks in self.chunks)
+        sizes = {_rounded(self.now * factor) for factor in GRID}
+        # where chunks were left out, files may be longer than what was seen of them, which then is no size to give
+        within = {size for size in sizes if size < seen} if largest is None else {min(size, largest) for size in sizes}
+        return [_floor(size) for size in sorted(within) if events / size <= MOST_CHUNKS and self._fits(size)]
+
+    def _fits(self, size: float) -> bool:
+        return self.memory is None or self.memory.peak(size) <= FILLED * self.memory.limit
+
+    def _candidate(self, size: int) -> _Candidate:
+        law = self.law
+
+        def made(chunks: Chunks) -> Chunks:
+            return _scaled(chunks, size, self.reread) if isinstance(law, str) else by_law(chunks, law, size)
+
+        return _Candidate(size, self.savings.changed(_removal(made, self.replay.workers)))
+
+    def _bracketed(self, size: int, saving: Saving) -> Saving:
+        """A saving whose interval has in it that all of process() may be a fixed cost, where nothing tells."""
+        if not isinstance(self.law, str):
+            return saving
+        removal = _removal(lambda chunks: _scaled(chunks, size, self.reread, IN_PROCESS), self.replay.workers)
+        other = self.savings.changed(removal)
+        reason = f"between no fixed cost in process() and only such: {self.law}"
+        return saving._replace(
+            low=min(saving.low, other.low), high=max(saving.high, other.seconds or 0.0), reason=reason
+        )
+
+
+def largest_file(run: Run) -> int | None:
+    """Entries of the largest file; None where chunks were left out."""
+    if any(call.options.get("maxchunks") is not None for call in run.calls):
+        return None
+    finished = all(call.outcome == FINISHED for call in run.calls)
+    table = run.asked if run.asked is not None and len(run.asked) else run.chunks if finished else None
+    found: int | None = None if table is None else pc.max(table["entry_stop"]).as_py()
+    return found
+
+
+def _counted(chunks: Chunks) -> Chunks:
+    return chunks if (chunks.row >= 0).all() else chunks.take(np.flatnonzero(chunks.row >= 0))
+
+
+def _removal(made: Change, workers: int) -> Removal:
+    """Chunks of another size; what first tasks take more is that of processes, however many chunks there are."""
+    first: list[float] = []
+
+    def change(chunks: Chunks) -> Chunks:
+        counted = _counted(chunks)
+        first.append(float(counted.parts.first.sum()) / workers)
+        return made(counted.with_parts(first=np.zeros(len(counted))))
+
+    def costs(old: Costs) -> Costs:
+        return old._replace(cold_wait=old.cold_wait + first[-1])
+
+    return Removal(Scenario(chunks=change, costs=costs))
+
+
+def _scaled(chunks: Chunks, size: int, reread: float, fixed: tuple[str, ...] = ()) -> Chunks:
+    """Chunks of another size that take as long for an event as they did, but for what is fixed."""
+    pieces = cut(chunks, size)
+    share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
+    more = len(share) / len(chunks)
+    parts = {}
+    for name, seconds in chunks.parts._asdict().items():
+        always = 1.0 if name in FIXED or name in fixed else reread if name in OF_BASKETS else 0.0
+        made = seconds[pieces.row] * (always + (1 - always) * share)
+        # pieces are made of some chunks: together they take what all chunks tell
+        total, expected = float(made.sum()), float(seconds.sum()) * (always * more + 1 - always)
+        parts[name] = made * (expected / total) if total else made
+    return chunks.recut(*pieces, Parts(**parts))
+
+
+def _rounded(size: float) -> int:
+    """Number of events with two digits that count."""
+    return max(int(float(f"{size:.2g}")), 1)
+
+
+def _floor(size: int) -> int:
+    """The number with two digits below: a file that is a little longer is one chunk of it all the same."""
+    unit = 10 ** max(len(str(size)) - 2, 0)
+    return int(size // unit * unit)
+
+
+def text_of(found: ChunkSize) -> str:
+    """What to do, with the size that there is now."""
+    if found.size is None:
+        return f"keep the chunk size: {found.reason}"
+    return f"{found.line} instead of about {number(_rounded(found.now))}"

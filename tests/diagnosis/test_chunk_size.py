@@ -1,0 +1,113 @@
+"""One chunk size, of runs that are written down by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from made_runs import Plan, made_run, plan, with_call
+from savings_of import savings_of
+
+from roastcoffea.diagnosis.chunk_size import FILLED, ChunkSize, Memory, largest_file, recommended, text_of
+from roastcoffea.records.run import FAILED, Run
+
+
+def found(plans: list[Plan], workers: int = 2, memory: Memory | None = None) -> ChunkSize:
+    return recommended(savings_of(made_run(plans, workers)), memory)
+
+
+def equal(seconds: float, events: int, chunks: int, opening: float = 0.0) -> list[Plan]:
+    """Chunks of two files."""
+    return [plan(seconds, open_cpu=opening, events=events, file=file) for file in "ab" for _ in range(chunks // 2)]
+
+
+VARIED = [plan(0.15 + size / 10_000, events=size, file=file) for file in "abcd" for size in [2500, 5000] * 16]
+"""Chunks with 150 ms of CPU whatever their size, and 0.1 ms for each event."""
+
+
+def test_openings_of_small_chunks() -> None:
+    """Each of 128 chunks opens its file for 0.3 s: on two threads that is 19.2 s of 25.6 s."""
+    size = found(equal(0.1, 500, 128, opening=0.3))
+    assert size.size is not None
+    assert size.line == f"chunksize={size.size}"
+    # one of `number` chunks is left for each one
+    number = 128 * 500 / size.size
+    assert size.saving.seconds == pytest.approx(0.3 * (128 - number) / 2, rel=0.02)
+    assert size.saving.high > (size.saving.seconds or 0.0)  # process() may have a fixed cost as well
+    assert size.fixed == pytest.approx(0.3, rel=0.01)
+    assert size.in_process is None
+    assert "about 500 events each" in str(size.saving.reason)
+    assert text_of(size) == f"chunksize={size.size} instead of about 500"
+
+
+def test_the_fixed_cost_in_process_is_told_from_chunks_that_vary() -> None:
+    size = found(VARIED)
+    assert size.size is not None
+    assert size.in_process == pytest.approx(0.15, rel=0.01)
+    assert size.size > 2 * size.now
+    number = 128 * size.now / size.size
+    assert size.saving.seconds == pytest.approx(0.15 * (128 - number) / 2, rel=0.05)
+    assert size.saving.reason is None
+
+
+def test_few_long_chunks_are_cut() -> None:
+    """Four chunks of 30 s on sixteen workers."""
+    size = found(equal(30.0, 50_000, 4), 16)
+    assert size.size is not None
+    assert size.size <= 12_500
+    assert size.saving.seconds == pytest.approx(22.5, rel=0.02)
+
+
+def test_good_chunks_are_kept() -> None:
+    size = found(equal(3.0, 50_000, 32, opening=0.01))
+    assert (size.size, size.line) == (None, None)
+    assert text_of(size) == "keep the chunk size: no other size saves more than the error of predicting it"
+
+
+def test_no_size_is_beyond_the_largest_file_or_the_memory() -> None:
+    plans = equal(0.1, 500, 28, opening=0.3)
+    whole = found(plans)
+    assert whole.size is not None
+    assert whole.size <= 7000
+    memory = Memory(base=1e8, per_event=1e6, limit=4e9)
+    small = found(plans, memory=memory)
+    assert small.size is not None
+    assert small.size < whole.size
+    assert small.memory == memory.peak(small.size)
+    assert small.memory <= FILLED * memory.limit
+
+
+def test_chunks_that_do_not_fit_are_cut_whatever_that_costs() -> None:
+    size = found(equal(3.0, 50_000, 32), memory=Memory(per_event=1e5, limit=2e9))
+    assert size.size is not None
+    assert size.size <= 12_000
+    assert size.reason == "with chunks as they are, workers lack memory"
+
+
+def test_entries_that_were_seen_of_a_file_are_not_its_size() -> None:
+    """An interrupted run saw 7000 entries of each file."""
+    run = made_run(equal(0.1, 500, 28, opening=0.3), 2)
+    assert largest_file(run) == 7000
+    for cut_short in (with_call(run, outcome=FAILED), with_call(run, options={"maxchunks": 14})):
+        assert largest_file(cut_short) is None
+        assert recommended(savings_of(cut_short)).size != 7000
+
+
+def without_tasks(run: Run) -> Run:
+    return replace(run, tasks=None, absent={"tasks": "no scheduler"})
+
+
+def test_without_a_replay_none_is_recommended() -> None:
+    size = recommended(savings_of(without_tasks(made_run(equal(0.1, 500, 28), 2))))
+    assert size.size is None
+    assert "no scheduler" in str(size.reason)
+
+
+def test_baskets_that_lie_in_two_chunks_count() -> None:
+    plans = [plan(0.1, read=1.0, events=500, file=file) for file in "ab" for _ in range(16)]
+    savings = savings_of(made_run(plans, 2))
+    assert recommended(savings).size is None
+    size = recommended(savings, reread=0.5)
+    assert size.size is not None
+    assert size.size > 500
+    assert size.saving.seconds == pytest.approx(0.5 * (32 - 16_000 / size.size) / 2, rel=0.05)

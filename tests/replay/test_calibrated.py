@@ -1,0 +1,90 @@
+"""Runs replayed as they were, against what was measured and schedules that are worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from made_runs import Plan, made_run, plan
+
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.replay import calibrated
+from roastcoffea.replay.calibrated import Calibrated, Removal
+from roastcoffea.replay.changes import Scenario
+from roastcoffea.replay.recorded import Known, recorded_with
+from roastcoffea.replay.stages import Chunks
+
+
+def of(run: Run, workers: float = 2) -> Calibrated:
+    return Calibrated(recorded_with(run, Known(workers), "made", as_it_was=True))
+
+
+def without(part: str) -> Removal:
+    def change(chunks: Chunks) -> Chunks:
+        return chunks.with_parts(**{part: np.zeros(len(chunks))})
+
+    return Removal(Scenario(chunks=change))
+
+
+def test_the_unchanged_run_takes_what_it_took() -> None:
+    found = of(made_run([plan(1.0, 2.0), plan(2.0, 0.5)] * 6, 2, before=3.0))
+    assert found.base[0] == pytest.approx(found.measured, rel=1e-3)
+    assert found.error == pytest.approx(0.0, abs=1e-3)
+    saved = found.saved(Removal())
+    assert (saved.seconds, saved.chance) == (0.0, 0.0)
+
+
+def test_others_on_the_cores_stay_in_the_replay() -> None:
+    """Chunks that waited for cores of which there were enough take as long as they did."""
+    found = of(made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=64))
+    assert (found.own_share, found.measured) == (0.0, 16.0)
+    assert found.error == pytest.approx(0.0, abs=1e-3)
+    assert found.saved(without("contention")).seconds == pytest.approx(8.0, rel=1e-2)
+
+
+def test_own_threads_on_few_cores_are_replayed_as_such() -> None:
+    """Two workers that shared a core; what keeps it free for the other one is won twice."""
+    found = of(made_run([plan(1.0, core_wait=1.0)] * 16, 2, cores=1))
+    assert found.own_share == pytest.approx(1.0, abs=0.05)
+    assert found.error == pytest.approx(0.0, abs=0.02)
+
+
+@pytest.mark.parametrize("workers", [1, 12])
+def test_samples_of_long_runs_take_as_long(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(1)
+    plans = [plan(cpu, 0.5) for cpu in random.gamma(4, 0.25, 1200)]
+    whole = of(made_run(plans, workers), workers)
+    expected = whole.saved(without("wait")).seconds
+    monkeypatch.setattr(calibrated, "MOST", 200)
+    sampled = of(made_run(plans, workers), workers)
+    assert sampled.error == pytest.approx(whole.error, abs=0.02)
+    assert sampled.saved(without("wait")).seconds == pytest.approx(expected, rel=0.04)
+
+
+def test_small_changes_need_no_replay() -> None:
+    found = of(made_run([plan(1.0)] * 20, 2))
+    assert found.negligible(lambda chunks: chunks)
+    # one chunk in twenty, which may be the last
+    assert not found.negligible(lambda chunks: chunks.with_parts(cpu=chunks.parts.cpu * (np.arange(20) != 7)))
+
+
+def with_failed(plans: list[Plan], seconds: float) -> Run:
+    """A run whose first task failed after a while, on one worker, before the others."""
+    run = made_run(plans, 1, before=seconds)
+    assert run.tasks is not None
+    given = dict.fromkeys(("runnable", "assigned", "arrived", "ready"), run.start)
+    rows: list[dict[str, Any]] = [row | given for row in run.tasks.to_pylist()]
+    lost = rows[0] | {"run_id": 99, "outcome": "error", "start": run.start, "stop": run.start + seconds}
+    return replace(run, tasks=table_of_rows(TASK_COLUMNS, [lost, *rows]))
+
+
+def test_failed_attempts_stand_among_the_others() -> None:
+    found = of(with_failed([plan(1.0)] * 6, 4.0), 1)
+    (chunks,) = found.chunks
+    assert chunks.parts.failed.tolist() == pytest.approx([4.0, 0, 0, 0, 0, 0, 0])
+    assert (chunks.row.tolist(), found.measured) == ([-1, 0, 1, 2, 3, 4, 5], 10.0)
+    assert found.saved(without("failed")).seconds == pytest.approx(4.0, rel=1e-2)
