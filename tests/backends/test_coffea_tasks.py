@@ -11,7 +11,7 @@ from coffea.processor.executor import FileMeta, WorkItem, _reduce
 from distributed import Client
 
 from roastcoffea import MetricsCollector, TaskMonitor
-from roastcoffea.monitor.coffea_tasks import CoffeaTasks
+from roastcoffea.backends.coffea_tasks import CoffeaTasks, chunk_of
 from roastcoffea.records.tasks import KINDS
 
 ITEM = WorkItem("qcd", "a.root", "Events", 0, 100, "uuid")
@@ -40,6 +40,13 @@ def test_kinds_come_from_what_a_task_calls(given: Any, kind: str | None) -> None
     assert (KINDS[described[0]] if described else None) == kind
     if kind == "processor":
         assert described[1:] == ("qcd", "a.root", "Events", 0, 100)
+
+
+def test_the_chunk_of_a_task_is_what_json_has() -> None:
+    assert chunk_of(task(len, ITEM)) == chunk_of(task(len, (ITEM, "heavy"))) == ["qcd", "a.root", "Events", 0, 100]
+    assert chunk_of(task(len, FILE)) is chunk_of(task(len)) is chunk_of(SimpleNamespace()) is None
+    parquet = WorkItem("qcd", "a.parquet", None, 0, 100, "uuid")
+    assert chunk_of(task(len, parquet)) == ["qcd", "a.parquet", None, 0, 100]
 
 
 def test_a_merge_of_preprocessing_is_preprocessing() -> None:
