@@ -13,16 +13,14 @@ import uproot
 from analyses import runner_for
 from coffea.nanoevents import BaseSchema
 from distributed import Client, LocalCluster
-from handmade import LIFETIMES, MIB, TASKS, T, handmade_run, task
+from handmade import MIB, handmade_run
 from hungry import Hungry
+from lost_workers import run_with
 
 from roastcoffea import MetricsCollector
 from roastcoffea.diagnosis.memory import TARGET, Fit, MemoryEvidence
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.memory import BY_NANNY, BY_SAMPLE
-from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.tasks import TASK_COLUMNS
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.metrics.memory import BY_NANNY
 
 LIMIT = 600 * MIB
 EACH = 50_000
@@ -37,43 +35,6 @@ def evidence_of(measurement: Measurement) -> MemoryEvidence:
 # Computed by hand
 
 
-def run_with(*lost: str, samples: dict[str, int], limit: int | None = 1000 * MIB, **killed: int) -> Measurement:
-    """A run by hand in which these workers were lost with a task, after samples with so much memory (MiB)."""
-    tasks = [*TASKS, *(task(f"lost-{worker}", 50, "processor", "worker lost", worker, 50, 60) for worker in lost)]
-    tasks = [row | ({"start": None, "stop": None} if row["outcome"] == "worker lost" else {}) for row in tasks]
-    chunk = {"dataset": "mc", "file": "/data/b.root", "entry_start": 0, "entry_stop": 1000}
-    tasks = [row | (chunk if row["outcome"] == "worker lost" else {}) for row in tasks]
-    lives = [row | {"memory_limit": limit, "killed_memory": killed.get(row["worker"])} for row in LIFETIMES]
-    sampled = [{"worker": worker, "time": T + 55, "memory": memory * MIB} for worker, memory in samples.items()]
-    return Measurement(
-        handmade_run(
-            tasks=table_of_rows(TASK_COLUMNS, tasks),
-            lifetimes=table_of_rows(LIFETIME_COLUMNS, lives),
-            samples=table_of_rows(SAMPLE_COLUMNS, sampled),
-        )
-    )
-
-
-def test_a_worker_that_was_lost_near_its_limit_was_killed_by_the_last_sample() -> None:
-    near = run_with("B", samples={"B": 810}).worker_memory.set_index("worker").loc["B"]
-    assert (near["killed_memory"], near["killed_by"], near["lost_attempts"]) == (810 * MIB, BY_SAMPLE, 1)
-    # from its assignment (or when a thread was free) until B left
-    assert near["lost_seconds"] == pytest.approx(10.0)
-    for other in (run_with("B", samples={"B": 790}), run_with(samples={"B": 810}), run_with("B", samples={})):
-        assert other.worker_memory["killed_by"].isna().all()
-    without_limit = run_with("B", samples={"B": 810}, limit=None)
-    assert without_limit.worker_memory["killed_by"].isna().all()
-    assert evidence_of(without_limit).fit_absent == "no worker has a memory limit"
-
-
-def test_the_nanny_is_believed_before_samples() -> None:
-    found = run_with("B", samples={"B": 810}, B=990 * MIB).worker_memory.set_index("worker")
-    assert (found.loc["B", "killed_memory"], found.loc["B", "killed_by"]) == (990 * MIB, BY_NANNY)
-    assert found.loc["B", "memory_peak"] == 990 * MIB
-    assert found["killed_by"].notna().sum() == 1
-    assert found.loc["B", "paused_seconds"] == 8.0
-
-
 def test_the_size_that_fits_is_what_its_arithmetic_says() -> None:
     evidence = evidence_of(run_with("B", samples={"B": 990}, B=990 * MIB))
     before = 100 * MIB  # of the first chunk on A; B had none, and its only sample is of its end
@@ -86,18 +47,17 @@ def test_the_size_that_fits_is_what_its_arithmetic_says() -> None:
     assert fit.limit_for(1000) == (100 + 2 * 0.25 * 1000) / TARGET
 
 
+def test_without_a_limit_or_a_need_no_size_is_told() -> None:
+    without_limit = evidence_of(run_with("B", samples={"B": 810}, limit=None))
+    assert (without_limit.fit, without_limit.fit_absent) == (None, "no worker has a memory limit")
+    assert "no chunk size can be told: no worker has a memory limit" in without_limit.remedy
+
+
 def test_a_run_without_trouble_says_so() -> None:
     run = handmade_run()
     evidence = evidence_of(Measurement(dataclasses.replace(run, pauses=run.pauses and run.pauses.slice(0, 0))))
     assert (evidence.killed, evidence.paused, evidence.spilled, evidence.culprits()) == ([], [], [], [])
     assert evidence.what == "Memory: no worker was killed or paused, and none spilled."
-
-
-def test_datasets_say_why_they_tell_nothing() -> None:
-    measurement = Measurement(handmade_run())
-    # no chunk by hand tells how many others ran beside it
-    assert measurement.dataset_memory["bytes_per_event"].isna().all()
-    assert set(measurement.dataset_memory["reason"]) == {"memory of chunks was not measured"}
 
 
 # Planted on a real cluster

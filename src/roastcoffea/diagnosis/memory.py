@@ -98,7 +98,7 @@ class MemoryEvidence:
     @property
     def seconds(self) -> float:
         """Thread seconds of lost attempts and of spilling; those of pauses are a class of the time ledger."""
-        return sum(row["lost_seconds"] + (row["spill_seconds"] or 0.0) for row in self.workers)
+        return float(sum(row["lost_seconds"] + (row["spill_seconds"] or 0.0) for row in self.workers))
 
     @property
     def results_fill_it(self) -> bool:
@@ -264,5 +264,5 @@ def _fit(
 
 def _rounded_down(events: float) -> int:
     """Number of events with two digits that count, and no more than there are."""
-    step = 10 ** max(len(str(int(events))) - 2, 0)
+    step = int(10 ** max(len(str(int(events))) - 2, 0))
     return max(int(events) // step * step, 1)

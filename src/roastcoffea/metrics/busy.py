@@ -167,12 +167,12 @@ def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
     return Busy(_moments(tasks, worker, start, stop), seconds, dataset, failed, reasons, attempts)
 
 
-def estimated_intervals(run: Run, lifetimes: pa.Table, chunks: pa.Table, counted: pa.Table) -> tuple[Numbers, Numbers]:
+def estimated_intervals(records: Records, tasks: pa.Table) -> tuple[Numbers, Numbers]:
     """Start and stop of each attempt of the run's tasks; NaN for one that never began, as far as that is known.
 
     Those of an attempt that was lost with its worker are estimated, and one that is unfinished lasts until the end.
     """
-    records, tasks = Records.of(run, lifetimes, chunks, counted), run.tasks.select(COLUMNS)
+    tasks = tasks.select(COLUMNS)
     return _intervals(tasks, places(tasks["worker"], records.workers), records)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import MeasurementError, reported
-from roastcoffea.metrics.busy import estimated_intervals
+from roastcoffea.metrics.busy import Records, estimated_intervals
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
 from roastcoffea.metrics.facts import FAILED, of_finished_calls, recorded, rows_where, with_outcome
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
@@ -108,7 +108,8 @@ def _failed_tasks(
         pc.not_equal(run.tasks["kind"], task_records.OTHER), pc.not_equal(run.tasks["outcome"], task_records.OK)
     )
     lost = run.tasks.filter(wanted).to_pylist()
-    spans = _spans(run, lifetimes, chunks, counted, np.asarray(wanted.to_numpy())) if lost else []
+    records = None if lifetimes is None else Records.of(run, lifetimes, chunks, counted)
+    spans = _spans(run.tasks, records, np.asarray(wanted.to_numpy())) if lost else ()
     names = ("dataset", "file", *RANGE)
     theirs = chunks.select(["key", *names])
     theirs = theirs.filter(pc.is_in(theirs["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
@@ -118,16 +119,12 @@ def _failed_tasks(
         yield _failed(row, seconds, row["outcome"]) | {name: place.get(name) for name in names} | {"start": start}
 
 
-def _spans(
-    run: Run, lifetimes: pa.Table | None, chunks: pa.Table, counted: pa.Table, wanted: Flags
-) -> Iterator[tuple[float | None, float | None]]:
-    """Start and duration of these attempts; an attempt that was queued on a worker that was lost took 0 s."""
-    tasks = run.tasks
-    if lifetimes is None:
-        start, stop = moments(tasks, "start"), moments(tasks, "stop")
-    else:
-        start, stop = estimated_intervals(run, lifetimes, chunks, counted)
-    queued = having(tasks["outcome"], task_records.LOST) & np.isnan(start) & (lifetimes is not None)
+def _spans(tasks: pa.Table, records: Records | None, wanted: Flags) -> Iterator[tuple[float | None, float | None]]:
+    """Start and duration of these attempts; one that was only queued on a worker that was lost took 0 s."""
+    start, stop = moments(tasks, "start"), moments(tasks, "stop")
+    if records is not None:
+        start, stop = estimated_intervals(records, tasks)
+    queued = having(tasks["outcome"], task_records.LOST) & np.isnan(start) & (records is not None)
     for begun, ended, never in zip(start[wanted], stop[wanted], queued[wanted], strict=True):
         seconds = 0.0 if never else float(ended - begun)
         yield None if np.isnan(begun) else float(begun), None if np.isnan(seconds) else seconds

@@ -147,11 +147,10 @@ class ChunkRequests:
 
 def _largest_file(run: Run, counted: pa.Table) -> int | None:
     """Events of the largest file that was asked for; None where an interrupted run shows only some of its chunks."""
-    if run.asked is not None and len(run.asked):
-        found: int | None = pc.max(run.asked["entry_stop"]).as_py()
-        return found
     whole = all(call.outcome == FINISHED for call in run.calls)
-    return pc.max(counted["entry_stop"]).as_py() if whole else None
+    chunks = counted if whole else run.asked
+    found: int | None = None if chunks is None else pc.max(chunks["entry_stop"]).as_py()
+    return found
 
 
 FILE_COLUMNS: Final = ("call", "dataset", "file", "tree", "entry_stop", "source", "bytes_metadata")
