@@ -144,6 +144,23 @@ class Raising(ProcessorABC):
         return {"events": len(events)}
 
 
+class Failing(ProcessorABC):
+    """Counts events, and raises an error in chunks of files with this in their name, from an entry on."""
+
+    def __init__(self, error: BaseException, name: str, entry: int = 0) -> None:
+        self.error = error
+        self.name = name
+        self.entry = entry
+
+    def process(self, events: Any) -> dict[str, int]:
+        if self.name in events.metadata["filename"] and events.metadata["entrystart"] >= self.entry:
+            raise self.error
+        return {"events": len(events)}
+
+    def postprocess(self, accumulator: Any) -> Any:
+        return accumulator
+
+
 class RaisingLate(Sleeping):
     """Raises in each chunk: at once in the first, after a while in the others."""
 

@@ -401,6 +401,7 @@ EXPECTED = {
     "total_serialization_overhead_seconds": 0.5,
     "num_successful_chunks": 3,
     "num_failed_chunks": 2,
+    "num_failed_attempts": 3,
     "total_events_from_chunks": 450,
     "chunk_duration_mean": 5.0,  # of 2, 4, 6, 8
     "chunk_duration_min": 2.0,

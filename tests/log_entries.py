@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from roastcoffea.log import kinds
+from roastcoffea.log.attempts import OF_CHUNK
 from roastcoffea.log.kinds import NO_SIZE, NO_STRING, Fields, Kind
 from roastcoffea.log.packing import packed_records
 from roastcoffea.log.reader import ClusterLog
@@ -16,6 +17,9 @@ from roastcoffea.monitor.history import TaskLog
 
 T = 1_700_000_000.0
 CALL = "call-1"
+OF_NEXT_ENTRIES = ["error", *OF_CHUNK]
+"""Columns of a task that come with entries of their own."""
+
 OF_MONITORS = {kinds.STATE, kinds.VIEWS}
 READERS = {"collector": set(kinds.ALL) - OF_MONITORS, "monitor": set(kinds.ALL)}
 """What each of them reads."""
@@ -71,6 +75,7 @@ def entries() -> list[Entry]:
         (kinds.STATE, states(0, ["Jets-1", "Jets-2"])),
         (kinds.TASK, task(1)),
         (kinds.TASK_ERROR, b"OSError: planted"),
+        (kinds.TASK_CHUNK, json.dumps(["qcd", "a.root", "Events", 0, 100]).encode()),
         (kinds.CHUNK, record(1)),
         (kinds.VIEWS, views(1)),
         (kinds.PROBLEM, b"a worker is slow"),
@@ -81,6 +86,7 @@ def entries() -> list[Entry]:
         (kinds.SAMPLE, packed(kinds.SAMPLE.fields, worker=0, time=T + 1, last_seen=T + 1)),
         (kinds.SAMPLING, sampling(1)),
         (kinds.PROCESS_CPU, packed(kinds.PROCESS_CPU.fields, worker=0, cpu_seconds=1.5)),
+        (kinds.KILLED, packed(kinds.KILLED.fields, worker=0, time=T + 5, memory=570_000_000)),
         (kinds.DEPARTURE, packed(kinds.DEPARTURE.fields, worker=0, time=T + 5)),
         (kinds.COUNTED, counted(2.5)),
         *((kinds.STRING, text.encode()) for text in ("tcp://10.0.0.2:2", "second")),
@@ -103,7 +109,7 @@ class Found:
         """All that a reader makes of a log."""
         workers = self.log.workers
         found: dict[str, Any] = {
-            "tasks": self.log.attempts.table(0.0).drop_columns("error").to_pylist(),
+            "tasks": self.log.attempts.table(0.0).drop_columns(OF_NEXT_ENTRIES).to_pylist(),
             "samples": workers.samples(0.0).to_pylist(),
             "lifetimes": workers.lifetimes(0.0, T, T + 100).to_pylist(),
             "pauses": workers.pauses(0.0, T, T + 100).to_pylist(),

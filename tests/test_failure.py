@@ -85,6 +85,20 @@ def test_a_killed_worker(sample: Any, tmp_path: Path) -> None:
     lost = measurement.tasks[measurement.tasks["outcome"] == "worker lost"]
     killed = lost[lost["kind"] == "processor"]["worker"].unique()
     assert len(killed) == 1
+    # what was queued on it took nothing; only one attempt ran
+    (attempt,) = measurement.failed[
+        (measurement.failed["reason"] == "worker lost") & (measurement.failed["seconds"] > 0)
+    ].to_dict("records")
+    assert (attempt["worker"], attempt["dataset"], attempt["kind"]) == (killed[0], "qcd", "processor")
+    assert attempt["file"] in sample["qcd"]["files"]
+    assert (attempt["entry_start"], attempt["entry_stop"]) == (0, 1000)
+    assert attempt["seconds"] >= 0.3
+    of_tasks = lost[lost["kind"] == "processor"][["dataset", "file", "entry_start", "entry_stop"]]
+    assert of_tasks.notna().all().all()
+    assert measurement.tasks[measurement.tasks["outcome"] == "ok"]["file"].isna().all()
+    # nothing tells of memory: it is a failure, and no more
+    assert measurement.worker_memory["killed_by"].isna().all()
+    assert measurement.metrics.evaluator.value("failure_evidence").attempts >= 1
     assert killed[0] not in set(measurement.lifetimes["worker"][measurement.lifetimes["stop"] == measurement.run.stop])
     assert collector.metrics["num_chunks"] == 8
     assert collector.metrics["total_events"] == 8000

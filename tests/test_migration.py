@@ -138,7 +138,7 @@ def test_files(row: Row, owners: dict[str, Any], tmp_path: Path) -> None:
 def test_every_plot_and_every_number_of_0_1_2_is_in_the_table() -> None:
     names = {row.name for row in ROWS}
     ours = {"byte_ledger", "time_ledger", "time_ledger_timeline", "task_stream", "chunk_phases", "branch_bytes"}
-    ours |= {"sections", "worker_balance", "stragglers"}
+    ours |= {"sections", "worker_balance", "stragglers", "worker_memory", "dataset_memory"}
     older = {name for name in dir(roastcoffea) if name.startswith("plot_")} - {f"plot_{name}" for name in ours}
     assert {f"roastcoffea.{name}" for name in older} <= names
     if data := os.environ.get("ROASTCOFFEA_TEST_DATA"):

@@ -66,7 +66,7 @@ def _own_text(error: BaseException) -> str:
         text = str(error)
     except Exception:  # noqa: BLE001  (the class is the user's)
         text = "(it has no text)"
-    return f"{type(error).__name__}: {text}"
+    return f"{type(error).__name__}: {text}" if text.strip() else type(error).__name__
 
 
 @dataclass(slots=True, eq=False)

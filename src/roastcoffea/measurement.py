@@ -59,6 +59,10 @@ class Measurement:
     worker_balance = _Table(
         "worker_balance", "Workers side by side: chunks, CPU and waiting, speed, spilling and transfers."
     )
+    worker_memory = _Table(
+        "worker_memory", "Workers: peak of memory against the limit; who was paused, spilled, killed."
+    )
+    dataset_memory = _Table("dataset_memory", "Datasets: memory that an event takes.")
     tasks = _Table("tasks", "Finished attempts of tasks.")
     workers = _Table(
         "workers", "Samples of what workers reported with their heartbeats; without Dask, at the interval."
@@ -124,7 +128,7 @@ class Measurement:
         found: T = self.metrics[name] if name in self.metrics else absent(self.metrics.missing[name])
         return found
 
-    def missing_fileset(self, fileset: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def missing_fileset(self, fileset: Mapping[str, Any] | None = None, *, unopened: bool = False) -> dict[str, Any]:
         """Fileset of the files of which nothing came, ready to be run again.
 
         A Runner call that raised gave no output, so that all its files are in it. Files that came in parts are not,
@@ -135,13 +139,16 @@ class Measurement:
         ----------
         fileset : mapping, optional
             The fileset of the run: each dataset keeps its own metadata and settings. Without it they are not known.
+        unopened : bool
+            Only files that could not be opened, which is all that `missing_items` lacks.
 
         Raises
         ------
         NotMeasuredError
             If it is not known what was asked for, or what came.
         """
-        return missing_fileset(self.metrics.evaluator.value("files_to_repeat"), fileset)
+        lacking = self.metrics.evaluator.value("unopened_files" if unopened else "files_to_repeat")
+        return missing_fileset(lacking, fileset)
 
     def missing_items(self, fileset: Mapping[str, Any] | None = None) -> list[Any]:
         """Chunks without a result, as work items that a Runner takes in place of a fileset.

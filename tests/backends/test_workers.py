@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from scheduler_runs import SAMPLES, WORKERS, Clock, T, drained, take_samples
 from stand_ins import NAME, TOKEN, Scheduler, started_plugin
 
@@ -85,3 +87,25 @@ def test_a_worker_s_last_words_count_whenever_they_come(clock: Clock) -> None:
     assert counted == {address: {("execute", "Jets", "thread-cpu", "seconds"): 2.0} for address in (before, after)}
     assert log.problems == [f"{never} was lost: its last seconds"]
     assert plugin.problems.failures == 0
+
+
+def test_what_a_nanny_says_counts_before_and_after_its_worker_left(clock: Clock) -> None:
+    scheduler = Scheduler(3)
+    plugin = started_plugin(scheduler)
+    before, after, never = addresses = [*scheduler.workers]
+
+    def say(message: Any) -> None:
+        plugin.log_event("worker-restart-memory", message)
+
+    say({"worker": before, "pid": 1, "rss": 7_700_000_000})
+    for address in addresses:
+        plugin.remove_worker(scheduler, address)
+    say({"worker": after, "pid": 2, "rss": 7_800_000_000})
+    # others may write to that topic
+    for message in (None, "killed", {"worker": never}, {"worker": 5, "rss": 1}, {"worker": never, "rss": "much"}):
+        say(message)
+    say({"worker": "tcp://elsewhere:1", "pid": 3, "rss": 1})
+    log = drained(plugin)
+    lifetimes = log.workers.lifetimes(0.0, T, T + 100).to_pylist()
+    assert [row["killed_memory"] for row in lifetimes] == [7_700_000_000, 7_800_000_000, None]
+    assert (log.problems, plugin.problems.failures) == ([], 0)

@@ -5,14 +5,16 @@ This module may be pickled by value.
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from roastcoffea.backends.coffea_tasks import chunk_of
 from roastcoffea.backends.worker import BEGUN
-from roastcoffea.log.kinds import CHUNK, NO_SIZE, NO_STRING, NO_TIME, TASK, TASK_ERROR
+from roastcoffea.log.kinds import CHUNK, NO_SIZE, NO_STRING, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
 from roastcoffea.log.marks import METADATA_KEY, mark_of
 from roastcoffea.log.writer import LONGEST_TEXT, LogWriter, Problems
 from roastcoffea.records.tasks import (
@@ -141,6 +143,7 @@ class Attempts:
             self._write(task, run_id, ending, assignment, outcome, found, of_user, now)
             if of_user and ending.get("exception_text"):
                 self._log.write_text(TASK_ERROR, redacted_beginning(ending["exception_text"], LONGEST_TEXT))
+            self._write_chunk(task, assignment.kind, outcome)
         if isinstance(record, bytes) and mark is not None:
             self._log.write(CHUNK, record)
             task.metadata.pop(METADATA_KEY, None)
@@ -209,6 +212,7 @@ class Attempts:
                 known = (begun + shift, NO_TIME, *_from_start(times, begun), 0)
                 of_user = self._is_of_user(task, self._mark(task))
                 self._write(task, task.run_id, {}, assignment, UNFINISHED, known, of_user, time.time())
+                self._write_chunk(task, assignment.kind, UNFINISHED)
                 self._unfinished.add(key)
 
     # how it does that
@@ -216,6 +220,12 @@ class Attempts:
     def _assign(self, task: Any, assignment: Assignment) -> None:
         self._open[task.key] = assignment
         self._begun[assignment.kind] += 1
+
+    def _write_chunk(self, task: Any, kind: str, outcome: str) -> None:
+        """Write the chunk of an attempt that failed: where it leaves no record, nothing else tells."""
+        chunk = chunk_of(task) if kind == PROCESSOR and outcome != OK else None
+        if chunk is not None:
+            self._log.write_text(TASK_CHUNK, json.dumps(chunk))
 
     def _unseen(self, task: Any, mark: Any) -> Assignment:
         """Assignment of an attempt whose beginning was not seen."""

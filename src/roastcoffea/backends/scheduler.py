@@ -19,7 +19,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin
 from roastcoffea.backends.attempts import Attempts, TasksOfRun
 from roastcoffea.backends.stay import Stay
 from roastcoffea.backends.survey import ask_workers, described, metrics_of_span
-from roastcoffea.backends.workers import Workers
+from roastcoffea.backends.workers import ENDED_BY_NANNY, Workers
 from roastcoffea.log.kinds import CHUNK
 from roastcoffea.log.writer import LogWriter, Problems
 
@@ -130,6 +130,8 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
                 self._take_message(msg)
             elif topic == "stealing":
                 self.attempts.stolen(msg)
+            elif topic == ENDED_BY_NANNY:
+                self.workers.killed(msg)
             elif topic in self.workers.here:
                 self.workers.changed(topic, msg)
             elif topic == "all":

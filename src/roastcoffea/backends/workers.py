@@ -18,6 +18,7 @@ from roastcoffea.log.kinds import (
     ARRIVAL,
     COUNTED,
     DEPARTURE,
+    KILLED,
     LEFT,
     NO_SIZE,
     PAUSE,
@@ -36,6 +37,9 @@ MOST_EXECUTING = 65_535
 
 PAUSED = "paused"
 """Status of a worker that has too little memory left to begin tasks, or to fetch their inputs."""
+
+ENDED_BY_NANNY = "worker-restart-memory"
+"""Topic under which Dask's nannies report that they end a worker for its memory."""
 
 
 class Workers:
@@ -104,6 +108,13 @@ class Workers:
         """Learn from Dask's event that a worker has another status."""
         if isinstance(message, dict) and message.get("action") == "worker-status-change":
             self._note_pause(address, message.get("status"))
+
+    def killed(self, message: Any) -> None:
+        """Learn from its nanny that a worker is ended for its memory, which may come after its departure."""
+        if isinstance(message, dict):
+            worker, memory = message.get("worker"), message.get("rss")
+            if isinstance(worker, str) and isinstance(memory, int):
+                self._log.write_fields(KILLED, self._log.number(worker), time.time(), memory)
 
     def reported(self, message: Mapping[str, Any]) -> None:
         """Take what our plugin on a worker says of its process."""

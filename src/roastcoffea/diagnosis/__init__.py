@@ -3,7 +3,10 @@
 from roastcoffea.diagnosis import stragglers
 
 # isort: split
-from roastcoffea.diagnosis import advice, balance, verdict
+from roastcoffea.diagnosis import advice, balance, completeness, memory
+
+# isort: split
+from roastcoffea.diagnosis import failures, verdict
 from roastcoffea.diagnosis.evidence import Finding, Verdict
 
-__all__ = ["Finding", "Verdict", "advice", "balance", "stragglers", "verdict"]
+__all__ = ["Finding", "Verdict", "advice", "balance", "completeness", "failures", "memory", "stragglers", "verdict"]

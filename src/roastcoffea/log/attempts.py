@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from roastcoffea.log.kinds import NO_SIZE, NO_TIME, TASK, TASK_ERROR
+from roastcoffea.log.kinds import NO_SIZE, NO_TIME, TASK, TASK_CHUNK, TASK_ERROR
 from roastcoffea.log.layout import Layout, Rows, Texts, text_of
 from roastcoffea.log.received import attempt_numbers
 from roastcoffea.records.arrow import table_of_columns
@@ -18,18 +19,21 @@ from roastcoffea.redaction import redacted
 NAMES: Final = [name for name, _ in TASK.fields]
 KIND, OUTCOME = NAMES.index("kind"), NAMES.index("outcome")
 SIZE: Final = struct.calcsize(TASK.packing)
+OF_CHUNK: Final = {"dataset": pa.string(), "file": pa.string(), "entry_start": pa.int64(), "entry_stop": pa.int64()}
+"""Columns of the chunk of a task that failed."""
 
 
 class AttemptLog:
     """Attempts of tasks, in the order of their end."""
 
     def __init__(self, texts: Texts) -> None:
-        self.readers = {TASK: self._take, TASK_ERROR: self._take_error}
+        self.readers = {TASK: self._take, TASK_ERROR: self._take_error, TASK_CHUNK: self._take_chunk}
         self._texts = texts
         self._layout = Layout(TASK.fields, texts)
         self._packed = bytearray()
         self._keys: list[str | None] = []
         self._errors: dict[int, str] = {}
+        self._chunks: dict[int, dict[str, Any]] = {}
         self._is_whole = False
         self._impossible = 0
 
@@ -47,6 +51,16 @@ class AttemptLog:
         if not self._is_whole:
             raise LookupError("it is of a task that could not be read")
         self._errors[len(self._keys) - 1] = redacted(text_of(payload))
+
+    def _take_chunk(self, payload: bytes) -> None:
+        """The chunk of a task that failed stands behind it."""
+        if not self._is_whole:
+            raise LookupError("it is of a task that could not be read")
+        dataset, file, _, start, stop = json.loads(text_of(payload))
+        if not (isinstance(start, int) and isinstance(stop, int)):
+            raise TypeError("it has no entries")
+        names = {"dataset": redacted(str(dataset)), "file": redacted(str(file))}
+        self._chunks[len(self._keys) - 1] = names | {"entry_start": start, "entry_stop": stop}
 
     @property
     def problems(self) -> list[str]:
@@ -75,6 +89,10 @@ class AttemptLog:
             "stop": pa.array(rows["stop"] - clock, mask=rows["stop"] == NO_TIME),
             "seen": pa.array(rows["seen"] - offset),
         }
+        for name, kind in OF_CHUNK.items():
+            values = np.full(len(keys), None, dtype=object)
+            values[list(self._chunks)] = [chunk[name] for chunk in self._chunks.values()]
+            columns[name] = pa.array(values, kind)
         for name in ("worker", "prefix", "type", "span"):
             columns[name] = self._texts.column(rows[name])
         for name in ("nbytes", "run_id"):

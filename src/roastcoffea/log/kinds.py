@@ -192,5 +192,14 @@ It has rows of the workers of which something is not as in the sample before; wh
 
 WORKER_STATE_FIELDS: Final = (*of(TEXT, "worker"), *of("I", "processing"), *of("q", "nbytes"), *of("f", "occupancy"))
 
+TASK_CHUNK: Final = _declared(
+    then="dataset, file, tree, first entry, and entry after the last of the chunk of the task before it, as JSON",
+    table="chunks of failed tasks",
+)
+"""Follows the task of a chunk that failed: an attempt that was lost with its worker leaves no record of its own."""
+
+KILLED: Final = _declared((*of(TEXT, "worker"), *of("d", "time"), *of("q", "memory")))
+"""A worker whose nanny ended it because its process had so much resident memory."""
+
 LEFT: Final = 0xFFFFFFFF
 """In place of the tasks of a worker that left."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.log.counts import added_up, of_spans
-from roastcoffea.log.kinds import ARRIVAL, COUNTED, DEPARTURE, NO_SIZE, NO_STRING, PAUSE, PROCESS_CPU, SAMPLE
+from roastcoffea.log.kinds import ARRIVAL, COUNTED, DEPARTURE, KILLED, NO_SIZE, NO_STRING, PAUSE, PROCESS_CPU, SAMPLE
 from roastcoffea.log.layout import Layout, Rows, Texts
 from roastcoffea.log.plausible import MOST_CORES
 from roastcoffea.records.arrow import table_of_columns, table_of_rows
@@ -41,6 +41,7 @@ class WorkerLog:
             ARRIVAL: self._take_arrival,
             DEPARTURE: self._take_departure,
             PAUSE: self._take_pause,
+            KILLED: self._take_killed,
             PROCESS_CPU: self._take_last_cpu,
             COUNTED: self._take_counted,
             SAMPLE: self._take_sample,
@@ -61,7 +62,7 @@ class WorkerLog:
     def _take_arrival(self, payload: bytes) -> None:
         row = self._layouts[ARRIVAL].row(payload)
         row |= {name: row[name] or None for name in ("process", "memory_limit")}
-        row |= {"start": row.pop("time"), "stop": None, "cpu_seconds": None}
+        row |= {"start": row.pop("time"), "stop": None, "cpu_seconds": None, "killed_memory": None}
         self._present[row["worker"]] = row
         self._lifetimes.append(row)
 
@@ -80,6 +81,12 @@ class WorkerLog:
     def _end_pause(self, worker: str, time: float) -> None:
         """A pause ends with the worker at the latest."""
         self._pausing.pop(worker, {})["stop"] = time
+
+    def _take_killed(self, payload: bytes) -> None:
+        """The nanny's message comes before or after the departure of its worker, and before another arrives there."""
+        row = self._layouts[KILLED].row(payload)
+        for lifetime in self._of_worker(row["worker"])[-1:]:
+            lifetime["killed_memory"] = row["memory"]
 
     def _take_last_cpu(self, payload: bytes) -> None:
         """The last message of a worker that leaves comes before or after its departure."""

@@ -179,6 +179,15 @@ def busy_tasks(records: Records, tasks: pa.Table) -> Busy:
     return Busy(_moments(tasks, worker, start, stop), seconds, of, failed, reasons, attempts)
 
 
+def estimated_intervals(records: Records, tasks: pa.Table) -> tuple[Numbers, Numbers]:
+    """Start and stop of each attempt of the run's tasks; NaN for one that never began, as far as that is known.
+
+    Those of an attempt that was lost with its worker are estimated, and one that is unfinished lasts until the end.
+    """
+    tasks = tasks.select(COLUMNS)
+    return _intervals(tasks, places(tasks["worker"], records.workers), records)
+
+
 def _without_times(tasks: pa.Table, worker: Integers, known: statistics.Flags) -> list[str]:
     """Attempts that should tell when they ran: one that was cancelled may never have begun."""
     cancelled = having(tasks["outcome"], task_records.CANCELLED)

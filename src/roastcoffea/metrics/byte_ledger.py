@@ -212,7 +212,7 @@ def byte_ledger(run: Run, counted_chunks: pa.Table | None = None) -> ByteLedger:
         certificate(run, chunks, requests, came),
         unmeasured=() if _tells_bytes(preprocessing) else (phases.PREPROCESSING,),
         came=came,
-        repeated=chunks.repeated(run.calls),
+        repeated=chunks.repeated(run),
     )
 
 

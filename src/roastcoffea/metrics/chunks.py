@@ -31,7 +31,7 @@ def num_successful_chunks(counted_chunks: pa.Table) -> int:
     return len(counted_chunks)
 
 
-@of_chunks(COUNT, label="failed attempts", formula='attempts with outcome "error" or "skipped"')
+@of_chunks(COUNT, label="attempts that raised", formula='attempts with outcome "error" or "skipped"')
 def num_failed_chunks(chunks: pa.Table) -> int:
     """Number of attempts that raised an error or skipped a bad file.
 

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import MeasurementError, reported
+from roastcoffea.metrics.busy import Records, estimated_intervals
 from roastcoffea.metrics.catalogue import CHUNKS, fact, metric
 from roastcoffea.metrics.facts import FAILED, of_finished_calls, recorded, rows_where, with_outcome
 from roastcoffea.metrics.facts import counted_chunks as last_attempts
+from roastcoffea.metrics.statistics import Flags, having, moments
 from roastcoffea.metrics.totals import disagreements
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
@@ -31,12 +33,16 @@ REPEATED: Final = "repeated"
 REASONS: Final = (
     '"error", "skipped" (bad file), "worker lost", "cancelled", "unfinished" (when the run stopped) or "repeated"'
 )
+WITH_ESTIMATES: Final = (
+    "how long it kept its thread: estimated where its worker was lost (0 if it was queued there), until the end of the "
+    "run where it was unfinished; none where that was not seen"
+)
 FAILED_COLUMNS: Final = (
     Column("kind", "text", None, '"processor", "merge" or "preprocessing"'),
     *picked(CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop"),
     Column("worker", "text", None, "address of the worker"),
     Column("start", "number", "s", "when the attempt began (Unix time)"),
-    Column("seconds", "number", "s", "how long it kept its thread; none where that was not seen"),
+    Column("seconds", "number", "s", WITH_ESTIMATES),
     Column("bytes", "integer", "B", "requested from storage by it; none where it left no record"),
     Column("reason", "text", None, REASONS),
     *picked(CHUNK_COLUMNS, "error", "key"),
@@ -65,11 +71,12 @@ MOST_NAMED: Final = 3
 
 
 @fact
-def failed_work(run: Run, chunks: pa.Table, counted_chunks: pa.Table) -> pa.Table:
+def failed_work(run: Run, chunks: pa.Table, counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> pa.Table:
     """Failed attempts, with FAILED_COLUMNS."""
     rows = [*_failed_chunks(chunks.select(OF_CHUNKS), counted_chunks), *_failed_openings(run)]
     recorded_tasks = {(row["key"], row["run_id"]) for row in rows if row["key"] is not None}
-    rows += [row for row in _failed_tasks(run, chunks) if (row["key"], row["run_id"]) not in recorded_tasks]
+    lost = _failed_tasks(run, chunks, counted_chunks, lifetimes)
+    rows += [row for row in lost if (row["key"], row["run_id"]) not in recorded_tasks]
     rows.sort(key=lambda row: (row["start"] is None, row["start"] or 0.0))
     return table_of_rows(FAILED_COLUMNS, rows)
 
@@ -91,20 +98,36 @@ def _failed(row: dict[str, Any], seconds: float | None, reason: str) -> dict[str
     return row | {"seconds": seconds, "bytes": row.get("bytes_requested"), "reason": reason}
 
 
-def _failed_tasks(run: Run, chunks: pa.Table) -> Iterator[dict[str, Any]]:
-    """Attempts of tasks that ended otherwise; their chunk is known where another attempt of it left a record."""
+def _failed_tasks(
+    run: Run, chunks: pa.Table, counted: pa.Table, lifetimes: pa.Table | None
+) -> Iterator[dict[str, Any]]:
+    """Attempts of tasks that ended otherwise; their chunk is told by the scheduler, or by another attempt of it."""
     if run.tasks is None:
         return
-    ours = run.tasks.filter(pc.not_equal(run.tasks["kind"], task_records.OTHER))
-    lost = ours.filter(pc.not_equal(ours["outcome"], task_records.OK)).to_pylist()
+    wanted = pc.and_(
+        pc.not_equal(run.tasks["kind"], task_records.OTHER), pc.not_equal(run.tasks["outcome"], task_records.OK)
+    )
+    lost = run.tasks.filter(wanted).to_pylist()
+    records = None if lifetimes is None else Records.of(run, lifetimes, chunks, counted)
+    spans = _spans(run.tasks, records, np.asarray(wanted.to_numpy())) if lost else ()
     names = ("dataset", "file", *RANGE)
     theirs = chunks.select(["key", *names])
     theirs = theirs.filter(pc.is_in(theirs["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
     known = {row["key"]: row for row in theirs.to_pylist()}
-    for row in lost:
-        seconds = None if None in (row["start"], row["stop"]) else row["stop"] - row["start"]
-        place = {name: known[row["key"]][name] for name in names if row["key"] in known}
-        yield _failed(row, seconds, row["outcome"]) | place
+    for row, (start, seconds) in zip(lost, spans, strict=True):
+        place = known.get(row["key"], {}) if row["file"] is None else row
+        yield _failed(row, seconds, row["outcome"]) | {name: place.get(name) for name in names} | {"start": start}
+
+
+def _spans(tasks: pa.Table, records: Records | None, wanted: Flags) -> Iterator[tuple[float | None, float | None]]:
+    """Start and duration of these attempts; one that was only queued on a worker that was lost took 0 s."""
+    start, stop = moments(tasks, "start"), moments(tasks, "stop")
+    if records is not None:
+        start, stop = estimated_intervals(records, tasks)
+    queued = having(tasks["outcome"], task_records.LOST) & np.isnan(start) & (records is not None)
+    for begun, ended, never in zip(start[wanted], stop[wanted], queued[wanted], strict=True):
+        seconds = 0.0 if never else float(ended - begun)
+        yield None if np.isnan(begun) else float(begun), None if np.isnan(seconds) else seconds
 
 
 @fact
@@ -161,7 +184,7 @@ def _files_without_chunks(run: Run, files: pa.Table, wanted: pa.Table) -> pa.Tab
     """Files that were asked for, could not be opened, and of which no chunk was asked for."""
     opened = set()
     if run.preprocessing is not None:
-        good = with_outcome(run.preprocessing, (task_records.OK,))
+        good = _outside_failed_calls(run, with_outcome(run.preprocessing, (task_records.OK,)))
         opened = {tuple(row.values()) for row in good.select(PLACE).to_pylist()}
     opened |= {tuple(row.values()) for row in wanted.select(PLACE).group_by(list(PLACE)).aggregate([]).to_pylist()}
     rows = {tuple(row[name] for name in PLACE): row for row in files.to_pylist()}
@@ -190,10 +213,15 @@ def _unread_files(run: Run) -> pa.Table:
     keys = ["processor", *PLACE]
     if run.preprocessing is None:
         return pa.table({key: pa.array([], pa.string()) for key in keys})
-    failed_calls = pa.array([call.id for call in run.calls if call.outcome != FINISHED], pa.string())
-    openings = rows_where(run.preprocessing, pc.invert(pc.is_in(run.preprocessing["call"], value_set=failed_calls)))
+    openings = _outside_failed_calls(run, run.preprocessing)
     erred, opened = (with_outcome(openings, (outcome,)) for outcome in (ERROR, task_records.OK))
     return _without(_with_processor(run, erred), _with_processor(run, opened), keys)
+
+
+def _outside_failed_calls(run: Run, table: pa.Table) -> pa.Table:
+    """Rows of Runner calls that gave their output, and of none."""
+    failed = pa.array([call.id for call in run.calls if call.outcome != FINISHED], pa.string())
+    return rows_where(table, pc.invert(pc.is_in(table["call"], value_set=failed)))
 
 
 def _named(rows: pa.Table) -> str:
@@ -203,15 +231,29 @@ def _named(rows: pa.Table) -> str:
     return ", ".join([*files[:MOST_NAMED], *more])
 
 
-@fact
-def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) -> dict[str, dict[str, str | None]]:
-    """Files of which nothing came, with their trees (Parquet has none), by dataset."""
-    some = {tuple(row.values()) for row in of_finished_calls(run, counted_chunks).select(PLACE).to_pylist()}
+Lacking = Mapping[str, Mapping[str, str | None]]
+"""Files of which nothing came, with their trees (Parquet has none), by dataset."""
+
+
+def files_in(rows: Iterable[Mapping[str, Any]]) -> Lacking:
+    """Files of these rows, with their trees, by dataset."""
     found: dict[str, dict[str, str | None]] = {}
-    for row in missing_work.to_pylist():
-        if tuple(row[name] for name in PLACE) not in some:
-            found.setdefault(row["dataset"], {})[row["file"]] = row["tree"]
+    for row in rows:
+        found.setdefault(row["dataset"], {})[row["file"]] = row["tree"]
     return found
+
+
+@fact
+def unopened_files(missing_work: pa.Table) -> Lacking:
+    """Files that preprocessing could not open: their chunks are not known."""
+    return files_in(row for row in missing_work.to_pylist() if row["entry_start"] is None)
+
+
+@fact
+def files_to_repeat(run: Run, counted_chunks: pa.Table, missing_work: pa.Table) -> Lacking:
+    """Files of which nothing came."""
+    some = {tuple(row.values()) for row in of_finished_calls(run, counted_chunks).select(PLACE).to_pylist()}
+    return files_in(row for row in missing_work.to_pylist() if tuple(row[name] for name in PLACE) not in some)
 
 
 of_chunks = partial(metric, COUNT, group=CHUNKS, source="chunks that coffea asked for, chunk records")
@@ -225,6 +267,17 @@ def num_missing_chunks(missing_work: pa.Table) -> int:
     Files that were never opened are not among them.
     """
     return len(missing_work) - int(missing_work["entry_start"].null_count)
+
+
+@metric(COUNT, group=CHUNKS, source="chunk records, tasks", label="failed attempts", formula="rows of `failed`")
+def num_failed_attempts(failed_work: pa.Table) -> int:
+    """Attempts of chunks that failed, for whatever reason: errors, bad files, lost workers, unfinished, repeated.
+
+    Those that were only queued on a worker that was lost are not among them.
+    """
+    of_chunks = having(failed_work["kind"], task_records.PROCESSOR)
+    queued = having(failed_work["reason"], task_records.LOST) & (moments(failed_work, "seconds") == 0)
+    return int(np.count_nonzero(of_chunks & ~queued))
 
 
 @of_files(label="files not opened", formula="files asked for that preprocessing could not open")
@@ -254,10 +307,6 @@ def _found(run: Run) -> list[str]:
     with reported(found.append, "whether coffea's report covers the run is not known", Exception):
         found += disagreements(run)
     return found
-
-
-Lacking = Mapping[str, Mapping[str, str | None]]
-"""Files of which nothing came, with their trees, by dataset."""
 
 
 class Given(NamedTuple):

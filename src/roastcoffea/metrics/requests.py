@@ -19,7 +19,7 @@ from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Flags, Integers, having, integers, one_of
 from roastcoffea.records.chunks import CHECKPOINT, OK, SKIPPED
 from roastcoffea.records.run import FINISHED, Run, RunnerCall
-from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR
+from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.units import BYTE
 
 PLACES: Final = ("dataset", "file")
@@ -128,7 +128,7 @@ class ChunkRequests:
         differs = integers(payload) != self.of_reads(given)
         return int(np.count_nonzero(differs & self.counted & payload.is_valid().to_numpy()))
 
-    def repeated(self, calls: tuple[RunnerCall, ...]) -> Repeated:
+    def repeated(self, run: Run) -> Repeated:
         """What attempts that counted requested more than once."""
         counted = rows_where(self.table.select(FILE_COLUMNS), self.counted)
         chunks = counted.group_by(["call", "dataset", "file", "tree"])
@@ -138,11 +138,19 @@ class ChunkRequests:
             metadata=int(known_sum(pc.subtract(files["bytes_metadata_sum"], files["bytes_metadata_max"]))),
             chunks=len(counted),
             files=len(files),
-            largest_file=pc.max(counted["entry_stop"]).as_py(),
-            cut_short=any(call.options.get("maxchunks") is not None or call.outcome != FINISHED for call in calls),
-            aligned=any(call.options.get("align_clusters") for call in calls),
+            largest_file=_largest_file(run, counted),
+            cut_short=any(call.options.get("maxchunks") is not None for call in run.calls),
+            aligned=any(call.options.get("align_clusters") for call in run.calls),
             parquet=bool(pc.any(pc.starts_with(counted["source"], "Parquet")).as_py()),
         )
+
+
+def _largest_file(run: Run, counted: pa.Table) -> int | None:
+    """Events of the largest file that was asked for; None where an interrupted run shows only some of its chunks."""
+    whole = all(call.outcome == FINISHED for call in run.calls)
+    chunks = counted if whole else run.asked
+    found: int | None = None if chunks is None else pc.max(chunks["entry_stop"]).as_py()
+    return found
 
 
 FILE_COLUMNS: Final = ("call", "dataset", "file", "tree", "entry_stop", "source", "bytes_metadata")
@@ -258,7 +266,11 @@ def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> li
     return _compared(sum(handed.values()), len(seen), len(with_outcome(ours, (OK,))), "files of preprocessing")
 
 
-ENDS: Final = {LOST: "whose worker was lost", CANCELLED: "that were cancelled"}
+ENDS: Final = {
+    LOST: "whose worker was lost",
+    CANCELLED: "that were cancelled",
+    UNFINISHED: "that were unfinished at the end",
+}
 
 
 def _against_tasks(tasks: pa.Table, kind: str, records: pa.Table, what: str) -> tuple[Attempts, list[str]]:

@@ -24,6 +24,7 @@ RESULT: Final = (OK, CHECKPOINT)
 
 OF_CHUNK: Final = {column.name: column for column in CHUNK_COLUMNS}
 
+OF_PLACE: Final = ("dataset", "file", "entry_start", "entry_stop")
 REQUESTED: Final = "requested of the file (coffea's savemetrics, else the chunk's own record)"
 OUTCOME: Final = f"of the chunk: {OF_CHUNK['outcome'].meaning}; without its record that of the task"
 JOINED_COLUMNS: Final[tuple[Column, ...]] = (
@@ -108,7 +109,9 @@ def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str
     facts = {"bytes": size, "process_seconds": chunk.get("coffea_process_seconds")}
     outcome = chunk.get("outcome", attempt["outcome"])
     of_item = attempt.get("chunk") or {}
-    return {**of_item, **chunk, **attempt, "group": key_split_group(attempt["key"]), **facts, "outcome": outcome}
+    # of an attempt itself the chunk is only known where it failed
+    own = {name: value for name, value in attempt.items() if value is not None or name not in OF_PLACE}
+    return {**of_item, **chunk, **own, "group": key_split_group(attempt["key"]), **facts, "outcome": outcome}
 
 
 def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:

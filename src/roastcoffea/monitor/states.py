@@ -13,9 +13,9 @@ import time
 from typing import Any
 
 from roastcoffea.backends.attempts import UNASSIGNED
+from roastcoffea.backends.coffea_tasks import CoffeaTasks, plain_part
 from roastcoffea.backends.scheduler import Addition, ClusterPlugin
 from roastcoffea.log.kinds import NO_SIZE, NO_STATE, STATE, STATE_FIELDS, STATES, packing
-from roastcoffea.monitor.coffea_tasks import CoffeaTasks
 
 CENSUS_SLICE = 1000
 """Tasks that are written in one go when a monitor begins: they hold the scheduler for a few milliseconds."""
@@ -192,11 +192,3 @@ def holder_of(task: Any) -> str | None:
     for holder in task.who_has or ():
         return str(holder.address)
     return next(iter(task.erred_on or ()), None)
-
-
-def plain_part(part: Any) -> Any:
-    """A part of a key, or of a chunk's identity, in what JSON has."""
-    try:
-        return part.__index__()
-    except (AttributeError, TypeError):
-        return str(part)

@@ -1,8 +1,10 @@
 """Finished attempts of Dask tasks, as the scheduler saw them end; Dask's own metrics of tasks and workers."""
 
+import dataclasses
 from typing import Final
 
-from roastcoffea.records.columns import Column
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.columns import Column, picked
 
 PROCESSOR: Final = "processor"
 MERGE: Final = "merge"
@@ -44,6 +46,10 @@ TASK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("stolen", "integer", None, "how often it was moved to another worker before it began (work stealing)"),
     Column("span", "text", None, "identity of the Dask span that counts it"),
     Column("error", "text", None, "text of the error, where there was one"),
+    *(
+        dataclasses.replace(column, meaning=f"{column.meaning}, where its attempt failed")
+        for column in picked(CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop")
+    ),
 )
 
 SPAN_COLUMNS: Final[tuple[Column, ...]] = (

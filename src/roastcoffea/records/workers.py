@@ -22,6 +22,7 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("clock_offset", "number", "s", "the worker's clock less the client's, as its tasks bound it"),
     Column("throttled_seconds", "number", "s", IN_THROTTLED_GROUPS),
     Column("throttled_periods", "integer", "periods", "periods in which that happened"),
+    Column("killed_memory", "integer", "B", "resident memory for which its nanny (Dask) ended it, where one did"),
 )
 THROTTLED: Final = ("throttled_seconds", "throttled_periods")
 """Columns of lifetimes that tell of throttling."""

@@ -17,6 +17,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.custom import CUSTOM_TOTALS
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
+from roastcoffea.metrics.memory import DATASET_MEMORY_COLUMNS, WORKER_MEMORY_COLUMNS
 from roastcoffea.metrics.phases import with_sum_of_waits
 from roastcoffea.metrics.sections import SECTION_TOTALS
 from roastcoffea.records.arrow import absent_frame, frame_of
@@ -71,6 +72,8 @@ TABLES: Final[Mapping[str, Table]] = {
     "missing": _derived("missing_work", ASKED_COLUMNS),
     "stragglers": _derived("stragglers", STRAGGLER_COLUMNS),
     "worker_balance": _derived("worker_balance", BALANCE_COLUMNS),
+    "worker_memory": _derived("worker_memory", WORKER_MEMORY_COLUMNS),
+    "dataset_memory": _derived("dataset_memory", DATASET_MEMORY_COLUMNS),
 }
 """Tables that are attributes of a measurement."""
 

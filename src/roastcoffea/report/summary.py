@@ -25,7 +25,7 @@ from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, W
 MAIN: Final = {
     "total_events": "events",
     "num_chunks": "chunks",
-    "num_failed_chunks": "failed attempts",
+    "num_failed_attempts": "failed attempts",
     "elapsed_time_seconds": "elapsed",
     "event_rate_elapsed_khz": "event rate",
     "data_rate_gbps": "data rate",

@@ -54,6 +54,22 @@ class CoffeaTasks:
         return self._kinds[of]
 
 
+def chunk_of(task: Any) -> list[Any] | None:
+    """The `PARTS` of the chunk that a task works on, in what JSON has; None for a task of another kind."""
+    item = first_of(getattr(getattr(task, "run_spec", None), "args", None))
+    if not all(hasattr(item, part) for part in PARTS):
+        return None
+    return [None if (value := getattr(item, part)) is None else plain_part(value) for part in PARTS]
+
+
+def plain_part(part: Any) -> Any:
+    """A part of a key, or of a chunk's identity, in what JSON has."""
+    try:
+        return part.__index__()
+    except (AttributeError, TypeError):
+        return str(part)
+
+
 def first_of(arguments: Any) -> Any:
     """The first argument of a task; with heavy input coffea's executor passes a pair."""
     first: Any = arguments[0] if arguments else None

@@ -1,0 +1,335 @@
+"""What a result lacks: skipped files, chunks without a result, a run that failed; and the line that runs the rest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.errors import root_cause
+from roastcoffea.metrics.catalogue import fact
+from roastcoffea.metrics.facts import known_sum
+from roastcoffea.metrics.failures import PLACE, RANGE, Lacking
+from roastcoffea.metrics.statistics import one_of
+from roastcoffea.records import tasks as task_records
+from roastcoffea.records.chunks import ERROR, SKIPPED
+from roastcoffea.records.run import FAILED, FINISHED, Run, RunnerCall
+from roastcoffea.report.phrases import counted
+from roastcoffea.units import FRACTION, number
+
+MOST_NAMED: Final = 3
+"""Files that a text names."""
+
+LONGEST_ERROR: Final = 120
+"""Letters of an error that a text shows."""
+
+INTERRUPT: Final = "KeyboardInterrupt"
+
+Row = dict[str, Any]
+CulpritParts = tuple[str, str, float, float | None]
+"""Kind, name, thread seconds and factor of a culprit."""
+
+
+class CommonError(NamedTuple):
+    """The error that most failed attempts ended with, in one line, and how many did."""
+
+    text: str
+    times: int
+
+    def __str__(self) -> str:
+        return f"{number(self.times)} x {self.text}" if self.times > 1 else self.text
+
+
+def shortened(error: str) -> str:
+    """The cause that an error tells, in a line that is not too long."""
+    cause = root_cause(error).strip()
+    return cause if len(cause) <= LONGEST_ERROR else f"{cause[: LONGEST_ERROR - 3]}..."
+
+
+def commonest(errors: Iterable[str | None]) -> CommonError | None:
+    """The commonest of these errors; None where there is none."""
+    found = Counter(shortened(error) for error in errors if error)
+    return CommonError(*found.most_common(1)[0]) if found else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incompleteness:
+    """What the output of a run lacks.
+
+    Attributes
+    ----------
+    files : list of dict
+        Files whose chunks are not known (`dataset`, `file`, `tree`, `error`), as they could not be opened; without an
+        error a run that failed did not come to them.
+    chunks : list of dict
+        Chunks without a result (`dataset`, `file`, `tree`, `entry_start`, `entry_stop`).
+    events : int
+        Events of those chunks.
+    events_of_files : float or None
+        Events of those files, estimated by the mean of the files that were opened; None where there is none.
+    asked_events : int
+        Events of all chunks that were asked for.
+    skipped : int
+        Chunks that `skipbadfiles` left out.
+    uncertain : int
+        Chunks without a record in a run that may skip them: whether they are missing is not known.
+    failed_for_good : int
+        Failed attempts of these chunks and files.
+    error : CommonError or None
+        The commonest error of these attempts; else that of the run.
+    run_error : str or None
+        Error that ended the run, or a Runner call of it; None where all finished.
+    remedy : str or None
+        Line to copy that runs the rest; None where nothing that is known is missing.
+    """
+
+    files: list[Row]
+    chunks: list[Row]
+    events: int
+    events_of_files: float | None
+    asked_events: int
+    skipped: int
+    uncertain: int
+    failed_for_good: int
+    error: CommonError | None
+    run_error: str | None
+    remedy: str | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the output has all that was asked for, as far as that is known."""
+        return not self.files and not self.chunks and self.run_error is None
+
+    @property
+    def share(self) -> float | None:
+        """Share of the events that is lost, with the estimate for files; None where it is not known."""
+        if self.files and self.events_of_files is None:
+            return None
+        of_files = self.events_of_files or 0.0
+        total = self.asked_events + of_files
+        return (self.events + of_files) / total if total else None
+
+    @property
+    def what(self) -> str:
+        """What is missing, and of which files."""
+        if not self.files and not self.chunks:
+            return f"{self._ended()}: whether its output lacks data is not known."
+        things = [self._unread()] if self.files else []
+        things += [counted(len(self.chunks), "chunk")] if self.chunks else []
+        verb = "is" if len(self.files) + len(self.chunks) == 1 else "are"
+        start = f"{self._ended()}: " if self.run_error is not None else ""
+        return f"{start}{' and '.join(things)} {verb} missing from the output ({self._names()}){self._why()}."
+
+    @property
+    def how_much(self) -> str:
+        """Events that are lost: known ones, and estimated ones."""
+        lost = [f"{number(self.events)} events are lost"] if self.chunks else []
+        if self.files and self.events_of_files is None:
+            lost.append(f"the events of {counted(len(self.files), 'file')} are not known")
+        elif self.files:
+            about = number(round(self.events_of_files or 0.0))
+            lost.append(f"about {about} events of {self._unread()} (estimated by the mean of the others)")
+        share = "" if self.share is None else f", {FRACTION.text(self.share)} of all"
+        failed = f"; {counted(self.failed_for_good, 'attempt')} failed for good" if self.failed_for_good else ""
+        return f"{' and '.join(lost) or 'No lost event is known'}{share}{failed}."
+
+    @property
+    def advice(self) -> str:
+        """What to do about it."""
+        if self.remedy is None:
+            return "Run it again."
+        mend = "" if self.run_error == INTERRUPT or self.error is None else "Mend the error, then run the rest"
+        return f"{mend or 'Run the rest'}: {self.remedy}"
+
+    def culprits(self) -> list[CulpritParts]:
+        """Files that lack data, those with the most events first."""
+        events: dict[str, int] = {row["file"]: 0 for row in self.files}
+        for row in self.chunks:
+            events[row["file"]] = events.get(row["file"], 0) + row["entry_stop"] - row["entry_start"]
+        opened = sorted(events, key=lambda file: (events[file] > 0, -events[file]))
+        return [("file", file, 0.0, None) for file in opened]
+
+    def _unread(self) -> str:
+        """Files without chunks: those that could not be opened, and those that a run that failed did not come to."""
+        bad = sum(row["error"] is not None for row in self.files)
+        left = len(self.files) - bad
+        parts = [f"{counted(bad, 'file')} that could not be opened"] if bad else []
+        parts += [f"{counted(left, 'file')} that {'was' if left == 1 else 'were'} not reached"] if left else []
+        return " and ".join(parts)
+
+    def _ended(self) -> str:
+        if self.run_error == INTERRUPT:
+            return "The run was interrupted"
+        return f"The run failed ({shortened(self.run_error or '')})"
+
+    def _names(self) -> str:
+        files = [name for _, name, *_ in self.culprits()]
+        more = [f"and {number(len(files) - MOST_NAMED)} more files"] if len(files) > MOST_NAMED else []
+        return ", ".join([*files[:MOST_NAMED], *more])
+
+    def _why(self) -> str:
+        reasons = [f"{number(self.skipped)} skipped by skipbadfiles"] if self.skipped else []
+        reasons += [f"{number(self.uncertain)} without a record, so that they may be there"] if self.uncertain else []
+        ended = self.run_error is not None and self.error is not None and self.error.text in self._ended()
+        reasons += [f"commonest error: {self.error}"] if self.error is not None and not ended else []
+        return f"; {'; '.join(reasons)}" if reasons else ""
+
+
+@fact
+def incompleteness(
+    run: Run,
+    missing_work: pa.Table,
+    files_to_repeat: Lacking,
+    failed_work: pa.Table | None = None,
+) -> Incompleteness:
+    """What the output lacks; complete where it has all that was asked for."""
+    rows = missing_work.to_pylist()
+    chunks = [row for row in rows if row["entry_start"] is not None]
+    files = [row for row in rows if row["entry_start"] is None]
+    skipped = _places(run, SKIPPED)
+    in_output, unknown = _without_record(run, chunks, skipped)
+    chunks = [row for row in chunks if _key(row) not in in_output]
+    errors = _errors_of_files(run)
+    files = [{name: row[name] for name in PLACE} | {"error": errors.get(_file(row))} for row in files]
+    failed = _failed_of(failed_work, chunks, files)
+    ended = _error_of(run)
+    return Incompleteness(
+        files=files,
+        chunks=[{name: row[name] for name in (*PLACE, *RANGE)} for row in chunks],
+        events=sum(row["entry_stop"] - row["entry_start"] for row in chunks),
+        events_of_files=_estimated_events(run.asked, files),
+        asked_events=_events(run.asked),
+        skipped=sum(_key(row) in skipped for row in chunks),
+        uncertain=sum(_key(row) in unknown for row in chunks),
+        failed_for_good=len(failed),
+        error=commonest(row["error"] for row in failed) or commonest([ended]),
+        run_error=None if ended is None else _without_interrupt(ended),
+        remedy=_line(chunks, files, files_to_repeat),
+    )
+
+
+def _file(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["dataset"], row["file"]
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("call", *PLACE, *RANGE))
+
+
+def _places(run: Run, outcome: str) -> set[tuple[Any, ...]]:
+    """Chunks of which an attempt ended so."""
+    if run.chunks is None:
+        return set()
+    table = run.chunks.filter(pc.equal(run.chunks["outcome"], outcome)).select(["call", *PLACE, *RANGE])
+    return set(map(_key, table.to_pylist()))
+
+
+def _without_record(
+    run: Run, chunks: Sequence[Row], skipped: set[tuple[Any, ...]]
+) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
+    """Chunks of calls that finished, of which no record tells that they were skipped: in the output, or unknown.
+
+    A call that skips nothing raises where a chunk fails, so that its output has all; else coffea's report tells.
+    """
+    inside: set[tuple[Any, ...]] = set()
+    unknown: set[tuple[Any, ...]] = set()
+    for call in run.calls:
+        mine = [row for row in chunks if row["call"] == call.id]
+        silent = {_key(row) for row in mine if _key(row) not in skipped}
+        if call.outcome == FINISHED and silent:
+            lost = sum(row["entry_stop"] - row["entry_start"] for row in mine if _key(row) in skipped)
+            (inside if _has_all(run, call, lost) else unknown).update(silent)
+    return inside, unknown
+
+
+def _has_all(run: Run, call: RunnerCall, lost: int) -> bool:
+    """Whether the output of a call has all that was not skipped."""
+    if call.options.get("skipbadfiles") is False:
+        return True
+    entries = (call.report or {}).get("entries")
+    if run.asked is None or not isinstance(entries, int):
+        return False
+    return entries + lost >= _events(run.asked.filter(pc.equal(run.asked["call"], call.id)))
+
+
+def _events(asked: pa.Table | None) -> int:
+    """Events of the chunks that were asked for, each counted once."""
+    if asked is None:
+        return 0
+    chunks = asked.filter(asked["entry_start"].is_valid()).group_by([*PLACE, *RANGE]).aggregate([])
+    return int(known_sum(pc.subtract(chunks["entry_stop"], chunks["entry_start"])))
+
+
+def _estimated_events(asked: pa.Table | None, files: Sequence[Row]) -> float | None:
+    """Events of files that were not opened: the mean of those of their dataset that were, else of all."""
+    if asked is None or not files:
+        return 0.0 if not files else None
+    chunks = asked.filter(asked["entry_start"].is_valid()).group_by(["dataset", "file"])
+    sizes: dict[str, list[int]] = {}
+    for row in chunks.aggregate([("entry_stop", "max")]).to_pylist():
+        sizes.setdefault(row["dataset"], []).append(row["entry_stop_max"])
+    every = [size for of_dataset in sizes.values() for size in of_dataset]
+    if not every:
+        return None
+    return float(sum(np.mean(sizes.get(row["dataset"], every)) for row in files))
+
+
+def _errors_of_files(run: Run) -> dict[tuple[str, str], str]:
+    """The last error of each file that preprocessing could not open."""
+    if run.preprocessing is None:
+        return {}
+    failed = run.preprocessing.filter(pc.equal(run.preprocessing["outcome"], ERROR))
+    return {_file(row): row["error"] for row in failed.to_pylist()}
+
+
+def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[Row]) -> list[Row]:
+    """Failed attempts of what is missing: those that never began, or were cut off, are no failures of theirs."""
+    if failed is None:
+        return []
+    ranges = {tuple(row[name] for name in ("dataset", "file", *RANGE)) for row in chunks}
+    unopened = set(map(_file, files))
+    wanted = one_of(failed["reason"], pa.array([ERROR, SKIPPED, task_records.LOST]))
+    return [
+        row
+        for row in failed.filter(pa.array(wanted)).to_pylist()
+        if row["seconds"] != 0
+        and (
+            _file(row) in unopened
+            if row["kind"] == task_records.PREPROCESSING
+            else tuple(row[name] for name in ("dataset", "file", *RANGE)) in ranges
+        )
+    ]
+
+
+def _error_of(run: Run) -> str | None:
+    """Error that ended the run inside of a Runner call; what raises after the last one leaves its output whole."""
+    if run.outcome == FAILED and any(call.outcome != FINISHED for call in run.calls):
+        return run.error or "no error text was kept"
+    return None
+
+
+def _without_interrupt(error: str) -> str:
+    """`INTERRUPT` for an interrupt, with or without a text; else the error."""
+    return INTERRUPT if error.partition(":")[0].strip() == INTERRUPT else error
+
+
+RUN_THE_REST: Final = "rest, report = runner({what}{tree}, processor_instance=processor)"
+
+
+def _line(chunks: Sequence[Row], files: Sequence[Row], lacking: Lacking) -> str | None:
+    """Lines that run what is missing, and nothing twice."""
+    trees = [row["tree"] for row in (*chunks, *files) if row["tree"]]
+    tree = f', treename="{trees[0]}"' if trees else ""
+    partly = [row for row in chunks if row["file"] not in lacking.get(row["dataset"], {})]
+    if not chunks and not files:
+        return None
+    if not partly:
+        return RUN_THE_REST.format(what="measurement.missing_fileset(fileset)", tree=tree)
+    what = ["measurement.missing_items(fileset)"]
+    what += ["measurement.missing_fileset(fileset, unopened=True)"] if files else []
+    return "; ".join(RUN_THE_REST.format(what=one, tree=tree) for one in what)

@@ -1,0 +1,213 @@
+"""What the output of a run lacks, against coffea's own report, and the lines that run the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analyses import Failing, count_events
+from coffea.nanoevents import BaseSchema
+from coffea.processor import DaskExecutor, IterativeExecutor, Runner
+from distributed import Client
+from handmade import handmade_run
+from stored import write_tree
+
+from roastcoffea import MetricsCollector
+from roastcoffea.diagnosis.completeness import Incompleteness, commonest
+from roastcoffea.measurement import Measurement
+
+pytestmark = pytest.mark.filterwarnings("ignore:Skipping bad file:UserWarning")
+
+EVENTS = 2000
+"""Events of a file of two baskets."""
+
+
+def runner_with(skip: Any, client: Client | None = None, chunks: int = 1) -> Runner:
+    kind: Any = IterativeExecutor(status=False, retries=0)
+    if client is not None:
+        kind = DaskExecutor(client=client, status=False, retries=0)
+    size = EVENTS // chunks
+    return Runner(
+        executor=kind, schema=BaseSchema, chunksize=size, skipbadfiles=skip, savemetrics=True, metadata_cache={}
+    )
+
+
+def files(*paths: Path) -> dict[str, Any]:
+    return {"a": {"files": {str(path): "Events" for path in paths}}}
+
+
+def found_in(measurement: Measurement) -> Incompleteness:
+    found: Incompleteness = measurement.metrics.evaluator.value("incompleteness")
+    return found
+
+
+def lines_run(lines: str, measurement: Measurement, fileset: Any, runner: Runner) -> list[Any]:
+    """What the lines give that are to be copied, as they are."""
+    given = {"measurement": measurement, "fileset": fileset, "runner": runner, "processor": count_events}
+    outputs = []
+    for line in lines.split("; "):
+        names: dict[str, Any] = {}
+        exec(line, dict(given), names)
+        outputs.append(names["rest"])
+    return outputs
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    return write_tree(tmp_path / "good.root", baskets=2)
+
+
+def test_a_good_run_lacks_nothing(good: Path) -> None:
+    with MetricsCollector() as collector:
+        runner_with(True)(files(good), processor_instance=count_events)
+    found = found_in(collector.measurement)
+    assert found.complete
+    assert (found.files, found.chunks, found.events, found.remedy, found.culprits()) == ([], [], 0, None, [])
+
+
+@pytest.mark.parametrize("on_dask", [False, True])
+def test_a_missing_file_that_was_skipped(good: Path, on_dask: bool, client: Client) -> None:
+    missing = good.with_name("missing.root")
+    cluster = client if on_dask else None
+    fileset = files(good, missing)
+    with MetricsCollector(cluster) as collector:
+        _, report = runner_with(True, cluster)(fileset, processor_instance=count_events)
+    found = found_in(collector.measurement)
+    assert not found.complete
+    assert [row["file"] for row in found.files] == [str(missing)]
+    assert (found.events, found.chunks, found.asked_events) == (0, [], report["entries"])
+    # the file would have been as long as the other one
+    assert (found.events_of_files, found.share) == (EVENTS, 0.5)
+    assert found.culprits() == [("file", str(missing), 0.0, None)]
+    assert "1 file that could not be opened is missing from the output" in found.what
+    assert str(missing) in found.what
+    assert "FileNotFoundError" in found.what
+    assert f"about {EVENTS:,} events of 1 file that could not be opened (estimated by the mean" in found.how_much
+    write_tree(missing, baskets=2)
+    assert found.remedy is not None
+    assert lines_run(found.remedy, collector.measurement, fileset, runner_with(False)) == [{"events": EVENTS}]
+
+
+def test_skipped_chunks_of_a_file_of_which_others_came(good: Path, tmp_path: Path) -> None:
+    bad, missing = write_tree(tmp_path / "bad.root", baskets=2), tmp_path / "missing.root"
+    fileset = files(good, bad, missing)
+    processor = Failing(OSError("planted in it"), "bad", EVENTS // 2)
+    with MetricsCollector() as collector:
+        output, report = runner_with(True, chunks=2)(fileset, processor_instance=processor)
+    found = found_in(collector.measurement)
+    assert output == {"events": report["entries"]} == {"events": 3 * EVENTS // 2}
+    assert (len(found.chunks), found.events, found.skipped, found.uncertain) == (1, EVENTS // 2, 1, 0)
+    assert found.asked_events - found.events == report["entries"]
+    assert found.failed_for_good >= 2
+    assert "1 chunk" in found.what
+    assert [name for _, name, *_ in found.culprits()] == [str(missing), str(bad)]
+    write_tree(missing, baskets=2)
+    assert found.remedy is not None
+    rest = lines_run(found.remedy, collector.measurement, fileset, runner_with(False))
+    # with what came there is each event once
+    assert sum(each["events"] for each in rest) + output["events"] == 3 * EVENTS
+
+
+def test_chunks_that_left_no_record_are_not_said_to_be_missing(good: Path) -> None:
+    for skip in (True, False):
+        with MetricsCollector() as collector:
+            runner_with(skip, chunks=2)(files(good), processor_instance=count_events)
+        run = collector.measurement.run
+        assert run.chunks is not None
+        lost = Measurement(dataclasses.replace(run, chunks=run.chunks.slice(1)))
+        assert len(lost.missing) == 1
+        # coffea's report has its events, or it would have raised
+        assert found_in(lost).complete
+        (call,) = run.calls
+        silent = dataclasses.replace(lost.run, calls=(dataclasses.replace(call, report=None),))
+        found = found_in(Measurement(silent))
+        assert found.uncertain == (1 if skip else 0)
+        if skip:
+            assert "so that they may be there" in found.what
+
+
+@pytest.mark.parametrize("on_dask", [False, True])
+def test_an_error_that_ends_the_run(good: Path, tmp_path: Path, on_dask: bool, client: Client) -> None:
+    bad, cluster = write_tree(tmp_path / "bad.root", baskets=2), client if on_dask else None
+    fileset = files(good, bad)
+    with pytest.raises(Exception, match="planted"), MetricsCollector(cluster) as collector:
+        runner_with(False, cluster)(fileset, processor_instance=Failing(KeyError("planted"), "bad"))
+    found = found_in(collector.measurement)
+    # an output that was not given has nothing, whatever was computed
+    assert (len(found.chunks), found.events, found.share) == (2, 2 * EVENTS, 1.0)
+    assert found.what.startswith("The run failed (KeyError: 'planted'): 2 chunks are missing from the output")
+    assert found.failed_for_good == 1
+    assert found.remedy is not None
+    assert lines_run(found.remedy, collector.measurement, fileset, runner_with(False)) == [{"events": 2 * EVENTS}]
+
+
+def test_an_interrupted_run(good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = write_tree(tmp_path / "late.root", baskets=2)
+    fileset = files(good, bad)
+    with pytest.raises(KeyboardInterrupt), MetricsCollector() as collector:
+        runner_with(False, chunks=2)(fileset, processor_instance=Failing(KeyboardInterrupt(), "late", EVENTS // 2))
+    measurement = collector.measurement
+    assert measurement.error == "KeyboardInterrupt"
+    found = found_in(measurement)
+    assert (len(found.chunks), found.run_error) == (4, "KeyboardInterrupt")
+    assert found.what.startswith("The run was interrupted: 4 chunks are missing from the output")
+    assert found.advice.startswith("Run the rest: rest, report = runner(measurement.missing_fileset(fileset)")
+    assert measurement.metrics["num_failed_attempts"] == len(measurement.failed)
+    collector.print_summary()
+    shown = capsys.readouterr().out
+    assert "KeyboardInterrupt: " not in shown
+    # a part of the chunks does not tell how long files are; what was asked for does
+    assert set(re.findall(r"chunksize=(\d+)", shown)) <= {str(EVENTS)}
+
+
+def test_a_missing_file_that_ends_the_run_leaves_nothing_of_the_others(good: Path) -> None:
+    fileset = files(good, good.with_name("missing.root"))
+    with pytest.raises(OSError, match="missing"), MetricsCollector() as collector:
+        runner_with(False)(fileset, processor_instance=count_events)
+    found = found_in(collector.measurement)
+    assert {row["file"] for row in found.files} == set(fileset["a"]["files"])
+    assert collector.measurement.missing_fileset(fileset) == fileset
+    assert "1 file that could not be opened and 1 file that was not reached are missing" in found.what
+    assert found.share is None
+    assert "the events of 2 files are not known" in found.how_much
+
+
+def test_what_raises_after_the_last_call_leaves_its_output_whole(good: Path) -> None:
+    with pytest.raises(ZeroDivisionError), MetricsCollector() as collector:
+        runner_with(False)(files(good), processor_instance=count_events)
+        raise ZeroDivisionError("mine")
+    assert found_in(collector.measurement).complete
+
+
+def test_a_corrupt_file_that_was_skipped(good: Path, tmp_path: Path) -> None:
+    corrupt = tmp_path / "corrupt.root"
+    corrupt.write_bytes(good.read_bytes()[:200])
+    with MetricsCollector() as collector:
+        _, report = runner_with((Exception,))(files(good, corrupt), processor_instance=count_events)
+    found = found_in(collector.measurement)
+    assert report["entries"] == EVENTS == found.asked_events
+    assert [row["file"] for row in found.files] == [str(corrupt)]
+    assert found.files[0]["error"] is not None
+    assert found.error is not None
+
+
+def test_the_run_by_hand() -> None:
+    found = found_in(Measurement(handmade_run()))
+    assert (len(found.chunks), found.events, found.skipped) == (1, 10, 1)
+    assert [row["file"] for row in found.files] == ["/data/never.root"]
+    assert found.remedy is not None
+    assert "missing_fileset(fileset)" in found.remedy
+
+
+def test_the_commonest_error_is_one_line_that_is_not_too_long() -> None:
+    assert commonest([]) is commonest([None, ""]) is None
+    found = commonest(["A: 1", "RuntimeError: x; caused by OSError: y\nmore", "OSError: y", None])
+    assert found is not None
+    assert (found.text, found.times, str(found)) == ("OSError: y", 2, "2 x OSError: y")
+    (long,) = (commonest(["E: " + "x" * 500]),)
+    assert long is not None
+    assert len(long.text) == 120
+    assert long.text.endswith("...")
