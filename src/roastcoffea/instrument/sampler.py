@@ -1,7 +1,7 @@
 """The sampler: which functions and lines the threads of open chunks are at, about ten times a second.
 
-One thread of a process samples all of its open chunks. It begins with the first one and ends when it finds none open. This
-module needs the standard library alone, and may be pickled by value.
+One thread of a process samples all of its open chunks. It begins with the first one and ends when it finds none open.
+This module needs the standard library alone, and may be pickled by value.
 
 Python runs one thread at a time: while the sampler looks, a thread in Python's code is stopped by that. What a thread
 does is therefore told from its clocks over the last moment before the look, not from its state at the look.
@@ -12,18 +12,16 @@ from __future__ import annotations
 import _thread
 import os
 import sys
-import sysconfig
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
 from typing import Any, Final
 
 from roastcoffea.errors import error_text
-from roastcoffea.log.packing import PROFILE_UNITS
-from roastcoffea.records.profile import DEEPER, NOT_SAMPLED, OTHER
-from roastcoffea.redaction import Added, redacted_beginning
+from roastcoffea.log.stacks import IN_BETWEEN, IN_OTHERS, UNSAMPLED, Stack, packed_stacks
+from roastcoffea.redaction import Added
 
 PERIOD: Final = 0.1
 """Seconds between samples, on average: they vary, as the code may have a rhythm of its own."""
@@ -35,14 +33,17 @@ LONGEST_GAP: Final = 1.2
 MOMENT: Final = 0.001
 """Seconds over which the clocks of a thread tell what it does; a moment before each sample they are read first."""
 
+NOTICE: Final = 0.006
+"""Seconds before a sample at which the sampler first asks for the interpreter: a thread may keep it for 5 ms."""
+
+PROMPT: Final = 5e-4
+"""Seconds after which a thread has to hand the interpreter over from there on, so that samples are taken in time."""
+
 LATE: Final = 1.5
 """A gap between samples that is so many times the planned one is taken for a delay of the sampler."""
 
 MOST_STACKS: Final = 500
 """Different stacks of an attempt while it runs."""
-
-MOST_BYTES: Final = 16_000
-"""Of the profile in an attempt's record, before compression: the stacks with the least time go first."""
 
 OUTERMOST: Final = 24
 INNERMOST: Final = 40
@@ -51,27 +52,9 @@ INNERMOST: Final = 40
 DEEPEST: Final = 5000
 """Frames that are walked through; of a deeper stack only the innermost are known."""
 
-LONGEST_NAME: Final = 120
-LONGEST_PATH: Final = 240
-"""Characters that are kept."""
-
 LONGEST_LINE: Final = 512
-BYTES_OF_A_FRAME: Final = 14
-BYTES_OF_A_STACK: Final = 24
-
 OURS: Final = "roastcoffea.instrument."
 """Beginning of the modules whose frames stand between those of a processor and what it calls."""
-
-PACKAGES: Final = ("/site-packages/", "/dist-packages/")
-
-Stack = tuple[tuple[int, int], ...]
-"""Identities of code and lines, the innermost first."""
-
-IN_OTHERS: Final[Stack] = ((0, 1),)
-IN_BETWEEN: Final = (0, 2)
-UNSAMPLED: Final[Stack] = ((0, 3),)
-NAMES: Final = {1: OTHER, 2: DEEPER, 3: NOT_SAMPLED}
-"""What stands in the place of frames, and the names of it."""
 
 
 class _OfThisProcess(dict[int, "Sampler"]):
@@ -103,6 +86,7 @@ class Stacks:
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Give what the function gives; stacks are those of what it calls."""
         sampler = None
+        self._inside = sys._getframe().f_code
         try:
             sampler = self._begin()
         except (OSError, RuntimeError) as error:
@@ -206,9 +190,8 @@ class Stacks:
 
     def _stack(self, frame: FrameType | None) -> Stack:
         """Functions and lines from the innermost to the user's function; ours are left out."""
-        inside = Stacks.run.__code__
         frames: list[FrameType] = []
-        while frame is not None and frame.f_code is not inside and len(frames) < DEEPEST:
+        while frame is not None and frame.f_code is not self._inside and len(frames) < DEEPEST:
             code = frame.f_code
             key = id(code)
             if key not in self._codes:
@@ -226,91 +209,8 @@ class Stacks:
     # what becomes of it
 
     def packed(self, added: Added | None = None) -> list[Any]:
-        """The profile for the record: texts, frames and stacks, as numbers in lists; empty where nothing was sampled.
-
-        `added` are patterns of secrets, as for `redacted`. Frames are a tree: for each its parent (-1: none), function
-        and file (numbers of texts) and line. For each stack: its innermost frame, samples, seconds, and those by state.
-        """
-        tree = _Tree(self._codes, added)
-        stacks: list[int] = []
-        others = [0.0] * 5
-        room = MOST_BYTES
-        for stack, sums in sorted(self._counts.items(), key=lambda each: -each[1][1]):
-            taken = tree.add(stack, room) if room > 0 and stack != IN_OTHERS else None
-            if taken is None:
-                others = [one + other for one, other in zip(others, sums, strict=True)]
-                continue
-            frame, used = taken
-            room -= used
-            stacks += _row(frame, sums)
-        if any(others):
-            stacks += _row(tree.add(IN_OTHERS, MOST_BYTES)[0], others)  # type: ignore[index]
-        return [list(tree.texts), tree.frames, stacks] if stacks else []
-
-
-def _row(frame: int, sums: list[float]) -> list[int]:
-    return [frame, int(sums[0]), *(round(seconds * PROFILE_UNITS) for seconds in sums[1:])]
-
-
-class _Tree:
-    """Frames of stacks, those that they begin with in common once."""
-
-    def __init__(self, codes: dict[int, CodeType | None], added: Added | None) -> None:
-        self.texts: dict[str, int] = {}
-        self.frames: list[int] = []
-        self._codes, self._added = codes, added
-        self._places: dict[tuple[int, tuple[int, int]], int] = {}
-        self._named: dict[int, tuple[str, str]] = {}
-
-    def add(self, stack: Stack, room: int) -> tuple[int, int] | None:
-        """Number of the innermost frame of a stack, and bytes that it took; None where there are not so many."""
-        parent, path = -1, list(reversed(stack))
-        known = 0
-        for key in path:
-            if (parent, key) not in self._places:
-                break
-            parent, known = self._places[parent, key], known + 1
-        new = [(key, self._names(key)) for key in path[known:]]
-        texts = {text for _, names in new for text in names if text not in self.texts}
-        size = (
-            BYTES_OF_A_STACK
-            + BYTES_OF_A_FRAME * len(new)
-            + sum(3 + len(text.encode(errors="replace")) for text in texts)
-        )
-        if size > room:
-            return None
-        for key, (function, file) in new:
-            number = len(self.frames) // 4
-            line = key[1] if key[0] else 0
-            self.frames += [parent, self._text(function), self._text(file), line]
-            self._places[parent, key] = parent = number
-        return parent, size
-
-    def _text(self, text: str) -> int:
-        return self.texts.setdefault(text, len(self.texts))
-
-    def _names(self, key: tuple[int, int]) -> tuple[str, str]:
-        """Function and file of a frame, without secrets."""
-        identity, line = key
-        code = self._codes.get(identity)
-        if code is None:
-            return NAMES[line], ""
-        if identity not in self._named:
-            function = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
-            self._named[identity] = (
-                redacted_beginning(function, LONGEST_NAME, self._added),
-                redacted_beginning(place_of(code.co_filename), LONGEST_PATH, self._added),
-            )
-        return self._named[identity]
-
-
-def place_of(file: str) -> str:
-    """A file of Python's or of an installed package relative to where these are; any other as it is."""
-    for packages in PACKAGES:
-        if packages in file:
-            return file.rpartition(packages)[2]
-    library = f"{sysconfig.get_path('stdlib')}/"
-    return file[len(library) :] if file.startswith(library) else file
+        """The profile for the record, see `packed_stacks`."""
+        return packed_stacks(self._counts, self._codes, added)
 
 
 class Sampler:
@@ -334,7 +234,7 @@ class Sampler:
                 first = PERIOD * _random()
                 self._last = time.perf_counter() + first - PERIOD
                 self._due = self._last + PERIOD
-                _thread.start_new_thread(self._run, (first,))
+                _thread.start_new_thread(self._run, ())
                 self._runs = True
             except BaseException:
                 self._open.discard(stacks)
@@ -349,17 +249,19 @@ class Sampler:
                 stacks.delayed(now - max(self._due, stacks.began))
             stacks.close()
 
-    def _run(self, gap: float) -> None:
+    def _run(self) -> None:
         planned = PERIOD
         try:
             while True:
-                time.sleep(max(gap - MOMENT, 0.0))
-                if not self._look():
-                    return
-                time.sleep(MOMENT)
+                _sleep_until(self._due - NOTICE)
+                with _prompt():
+                    _sleep_until(self._due - MOMENT)
+                    if not self._look():
+                        return
+                    _sleep_until(max(self._due, time.perf_counter() + MOMENT / 2))
                 self._sample(planned)
-                planned = gap = PERIOD * (SHORTEST_GAP + (LONGEST_GAP - SHORTEST_GAP) * _random())
-                self._due = self._last + gap
+                planned = PERIOD * (SHORTEST_GAP + (LONGEST_GAP - SHORTEST_GAP) * _random())
+                self._due = self._last + planned
         except BaseException as error:  # noqa: BLE001  (nobody else would learn of it)
             with self._lock:
                 self._runs = False
@@ -378,19 +280,45 @@ class Sampler:
     def _sample(self, planned: float) -> None:
         """Count the stacks of all open chunks.
 
-        A sample stands for the time since the last one. Of a chunk that has begun since then it stands for as much: by
-        chance it falls into one of several short chunks, and stands for those that it missed. Only where the sampler was
-        late the chunk gets no more than it took.
+        A sample stands for the time since the last one. In a chunk that has begun since then it stands for as much: it
+        falls into one of several short chunks by chance, and stands for those that it missed. Where the sampler was
+        late, the chunk gets no more than it took.
         """
         now = time.perf_counter()
         with self._lock:
             gap, last = now - self._last, self._last
             self._last = now
             frames = sys._current_frames()
-            for stacks in self._open:
-                began_since = stacks.began > last
-                seconds = max(min(gap, LATE * planned), now - stacks.began) if began_since else gap
-                stacks.sample(frames.get(stacks.thread), now, seconds)
+            try:
+                for stacks in self._open:
+                    began_since = stacks.began > last
+                    seconds = max(min(gap, LATE * planned), now - stacks.began) if began_since else gap
+                    stacks.sample(frames.get(stacks.thread), now, seconds)
+            finally:
+                # the frame of this function is among them: all would live until the next collection of garbage
+                frames.clear()
+
+
+def _sleep_until(moment: float) -> None:
+    left = moment - time.perf_counter()
+    if left > 0:
+        time.sleep(left)
+
+
+@contextmanager
+def _prompt() -> Iterator[None]:
+    """Context after which this thread gets the interpreter as soon as it asks for it.
+
+    A thread that waits for the interpreter gets it when another one has had it for five milliseconds, or lets go of it
+    to read, sleep or compute in C: samples would fall on these calls, and not on the Python before them.
+    """
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(min(usual, PROMPT))
+    try:
+        yield
+    finally:
+        if sys.getswitchinterval() <= PROMPT:  # else the user has set another one meanwhile
+            sys.setswitchinterval(usual)
 
 
 def _random() -> float:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -16,29 +15,25 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics.catalogue import NotMeasuredError, fact, table
 from roastcoffea.metrics.evaluation import Metrics
 from roastcoffea.metrics.facts import recorded
+from roastcoffea.metrics.flame_graphs import collapsed, speedscope
+from roastcoffea.metrics.stacks import ALL_STATES, ROOT, STATE_SECONDS, WORDS, Node, Place, Stack, stacks_of, tree_of
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.profile import NOT_SAMPLED, OTHER, PROFILE_COLUMNS, STATES
 from roastcoffea.records.run import Run
 from roastcoffea.report.phrases import absence
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import Column as Head
 from roastcoffea.report.sheets import Cell, Sheet
+from roastcoffea.report.sheets import Column as Head
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import FRACTION, SECOND, number
 
-UNKNOWN: Final = "unknown"
-ALL_STATES: Final = (*STATES, UNKNOWN)
-WORDS: Final = {"core": "on a core", "contention": "contention", "blocked": "blocked", UNKNOWN: "state unknown"}
-ROOT: Final = "process()"
 TITLE: Final = "profile"
 MOST_ROWS: Final = 15
-MICROSECONDS: Final = 1_000_000
-SPEEDSCOPE: Final = "https://www.speedscope.app/file-format-schema.json"
+PROFILE_FORMATS: Final = ("speedscope", "collapsed")
 STANDS_FOR: Final = (OTHER, NOT_SAMPLED)
 """Functions that stand for what is not known."""
 
-_SECONDS: Final = tuple(f"{state}_seconds" for state in STATES)
 _PLACE: Final = (
     Column("dataset", "text", None, "dataset in the fileset"),
     Column("function", "text", None, "function, with its class"),
@@ -52,7 +47,7 @@ FUNCTION_COLUMNS: Final = (
     Column("total_seconds", "number", "s", "thread time at this line or in what it calls"),
     *(
         Column(name, "number", "s", f"of self_seconds, {WORDS[state]}")
-        for state, name in zip(STATES, _SECONDS, strict=True)
+        for state, name in zip(STATES, STATE_SECONDS, strict=True)
     ),
 )
 """One row for each line of a function that was seen, and each dataset, the most time first."""
@@ -62,72 +57,10 @@ HOT_COLUMNS: Final = (
     Column("leaf", "text", None, "innermost function that was called there; none where time was in the line itself"),
     Column("leaf_file", "text", None, "its file"),
     Column("leaf_line", "integer", None, "its line"),
-    *picked(PROFILE_COLUMNS, "samples", "seconds", *_SECONDS),
+    *picked(PROFILE_COLUMNS, "samples", "seconds", *STATE_SECONDS),
     Column("share", "number", None, "of all seconds of the dataset"),
 )
 """One row for each line of the user's own code, the innermost function below it, and each dataset."""
-
-
-class Place(NamedTuple):
-    """Where a thread was: a line of a function."""
-
-    function: str
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.function} ({self.file}:{self.line})" if self.file else self.function
-
-
-class Stack(NamedTuple):
-    """Where threads were from process() on, and what its samples stand for: seconds by state."""
-
-    dataset: str | None
-    places: tuple[Place, ...]
-    samples: int
-    seconds: float
-    states: Mapping[str, float]
-
-
-@dataclass(slots=True, kw_only=True)
-class Node:
-    """A frame of the tree: a place that was called from that of its parent.
-
-    Attributes
-    ----------
-    place : Place
-        Function, file and line.
-    seconds, self_seconds : float
-        Thread time in it with all that it calls, and in itself.
-    samples : int
-        How often threads were in it or in what it calls.
-    states, self_states : dict
-        The same by state: "core", "contention", "blocked", "unknown".
-    datasets : dict
-        `seconds` by dataset.
-    children : list of Node
-        What it called, the most time first.
-    """
-
-    place: Place
-    seconds: float = 0.0
-    self_seconds: float = 0.0
-    samples: int = 0
-    states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
-    self_states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
-    datasets: dict[str | None, float] = field(default_factory=dict)
-    children: list[Node] = field(default_factory=list)
-
-    def add(self, stack: Stack, *, itself: bool) -> None:
-        """Add a stack that leads through this frame, or ends in it."""
-        self.seconds += stack.seconds
-        self.samples += stack.samples
-        self.datasets[stack.dataset] = self.datasets.get(stack.dataset, 0.0) + stack.seconds
-        for sums in (self.states, self.self_states) if itself else (self.states,):
-            for state, seconds in stack.states.items():
-                sums[state] += seconds
-        if itself:
-            self.self_seconds += stack.seconds
 
 
 class Profile(Presented):
@@ -183,89 +116,20 @@ class Profile(Presented):
 
     def tree(self, dataset: str | None = None) -> Node:
         """Frames from process() on, of one dataset or of all: the data of a flame graph."""
-        root = Node(place=Place(ROOT, "", 0))
-        nodes: dict[tuple[Place, ...], Node] = {(): root}
-        for stack in self.of(dataset):
-            for depth in range(len(stack.places) + 1):
-                path = stack.places[:depth]
-                if path not in nodes:
-                    nodes[path] = Node(place=path[-1])
-                    nodes[path[:-1]].children.append(nodes[path])
-                nodes[path].add(stack, itself=depth == len(stack.places))
-        for node in nodes.values():
-            node.children.sort(key=lambda child: -child.seconds)
-        return root
+        return tree_of(self.of(dataset))
 
     def collapsed(self) -> str:
         """Collapsed stacks, as flamegraph.pl and its kin read: frames from the dataset on, and microseconds."""
-        lines = []
-        for stack in self.stacks:
-            names = [stack.dataset or "(no dataset)", ROOT, *map(str, stack.places)]
-            path = ";".join(name.replace(";", ",").replace("\n", " ") for name in names)
-            lines.append(f"{path} {round(stack.seconds * MICROSECONDS)}\n")
-        return "".join(sorted(lines))
+        return collapsed(self.stacks, self.absent)
 
     def speedscope(self) -> dict[str, Any]:
         """Content of a file for https://www.speedscope.app: for each dataset its time, and that in each state."""
-        frames: dict[Place, int] = {}
-        profiles = [
-            found
-            for dataset in self.datasets
-            for state in (None, *ALL_STATES)
-            if (found := self._sampled(dataset, state, frames)) is not None
-        ]
-        listed = [
-            {"name": place.function, **({"file": place.file, "line": place.line} if place.file else {})}
-            for place in frames
-        ]
-        return {
-            "$schema": SPEEDSCOPE,
-            "exporter": "roastcoffea",
-            "name": TITLE,
-            "activeProfileIndex": 0,
-            "shared": {"frames": listed},
-            "profiles": profiles,
-        }
-
-    def _sampled(self, dataset: str | None, state: str | None, frames: dict[Place, int]) -> dict[str, Any] | None:
-        """Profile of a dataset, or of a state of its threads, in speedscope's form; None where it has no time."""
-        stacks = [stack for stack in self.stacks if stack.dataset == dataset]
-        weights = [stack.seconds if state is None else stack.states[state] for stack in stacks]
-        found = [(stack, weight) for stack, weight in zip(stacks, weights, strict=True) if weight > 0]
-        if not found:
-            return None
-        paths = [(Place(ROOT, "", 0), *stack.places) for stack, _ in found]
-        name = dataset or "(no dataset)"
-        return {
-            "type": "sampled",
-            "name": name if state is None else f"{name}, {WORDS[state]}",
-            "unit": "seconds",
-            "startValue": 0,
-            "endValue": sum(weight for _, weight in found),
-            "samples": [[frames.setdefault(place, len(frames)) for place in path] for path in paths],
-            "weights": [weight for _, weight in found],
-        }
-
-    def content(self, file_format: str) -> bytes:
-        """Content of a file in this format: "speedscope" or "collapsed".
-
-        Raises
-        ------
-        MeasurementError
-            If there is no profile, or no such format.
-        """
-        if file_format not in PROFILE_FORMATS:
-            raise MeasurementError(
-                f"there is no format {file_format!r} of a profile; choose {', '.join(PROFILE_FORMATS)}"
-            )
-        if self.absent is not None:
-            raise MeasurementError(f"there is no profile to export: {self.absent}")
-        if file_format == "collapsed":
-            return self.collapsed().encode(errors="backslashreplace")
-        return json.dumps(self.speedscope(), allow_nan=False).encode()
+        return speedscope(self.stacks, self.absent)
 
     def export(self, path: str | PathLike[str], file_format: str, overwrite: bool = False) -> Path:
         """Write the profile for a viewer of flame graphs, whole or not at all; give the file's path.
+
+        Without a profile the file is empty, with the reason in it.
 
         Parameters
         ----------
@@ -279,13 +143,17 @@ class Profile(Presented):
         Raises
         ------
         MeasurementError
-            If there is no profile, the format is not known, a file exists, or it cannot be written.
+            If the format is not known, a file exists, or it cannot be written.
         """
-        content, file = self.content(file_format), Path(path)
+        if file_format not in PROFILE_FORMATS:
+            choices = ", ".join(PROFILE_FORMATS)
+            raise MeasurementError(f"there is no format {file_format!r} of a profile; choose {choices}")
+        text = self.collapsed() if file_format == "collapsed" else json.dumps(self.speedscope(), allow_nan=False)
+        file = Path(path)
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(file, overwrite=overwrite) as opened:
-                opened.write(content)
+                opened.write(text.encode(errors="backslashreplace"))
         except OSError as error:
             raise MeasurementError(f"nothing was exported to {file}: {error}") from error
         return file
@@ -294,7 +162,7 @@ class Profile(Presented):
         """Rows with FUNCTION_COLUMNS, the most time at the line itself first."""
         sums: dict[tuple[str | None, Place], dict[str, Any]] = {}
         for stack in self.stacks:
-            places = stack.places or (Place(ROOT, "", 0),)
+            places = stack.places or (ROOT,)
             for place in dict.fromkeys(places):
                 key = {"dataset": stack.dataset, **place._asdict()}
                 row = sums.setdefault((stack.dataset, place), key | _nothing("self_seconds", "total_seconds"))
@@ -349,7 +217,7 @@ class Profile(Presented):
         """Time of each place itself, over all datasets, the most first."""
         sums: dict[Place, Node] = {}
         for stack in self.stacks:
-            place = stack.places[-1] if stack.places else Place(ROOT, "", 0)
+            place = stack.places[-1] if stack.places else ROOT
             sums.setdefault(place, Node(place=place)).add(stack, itself=True)
         return sorted(sums.items(), key=lambda each: -each[1].self_seconds)
 
@@ -365,21 +233,18 @@ class Profile(Presented):
         return [counted, *([f"{number(MOST_ROWS)} of {number(lines)} lines."] if lines > MOST_ROWS else [])]
 
 
-PROFILE_FORMATS: Final = ("speedscope", "collapsed")
-
-
 def _where(place: Place) -> str:
     return f"{place.file}:{place.line}" if place.file else ""
 
 
 def _nothing(*names: str) -> dict[str, Any]:
-    return {"samples": 0, **dict.fromkeys((*names, *_SECONDS), 0.0)}
+    return {"samples": 0, **dict.fromkeys((*names, *STATE_SECONDS), 0.0)}
 
 
 def _add(row: dict[str, Any], stack: Stack) -> None:
     """Add samples and seconds by state of a stack."""
     row["samples"] += stack.samples
-    for state, name in zip(STATES, _SECONDS, strict=True):
+    for state, name in zip(STATES, STATE_SECONDS, strict=True):
         row[name] += stack.states[state]
 
 
@@ -399,22 +264,6 @@ def is_own(place: Place, first: Place) -> bool:
 def _is_absolute(file: str) -> bool:
     """Whether a path is absolute, of this system or of Windows."""
     return file.startswith(("/", "\\")) or file[1:3] in (":\\", ":/")
-
-
-def stacks_of(rows: pa.Table) -> Iterator[Stack]:
-    """Stacks of a table with PROFILE_COLUMNS, those of several Runner calls summed."""
-    sums: dict[tuple[Any, ...], list[float]] = {}
-    names = ("samples", "seconds", *_SECONDS)
-    for row in rows.to_pylist():
-        places = tuple(map(Place, row["functions"], row["files"], row["lines"]))
-        known = sums.setdefault((row["dataset"], places), [0.0] * len(names))
-        for at, name in enumerate(names):
-            known[at] += row[name]
-    for (dataset, places), (samples, seconds, *states) in sums.items():
-        unknown = max(seconds - sum(states), 0.0)
-        # what was rounded on its way is no time in an unknown state
-        told = dict(zip(ALL_STATES, (*states, unknown if unknown > 1e-3 * max(samples, 1) else 0.0), strict=True))
-        yield Stack(dataset, places, int(samples), seconds, told)
 
 
 @fact
