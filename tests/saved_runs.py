@@ -17,6 +17,7 @@ from roastcoffea.compat import legacy
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.profile import PROFILE_COLUMNS
 from roastcoffea.records.run import FAILED, Environment, Host, Run, RunnerCall
 from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import (
@@ -90,6 +91,20 @@ def a_run(**changes: Any) -> Run:
             [{"chunk": 2**62, "branch": "Jet_pt", "basket_bytes": [1, 2**40, None]}, {"basket_bytes": []}, {}],
         ),
         sections=table_of_rows(SECTION_COLUMNS, [{"chunk": 1, "name": "jets/µ", "count": 3, "bytes": None}]),
+        profile=table_of_rows(
+            PROFILE_COLUMNS,
+            [
+                {
+                    "call": "0",
+                    "functions": ["µ.process"],
+                    "files": ["/a b.py"],
+                    "lines": [7],
+                    "samples": 2,
+                    "seconds": 0.2,
+                },
+                {"functions": [], "files": [], "lines": []},
+            ],
+        ),
         preprocessing=table_of_rows(PREPROCESSING_COLUMNS, [{"id": 5, "file": "a b.root", "bytes_requested": 0}]),
         tasks=table_of_rows(TASK_COLUMNS, [{"key": f"k-{n}", "run_id": n, "thread": 2**62 + n} for n in range(1000)]),
         samples=table_of_rows(SAMPLE_COLUMNS, []),

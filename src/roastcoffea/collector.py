@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from roastcoffea.backends.base import AbstractMetricsBackend, checked_interval
 from roastcoffea.backends.hosts import environment_of
-from roastcoffea.backends.recorder import FROM_CHUNKS, SAMPLED, TABLES
+from roastcoffea.backends.recorder import FROM_CHUNKS, PROFILE, SAMPLED, TABLES
 from roastcoffea.backends.registry import backend_for
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.compat.collector import CollectorOf012
@@ -55,6 +55,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         Not needed: the hook finds the processor itself.
     live : bool
         Whether a line tells how the run goes on: in a notebook, or in the lowest row of the terminal behind stderr.
+    profile : bool
+        Whether to sample which functions and lines process() is at, ten times a second.
 
     Raises
     ------
@@ -82,7 +84,9 @@ class MetricsCollector(CollectorOf012, Enterable):
         worker_tracking_interval: float = 1.0,
         processor_instance: Any = None,
         live: bool = False,
+        profile: bool = True,
     ) -> None:
+        self.profile = profile
         self.client, self.processor_instance = client, processor_instance
         self.track_workers, self.worker_tracking_interval = track_workers, worker_tracking_interval
         self.problems: list[str] = []
@@ -243,7 +247,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             with reported(self.note, f"the records of {name} could not be read", Exception):
                 if name == "chunks":
                     tables[name] = self._backend.chunks(self._began_calls)
-                elif name in SAMPLED and self._interval is None:
+                elif (name in SAMPLED and self._interval is None) or (name == PROFILE and not self.profile):
                     tables[name] = None
                 else:
                     tables[name] = self._backend.table(name, tables.get("chunks"), start, stop)
@@ -252,6 +256,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         absent = self._backend.absent | absent
         if self._interval is None:
             absent |= dict.fromkeys(SAMPLED, "track_workers=False")
+        if not self.profile:
+            absent[PROFILE] = "profile=False"
         if self._items_unseen:
             absent["asked"] = "what was asked for was not recorded"
         with reported(self.note, "records of chunks and tasks could not be compared", Exception):

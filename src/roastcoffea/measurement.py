@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from roastcoffea.diagnosis import Verdict
 from roastcoffea.metrics import ByteLedger, Metrics, TimeLedger, evaluate
 from roastcoffea.metrics.failures import missing_fileset, missing_items
+from roastcoffea.metrics.profile import Profile, profile_of
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.metrics_json import metrics_json
 from roastcoffea.report.frames import NAMES, frame_named
@@ -49,6 +50,10 @@ class Measurement:
     preprocessing = _Table("preprocessing", "Openings of files by coffea's metadata tasks.")
     branches = _Table("branches", "Branches of files by dataset, over the attempts that counted.")
     sections = _Table("sections", "Sections by name and dataset, over all attempts.")
+    functions = _Table("functions", "Lines of functions by dataset, with the thread time that the profile found there.")
+    hot_functions = _Table(
+        "hot_functions", "Lines of the user's own code by dataset and what they call, the most thread time first."
+    )
     custom = _Table("custom", "Values that the processor recorded, by name and dataset, over attempts that counted.")
     failed = _Table("failed", "Failed attempts, with their reason.")
     failed_files = _Table("failed_files", "Files in which an attempt failed.")
@@ -111,6 +116,11 @@ class Measurement:
     def time_ledger(self) -> TimeLedger:
         """Seconds of worker threads, by class; empty, with the reason in `.absent`, where there is none."""
         return self._metric("time_ledger", TimeLedger.not_measured)
+
+    @property
+    def profile(self) -> Profile:
+        """Functions and lines that took the time of process(); empty, with the reason in `.absent`, without samples."""
+        return profile_of(self.metrics)
 
     @property
     def bound(self) -> str | None:
@@ -212,8 +222,9 @@ class Measurement:
         path
             Folder that gets a file for each table ("csv", "parquet", "json"), else the file: a Perfetto trace
             whose name ends with ".gz" is compressed.
-        file_format : {"csv", "parquet", "json", "openmetrics", "perfetto"}
-            "perfetto" is the trace format of Chrome, which https://ui.perfetto.dev shows.
+        file_format : {"csv", "parquet", "json", "openmetrics", "perfetto", "speedscope", "collapsed"}
+            "perfetto" is the trace format of Chrome, which https://ui.perfetto.dev shows; "speedscope" (for
+            https://www.speedscope.app) and "collapsed" are the profile.
         overwrite
             Replace an export, or a file, that is there; no folder is replaced that is none of an export.
 

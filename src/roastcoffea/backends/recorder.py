@@ -27,11 +27,12 @@ NO_TASKS: Final = "there are no Dask tasks: the run was measured without a Dask 
 SAMPLED: Final = ("samples", "sampling", "worker_states")
 """Tables of a run that are sampled."""
 
-TABLES: Final = ("chunks", "branch_reads", "sections", "preprocessing", "tasks", *SAMPLED, "lifetimes", "pauses")
-"""Those of a run, in the order in which they are made: a backend learns from chunks which workers there were."""
-
-FROM_CHUNKS: Final = ("branch_reads", "sections")
+PROFILE: Final = "profile"
+FROM_CHUNKS: Final = ("branch_reads", "sections", PROFILE)
 """Tables that hold parts of the records of chunks."""
+
+TABLES: Final = ("chunks", *FROM_CHUNKS, "preprocessing", "tasks", *SAMPLED, "lifetimes", "pauses")
+"""Those of a run, in the order in which they are made: a backend learns from chunks which workers there were."""
 
 
 @dataclass(eq=False)
@@ -217,7 +218,7 @@ class Recorder(AbstractMetricsBackend):
     def table(self, name: str, chunks: pa.Table | None, start: float, stop: float) -> pa.Table | None:
         """One of `TABLES` but the first, between start and stop; None where there is nothing of its kind."""
         match name:
-            case "branch_reads" | "sections":
+            case "branch_reads" | "sections" | "profile":
                 return None if chunks is None else getattr(self.received, name)(chunks)
             case "preprocessing":
                 return self.received.preprocessing()

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from roastcoffea.errors import error_text, reported
@@ -14,10 +15,11 @@ from roastcoffea.instrument.channels import DaskTask
 from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.meter.tally import READ
+from roastcoffea.instrument.sampler import Stacks
 from roastcoffea.instrument.track import OpenChunk, open_chunk
 from roastcoffea.instrument.values import packed_values
 from roastcoffea.instrument.waits import Waits
-from roastcoffea.log.packing import BRANCHES, PROBLEMS, SECTIONS
+from roastcoffea.log.packing import BRANCHES, PROBLEMS, PROFILE, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted
 
@@ -60,14 +62,18 @@ class Clocks:
 
 
 class Attempt:
-    """One attempt of a chunk, from its beginning to `end`; `added` are patterns of secrets, as for `redacted`."""
+    """One attempt of a chunk, from its beginning to `end`.
+
+    `added` are patterns of secrets, as for `redacted`; with `profile` stacks are sampled in the user's function.
+    """
 
     cache_function: Callable[[], Any]
     """The user's, as coffea hands it on."""
 
-    def __init__(self, task: DaskTask, added: Added | None = None) -> None:
+    def __init__(self, task: DaskTask, added: Added | None = None, *, profile: bool = False) -> None:
         self.problems: list[str] = []
         self._added = added
+        self._stacks = Stacks(self.problems.append) if profile else None
         self.meter = Meter()
         self._open = OpenChunk(self.meter.requested)
         self.current = open_chunk(self._open)
@@ -138,6 +144,8 @@ class Attempt:
             with reported(self.problems.append, "sections did not enter Dask's metrics", Exception):
                 sections.meter_in_dask(rows)
             self.problems += sections.problems
+        if self._stacks is not None and (stacks := self._stacks.packed(self._added)):
+            record[PROFILE] = stacks
         if problems := [*self.problems, *meter.problems]:
             record[PROBLEMS] = [redacted(problem, self._added) for problem in problems]
         if meter.unknown and not self._loaded:
@@ -147,6 +155,10 @@ class Attempt:
         return record
 
     # what happens in coffea's function
+
+    def sampled(self, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The user's function with its stacks sampled while it runs; itself where no profile is wanted."""
+        return function if self._stacks is None else partial(self._stacks.run, function)
 
     def cache(self) -> Any:
         """coffea's cache, for which it asks when the file has been opened, and the tree comes next."""

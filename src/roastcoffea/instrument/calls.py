@@ -36,6 +36,9 @@ class Watcher(Protocol):
     of_all_contexts: bool
     """Whether it also measures Runner calls of contexts, such as threads, that never had a collector."""
 
+    profile: bool
+    """Whether it wants the stacks of threads that process chunks."""
+
     def out_of_reach(self, executor: Any) -> str | None:
         """Why what runs on this executor is no part of what the collector sees; None where it is."""
 

@@ -194,7 +194,8 @@ class ExecutorCall:
         topics = tuple(watcher.topic for watcher in self._reached) if self._on_dask else ()
         in_output = not self._on_dask and self._name is not None
         name = self._name or funcname(function)
-        state = (self._call, (topics, self._spool, in_output), self._name is None, added_patterns())
+        profile = any(watcher.profile for watcher in self._reached)
+        state = (self._call, (topics, self._spool, in_output), self._name is None, added_patterns(), profile)
         if packed is None:
             return Probe(function, name, *state)
         return CarriedProbe(packed, name, topics[-1], function, state)

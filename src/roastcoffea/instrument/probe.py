@@ -46,6 +46,8 @@ class Probe:
         The function fetches metadata of a file, and does not process a chunk.
     added : tuple, optional
         Patterns of secrets that the user has added; by default those of this process.
+    profile : bool
+        Sample the stacks of the threads that process chunks.
     """
 
     function: Callable[..., Any]
@@ -54,6 +56,7 @@ class Probe:
     ways: tuple[tuple[str, ...], str | None, bool] = ((), None, False)
     of_files: bool = False
     added: Added = field(default_factory=added_patterns)
+    profile: bool = False
 
     def __post_init__(self) -> None:
         self.__name__ = self.name
@@ -93,7 +96,7 @@ class Probe:
         return ("roastcoffea-probe", self.call)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Probe, (self.function, self.name, self.call, self.ways, self.of_files, self.added)
+        return Probe, (self.function, self.name, self.call, self.ways, self.of_files, self.added, self.profile)
 
 
 class _FileWatch:
@@ -166,7 +169,7 @@ class _ChunkWatch(_FileWatch):
         self.identity |= {"uuid": work.fileuuid.hex(), "entry_start": work.entrystart, "entry_stop": work.entrystop}
 
     def begun(self) -> Attempt:
-        return Attempt(self.task, self.probe.added)
+        return Attempt(self.task, self.probe.added, profile=self.probe.profile)
 
     def run(self, attempt: Attempt, item: Any, *args: Any, **kwargs: Any) -> Any:
         item, replaced = _replaced(self.closure, item, attempt)
@@ -249,7 +252,7 @@ def _with_processor(given: dict[str, Any], item: Any, attempt: Attempt) -> tuple
         processor = cloudpickle.loads(lz4.frame.decompress(processor))
     kind: Any = made_once(_processor_class)
     of_user = processor.process if isinstance(processor, kind.__base__) else processor
-    watched = kind(partial(attempt.process, of_user))
+    watched = kind(partial(attempt.process, attempt.sampled(of_user)))
     replaced: dict[str, Any] = {} if heavy else {"processor_instance": watched}
     checkpointer = given.get("checkpointer")
     if checkpointer is not None:

@@ -26,10 +26,14 @@ BRANCHES: Final = "branch_reads"
 SECTIONS: Final = "sections"
 PROBLEMS: Final = "problems"
 PREPROCESSING: Final = "preprocessing"
-"""What a record holds beside the columns of its own table; the last marks a record of preprocessing.
+PROFILE: Final = "profile"
+"""What a record holds beside the columns of its own table; one marks a record of preprocessing.
 
 A record that holds nothing but problems is of no attempt, and needs no identity.
 """
+
+PROFILE_UNITS: Final = 10_000
+"""Seconds of a profile travel as whole numbers of so many to a second."""
 
 BRANCH_INTEGERS: Final = ("bytes_payload", "bytes_again", "bytes_uncompressed", "baskets")
 BRANCH_SECONDS: Final = tuple(column.name for column in BRANCH_READ_COLUMNS if column.kind == "number")

@@ -19,6 +19,7 @@ from roastcoffea.errors import error_text, reported
 from roastcoffea.log import packing
 from roastcoffea.log.packing import PackedBranches
 from roastcoffea.log.plausible import impossible_times, impossible_values
+from roastcoffea.log.profiles import ReceivedProfiles
 from roastcoffea.records.arrow import arrow_schema, table_of_columns, table_of_rows
 from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHECKPOINT, CHUNK_COLUMNS, OK, SECTION_COLUMNS
@@ -138,6 +139,7 @@ class ReceivedRecords:
         self._branches = Growing("records of branches", table_of_branches, BATCH_OF_BRANCHES)
         self._sections = Growing("records of sections", partial(table_of_rows, SECTION_COLUMNS))
         self._preprocessing = Growing("records of preprocessing", partial(table_of_rows, PREPROCESSING_COLUMNS))
+        self._profiles = ReceivedProfiles()
         self._set_aside: Counter[str] = Counter()
         self._first_set_aside: dict[str, str] = {}
         self._known: set[int] = set()
@@ -175,6 +177,9 @@ class ReceivedRecords:
             return
         if branches is not None:
             self._branches.add((record["id"], branches))
+        if stacks := record.pop(packing.PROFILE, None):
+            with reported(self._note, "the profile of an attempt could not be read", DAMAGED):
+                self._profiles.add(record.get("call"), record.get("dataset"), stacks)
         for row in record.pop(packing.SECTIONS, ()):
             self._sections.add(row | {"chunk": record["id"]})
         self._chunks.add(record)
@@ -209,6 +214,10 @@ class ReceivedRecords:
     def sections(self, chunks: pa.Table) -> pa.Table:
         """Sections that these attempts passed."""
         return _of(self._sections.table(), chunks)
+
+    def profile(self, chunks: pa.Table) -> pa.Table:
+        """Stacks in process(), summed over all attempts of the Runner calls that these are of."""
+        return self._profiles.table(set(chunks["call"].unique().to_pylist()))
 
     def preprocessing(self) -> pa.Table:
         """Openings of files to learn their number of entries, in the order of their beginning."""

@@ -41,11 +41,18 @@ class TerminatedError(RoastcoffeaError):
     """The process was told to end while it was measured."""
 
 
-def record(folder: str | os.PathLike[str]) -> whole[Recorder]:
+def record(folder: str | os.PathLike[str], *, profile: bool = True) -> whole[Recorder]:
     """Measure each Runner call in the block, whatever thread makes it, and save the measurements in a folder.
 
     A call inside of an open `MetricsCollector` is left to that. What cannot be measured runs all the same, and a line
     on stderr says why.
+
+    Parameters
+    ----------
+    folder : str or os.PathLike
+        Folder that gets the measurements.
+    profile : bool
+        Whether to sample which functions and lines process() is at.
 
     Examples
     --------
@@ -54,7 +61,7 @@ def record(folder: str | os.PathLike[str]) -> whole[Recorder]:
     >>> recorder.saved  # doctest: +SKIP
     [PosixPath('/home/me/runs/2026-11-21T120000Z-001')]
     """
-    return whole(_recorded(Recorder(folder)))
+    return whole(_recorded(Recorder(folder, profile=profile)))
 
 
 @contextmanager
@@ -72,8 +79,9 @@ class Recorder:
     `at_end` is called before the process ends by a SIGTERM.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, profile: bool = True) -> None:
         self.folder = Path(folder).absolute()
+        self.profile = profile
         self.saved: list[Path] = []
         self.at_end: Callable[[], None] = lambda: None
         self._open: dict[int, MetricsCollector] = {}
@@ -140,7 +148,8 @@ class Recorder:
 
         from roastcoffea.collector import MetricsCollector
 
-        collector = MetricsCollector(executor.client if isinstance(executor, DaskExecutor) else None)
+        client = executor.client if isinstance(executor, DaskExecutor) else None
+        collector = MetricsCollector(client, profile=self.profile)
         collector.of_all_contexts = False
         self._open[id(collector)] = collector
         return collector

@@ -24,7 +24,9 @@ BETWEEN = ("roastcoffea.recording.auto", "roastcoffea.instrument.", "roastcoffea
 """Beginnings of the names of modules whose frames stand between those of the script and coffea as it is measured."""
 
 
-def runnable(script: str, arguments: Sequence[str], *, as_module: bool, out: Path) -> Callable[[], None]:
+def runnable(
+    script: str, arguments: Sequence[str], *, as_module: bool, out: Path, profile: bool = True
+) -> Callable[[], None]:
     """What runs the script as `__main__`, and measures it.
 
     A script that is a directory or a zip file runs its `__main__.py`. At the end of the process the tables of each
@@ -35,19 +37,19 @@ def runnable(script: str, arguments: Sequence[str], *, as_module: bool, out: Pat
     OSError
         The script cannot be read.
     """
+    recorder = Recorder(out, profile=profile)
     if as_module:
-        return partial(_measured, partial(_run_module, script, True), ["-m", *arguments], Path.cwd(), out)
+        return partial(_measured, partial(_run_module, script, True), ["-m", *arguments], Path.cwd(), recorder)
     if get_importer(script) is not None:
         place = Path(script).absolute()
-        return partial(_measured, partial(_run_module, "__main__", False), [script, *arguments], place, out)
+        return partial(_measured, partial(_run_module, "__main__", False), [script, *arguments], place, recorder)
     file = os.path.join(Path.cwd(), script)  # noqa: PTH118  (python keeps the dots that a Path would drop)
     with io.open_code(file) as opened:
         execute = partial(_run_source, opened.read(), file)
-    return partial(_measured, execute, [script, *arguments], Path(file).resolve().parent, out)
+    return partial(_measured, execute, [script, *arguments], Path(file).resolve().parent, recorder)
 
 
-def _measured(execute: Callable[[], None], argv: list[str], place: Path, out: Path) -> None:
-    recorder = Recorder(out)
+def _measured(execute: Callable[[], None], argv: list[str], place: Path, recorder: Recorder) -> None:
     recorder.at_end = partial(print_summaries, recorder)
     recorder.start()
     # What is registered first is called last: handlers of the script may call a Runner, too.

@@ -87,6 +87,8 @@ class Run:
     chunks: pa.Table | None = None
     branch_reads: pa.Table | None = None
     sections: pa.Table | None = None
+    profile: pa.Table | None = None
+    """Stacks of threads that processed chunks, summed by Runner call and dataset."""
     preprocessing: pa.Table | None = None
     tasks: pa.Table | None = None
     samples: pa.Table | None = None

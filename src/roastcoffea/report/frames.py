@@ -19,6 +19,7 @@ from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.failures import FAILED_COLUMNS, FAILED_FILE_COLUMNS
 from roastcoffea.metrics.memory import DATASET_MEMORY_COLUMNS, WORKER_MEMORY_COLUMNS
 from roastcoffea.metrics.phases import with_sum_of_waits
+from roastcoffea.metrics.profile import FUNCTION_COLUMNS, HOT_COLUMNS
 from roastcoffea.metrics.sections import SECTION_TOTALS
 from roastcoffea.records.arrow import absent_frame, frame_of
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
@@ -66,6 +67,8 @@ TABLES: Final[Mapping[str, Table]] = {
     "branches": _derived("branches", BRANCH_COLUMNS),
     "custom": _derived("custom_totals", CUSTOM_TOTALS),
     "sections": _derived("section_totals", SECTION_TOTALS),
+    "functions": _derived("functions", FUNCTION_COLUMNS),
+    "hot_functions": _derived("hot_functions", HOT_COLUMNS),
     "preprocessing": _recorded("preprocessing", PREPROCESSING_COLUMNS),
     "failed": _derived("failed_work", FAILED_COLUMNS),
     "failed_files": _derived("failed_files", FAILED_FILE_COLUMNS),

@@ -22,6 +22,7 @@ from roastcoffea.records.arrow import arrow_schema, table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
 from roastcoffea.records.columns import Column
+from roastcoffea.records.profile import PROFILE_COLUMNS
 from roastcoffea.records.run import Run, SpanMetrics
 from roastcoffea.records.tasks import SPAN_COLUMNS, TASK_COLUMNS, WORKER_SPAN_COLUMNS
 from roastcoffea.records.workers import (
@@ -41,6 +42,7 @@ RECORDS: Final[Mapping[str, Sequence[Column]]] = {
     "chunks": CHUNK_COLUMNS,
     "branch_reads": BRANCH_READ_COLUMNS,
     "sections": SECTION_COLUMNS,
+    "profile": PROFILE_COLUMNS,
     "preprocessing": PREPROCESSING_COLUMNS,
     "tasks": TASK_COLUMNS,
     "samples": SAMPLE_COLUMNS,

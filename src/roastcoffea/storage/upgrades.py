@@ -23,6 +23,7 @@ NEW_FIELDS: Final[Mapping[int, Sequence[str]]] = {
     2: ("span_metrics_per_worker",),
     3: ("asked", "pauses"),
     8: ("sampling", "worker_states"),
+    9: ("profile",),
 }
 """Fields of a run that the schema after this one brought."""
 

@@ -23,7 +23,8 @@ def command(*, path: Path, file_format: str, output: Path | None, overwrite: boo
 
     csv, parquet and json make a folder with a file for each table, the metrics among them, and columns.json, which
     tells what their columns mean. openmetrics makes a file of the metrics for Prometheus, perfetto one with a track for
-    each worker thread, for https://ui.perfetto.dev (compressed where its name ends with .gz).
+    each worker thread, for https://ui.perfetto.dev (compressed where its name ends with .gz). speedscope and
+    collapsed make a file of the profile, for https://www.speedscope.app and for flamegraph.pl.
     """
     from roastcoffea.measurement import load
 

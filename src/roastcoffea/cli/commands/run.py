@@ -13,9 +13,14 @@ from roastcoffea.cli import shell
 @click.command(context_settings={"allow_interspersed_args": False})
 @shell.measurements_folder("Folder that gets the measurements.", envvar="ROASTCOFFEA", show_envvar=True)
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
+@click.option(
+    "--profile/--no-profile", default=True, help="Sample which functions process() is at.  [default: profile]"
+)
 @click.argument("script")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def command(*, output: Path, as_module: bool, script: str, arguments: tuple[str, ...]) -> Callable[[], None]:
+def command(
+    *, output: Path, as_module: bool, profile: bool, script: str, arguments: tuple[str, ...]
+) -> Callable[[], None]:
     """Run SCRIPT as python does, and measure each Runner call in it.
 
     Its output and exit status are its own. Each call makes a measurement, saved as it ends, also where it fails or is
@@ -24,6 +29,6 @@ def command(*, output: Path, as_module: bool, script: str, arguments: tuple[str,
     from roastcoffea.recording.script import runnable
 
     try:
-        return runnable(script, list(arguments), as_module=as_module, out=output)
+        return runnable(script, list(arguments), as_module=as_module, out=output, profile=profile)
     except OSError as error:
         raise click.UsageError(f"can't open file {script!r}: {error.strerror}") from error

@@ -13,6 +13,8 @@ FORMATS: Final[Mapping[str, str]] = {
     **{name: f"-{name}" for name in TABLE_FORMATS},
     "openmetrics": ".openmetrics.txt",
     "perfetto": ".perfetto.json",
+    "speedscope": ".speedscope.json",
+    "collapsed": ".collapsed.txt",
 }
 """Formats, each with the end of the name that an export has where none was given."""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import Metrics
+from roastcoffea.metrics.profile import PROFILE_FORMATS, profile_of
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.formats import FORMATS, TABLE_FORMATS
 from roastcoffea.report.exports.openmetrics import write_openmetrics
@@ -31,6 +32,8 @@ def export(  # noqa: PLR0917
         path.parent.mkdir(parents=True, exist_ok=True)
         if file_format in TABLE_FORMATS:
             return write_tables(run, metrics, tables(), path, file_format, overwrite)
+        if file_format in PROFILE_FORMATS:
+            return profile_of(metrics).export(path, file_format, overwrite)
         with whole_file(path, overwrite=overwrite) as file:
             if file_format == "openmetrics":
                 write_openmetrics(run, metrics, file)

@@ -1,0 +1,85 @@
+"""Profiles of attempts that the client received, summed by Runner call, dataset and stack."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from roastcoffea.log.packing import PROFILE_UNITS
+from roastcoffea.records.arrow import arrow_schema
+from roastcoffea.records.profile import OTHER, PROFILE_COLUMNS
+
+MOST_STACKS: Final = 20_000
+"""Different stacks that are kept of a dataset in a Runner call."""
+
+LARGEST: Final = 1e9
+"""Seconds that a stack of an attempt may have."""
+
+Frame = tuple[str, str, int]
+
+
+class ReceivedProfiles:
+    """Sums of stacks over attempts: their number is bounded, whatever that of the attempts."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Frame, int] = {}
+        self._sums: dict[tuple[str | None, str | None], dict[tuple[int, ...], list[float]]] = {}
+
+    def add(self, call: str | None, dataset: str | None, packed: Sequence[Any]) -> None:
+        """Add what `Stacks.packed` made of an attempt.
+
+        Raises
+        ------
+        LookupError, TypeError, ValueError
+            If it is damaged; then nothing of it is added.
+        """
+        texts, frames, stacks = packed
+        paths: list[tuple[int, ...]] = [()]
+        for parent, function, file, line in _rows(frames, 4):
+            frame = str(texts[function]), str(texts[file]), int(line)
+            # the tree of a damaged record would have parents that come later
+            paths.append((*paths[_place(parent, len(paths))], self._number(frame)))
+        found = [(paths[_place(last, len(paths))], _amounts(amounts)) for last, *amounts in _rows(stacks, 6)]
+        sums = self._sums.setdefault((call, dataset), {})
+        for path, amounts in found:
+            kept = path if path in sums or len(sums) < MOST_STACKS else (self._number((OTHER, "", 0)),)
+            before = sums.get(kept)
+            sums[kept] = amounts if before is None else [one + more for one, more in zip(before, amounts, strict=True)]
+
+    def _number(self, frame: Frame) -> int:
+        return self._numbers.setdefault(frame, len(self._numbers))
+
+    def table(self, calls: Collection[str]) -> pa.Table:
+        """Stacks of these Runner calls, with PROFILE_COLUMNS."""
+        known = list(self._numbers)
+        values: dict[str, list[Any]] = {column.name: [] for column in PROFILE_COLUMNS}
+        for (call, dataset), sums in self._sums.items():
+            for path, amounts in sums.items() if call in calls else ():
+                frames = [known[number] for number in path]
+                row = [call, dataset, *([frame[part] for frame in frames] for part in range(3)), int(amounts[0])]
+                for column, value in zip(values.values(), [*row, *amounts[1:]], strict=True):
+                    column.append(value)
+        return pa.table(values, schema=arrow_schema(PROFILE_COLUMNS))
+
+
+def _rows(numbers: Sequence[Any], width: int) -> Iterator[Sequence[Any]]:
+    if len(numbers) % width:
+        raise ValueError(f"{len(numbers)} numbers are not rows of {width}")
+    return (numbers[at : at + width] for at in range(0, len(numbers), width))
+
+
+def _place(frame: int, known: int) -> int:
+    """Place of a frame's stack among those that are known, the first of which is that of none."""
+    if not -1 <= frame < known - 1:
+        raise ValueError(f"there is no frame {frame}")
+    return frame + 1
+
+
+def _amounts(packed: Sequence[int]) -> list[float]:
+    samples, *units = packed
+    seconds = [number / PROFILE_UNITS for number in units]
+    if not all(0 <= amount <= LARGEST for amount in (samples, *seconds)):
+        raise ValueError("a stack has impossible amounts")
+    return [samples, *seconds]

@@ -1,0 +1,293 @@
+"""The profile: which functions and lines took the time of process(), from samples of its threads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from roastcoffea.errors import MeasurementError
+from roastcoffea.metrics.catalogue import NotMeasuredError, fact, table
+from roastcoffea.metrics.evaluation import Metrics
+from roastcoffea.metrics.facts import recorded
+from roastcoffea.metrics.flame_graphs import collapsed, speedscope
+from roastcoffea.metrics.stacks import ALL_STATES, ROOT, STATE_SECONDS, WORDS, Node, Place, Stack, stacks_of, tree_of
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.columns import Column, picked
+from roastcoffea.records.profile import NOT_SAMPLED, OTHER, PROFILE_COLUMNS, STATES
+from roastcoffea.records.run import Run
+from roastcoffea.report.phrases import absence
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import Cell, Sheet
+from roastcoffea.report.sheets import Column as Head
+from roastcoffea.storage.folders import whole_file
+from roastcoffea.units import FRACTION, SECOND, number
+
+TITLE: Final = "profile"
+MOST_ROWS: Final = 15
+PROFILE_FORMATS: Final = ("speedscope", "collapsed")
+STANDS_FOR: Final = (OTHER, NOT_SAMPLED)
+"""Functions that stand for what is not known."""
+
+_PLACE: Final = (
+    Column("dataset", "text", None, "dataset in the fileset"),
+    Column("function", "text", None, "function, with its class"),
+    Column("file", "text", None, "its file; that of an installed package relative to where packages are"),
+    Column("line", "integer", None, "line in the file"),
+)
+FUNCTION_COLUMNS: Final = (
+    *_PLACE,
+    Column("samples", "integer", None, "how often a thread was at this line itself"),
+    Column("self_seconds", "number", "s", "thread time at this line itself"),
+    Column("total_seconds", "number", "s", "thread time at this line or in what it calls"),
+    *(
+        Column(name, "number", "s", f"of self_seconds, {WORDS[state]}")
+        for state, name in zip(STATES, STATE_SECONDS, strict=True)
+    ),
+)
+"""One row for each line of a function that was seen, and each dataset, the most time first."""
+
+HOT_COLUMNS: Final = (
+    *_PLACE,
+    Column("leaf", "text", None, "innermost function that was called there; none where time was in the line itself"),
+    Column("leaf_file", "text", None, "its file"),
+    Column("leaf_line", "integer", None, "its line"),
+    *picked(PROFILE_COLUMNS, "samples", "seconds", *STATE_SECONDS),
+    Column("share", "number", None, "of all seconds of the dataset"),
+)
+"""One row for each line of the user's own code, the innermost function below it, and each dataset."""
+
+
+class Profile(Presented):
+    """Functions and lines that took the time of process(), from samples of the threads that ran chunks.
+
+    A thread is looked at about ten times a second; each sample stands for the time since the last one. A share is
+    known to about one part in the square root of its samples. Threads that a processor starts are not looked at.
+
+    Attributes
+    ----------
+    stacks : list of Stack
+        Where threads were, with seconds by state.
+    absent : str or None
+        Why there is no profile.
+    """
+
+    def __init__(self, stacks: Iterable[Stack] = (), absent: str | None = None) -> None:
+        self.stacks = list(stacks)
+        self.absent = absent
+
+    @classmethod
+    def not_measured(cls, reason: str) -> Profile:
+        """Profile of a run for which there is none."""
+        return cls(absent=reason)
+
+    def __repr__(self) -> str:
+        return f"<Profile: {self.absent or f'{self.samples} samples, {SECOND.text(self.seconds)}'}>"
+
+    @property
+    def samples(self) -> int:
+        """How many samples there are."""
+        return sum(stack.samples for stack in self.stacks)
+
+    @property
+    def seconds(self) -> float:
+        """Thread seconds of process() that they stand for."""
+        return sum(stack.seconds for stack in self.stacks)
+
+    @cached_property
+    def states(self) -> dict[str, float]:
+        """Seconds by state: "core", "contention" (runnable without a free core), "blocked" and "unknown"."""
+        return dict(self.tree().states)
+
+    @property
+    def datasets(self) -> list[str | None]:
+        """Datasets that were sampled, the most time first."""
+        seconds = self.tree().datasets
+        return sorted(seconds, key=lambda name: -seconds[name])
+
+    def of(self, dataset: str | None) -> list[Stack]:
+        """Stacks of one dataset; of all for None."""
+        return [stack for stack in self.stacks if dataset is None or stack.dataset == dataset]
+
+    def tree(self, dataset: str | None = None) -> Node:
+        """Frames from process() on, of one dataset or of all: the data of a flame graph."""
+        return tree_of(self.of(dataset))
+
+    def collapsed(self) -> str:
+        """Collapsed stacks, as flamegraph.pl and its kin read: frames from the dataset on, and microseconds."""
+        return collapsed(self.stacks, self.absent)
+
+    def speedscope(self) -> dict[str, Any]:
+        """Content of a file for https://www.speedscope.app: for each dataset its time, and that in each state."""
+        return speedscope(self.stacks, self.absent)
+
+    def export(self, path: str | PathLike[str], file_format: str, overwrite: bool = False) -> Path:
+        """Write the profile for a viewer of flame graphs, whole or not at all; give the file's path.
+
+        Without a profile the file is empty, with the reason in it.
+
+        Parameters
+        ----------
+        path
+            The file.
+        file_format : {"speedscope", "collapsed"}
+            "speedscope" is JSON for https://www.speedscope.app, "collapsed" is text for flamegraph.pl and others.
+        overwrite
+            Overwrite an existing file.
+
+        Raises
+        ------
+        MeasurementError
+            If the format is not known, a file exists, or it cannot be written.
+        """
+        if file_format not in PROFILE_FORMATS:
+            choices = ", ".join(PROFILE_FORMATS)
+            raise MeasurementError(f"there is no format {file_format!r} of a profile; choose {choices}")
+        text = self.collapsed() if file_format == "collapsed" else json.dumps(self.speedscope(), allow_nan=False)
+        file = Path(path)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(file, overwrite=overwrite) as opened:
+                opened.write(text.encode(errors="backslashreplace"))
+        except OSError as error:
+            raise MeasurementError(f"nothing was exported to {file}: {error}") from error
+        return file
+
+    def functions(self) -> list[dict[str, Any]]:
+        """Rows with FUNCTION_COLUMNS, the most time at the line itself first."""
+        sums: dict[tuple[str | None, Place], dict[str, Any]] = {}
+        for stack in self.stacks:
+            places = stack.places or (ROOT,)
+            for place in dict.fromkeys(places):
+                key = {"dataset": stack.dataset, **place._asdict()}
+                row = sums.setdefault((stack.dataset, place), key | _nothing("self_seconds", "total_seconds"))
+                row["total_seconds"] += stack.seconds
+            row = sums[stack.dataset, places[-1]]
+            row["self_seconds"] += stack.seconds
+            _add(row, stack)
+        return sorted(sums.values(), key=lambda row: (-row["self_seconds"], -row["total_seconds"]))
+
+    def hot_functions(self) -> list[dict[str, Any]]:
+        """Rows with HOT_COLUMNS, the most time first.
+
+        The user's own line is the innermost frame of a stack in the file or package of the processor, or in any file
+        that belongs to no installed package.
+        """
+        sums: dict[tuple[Any, ...], dict[str, Any]] = {}
+        of_dataset: dict[str | None, float] = {}
+        for stack in self.stacks:
+            of_dataset[stack.dataset] = of_dataset.get(stack.dataset, 0.0) + stack.seconds
+            places = stack.places
+            if not places or places[-1].function in STANDS_FOR:
+                continue
+            own = max((at for at, place in enumerate(places) if is_own(place, places[0])), default=0)
+            leaf = places[-1] if own < len(places) - 1 else None
+            names = {"dataset": stack.dataset, **places[own]._asdict()}
+            below = dict(zip(("leaf", "leaf_file", "leaf_line"), leaf or (None,) * 3, strict=True))
+            row = sums.setdefault((stack.dataset, places[own], leaf), names | below | _nothing("seconds"))
+            row["seconds"] += stack.seconds
+            _add(row, stack)
+        for row in sums.values():
+            total = of_dataset[row["dataset"]]
+            row["share"] = row["seconds"] / total if total else None
+        return sorted(sums.values(), key=lambda row: -row["seconds"])
+
+    def sheets(self) -> list[Sheet]:
+        """Lines with the most time of their own, and what they did."""
+        if self.absent is not None:
+            return [Sheet(title=TITLE, lead=[absence(self.absent)])]
+        if not self.stacks:
+            return [Sheet(title=TITLE, lead=["No chunk was in process() when its thread was sampled."])]
+        found = self._lines()
+        rows: list[tuple[Cell, ...]] = [
+            (place.function, node.self_seconds, node.self_seconds / self.seconds, *self._shown(node), _where(place))
+            for place, node in found[:MOST_ROWS]
+        ]
+        heads = [Head("function"), Head("self", SECOND), Head("share", FRACTION, bars=True)]
+        states = [Head(WORDS[state], SECOND, dispensable=1) for state in self._seen()]
+        columns = [*heads, *states, Head("file:line", dispensable=2)]
+        return [Sheet(title=TITLE, columns=columns, rows=rows, notes=self._notes(len(found)))]
+
+    def _lines(self) -> list[tuple[Place, Node]]:
+        """Time of each place itself, over all datasets, the most first."""
+        sums: dict[Place, Node] = {}
+        for stack in self.stacks:
+            place = stack.places[-1] if stack.places else ROOT
+            sums.setdefault(place, Node(place=place)).add(stack, itself=True)
+        return sorted(sums.items(), key=lambda each: -each[1].self_seconds)
+
+    def _seen(self) -> list[str]:
+        return [state for state in ALL_STATES if self.states[state] > 0]
+
+    def _shown(self, node: Node) -> Iterator[float]:
+        return (node.self_states[state] for state in self._seen())
+
+    def _notes(self, lines: int) -> list[str]:
+        shares = [f"{FRACTION.text(self.states[state] / self.seconds)} {WORDS[state]}" for state in self._seen()]
+        counted = f"{number(self.samples)} samples of {SECOND.text(self.seconds)} in process(): {', '.join(shares)}."
+        return [counted, *([f"{number(MOST_ROWS)} of {number(lines)} lines."] if lines > MOST_ROWS else [])]
+
+
+def _where(place: Place) -> str:
+    return f"{place.file}:{place.line}" if place.file else ""
+
+
+def _nothing(*names: str) -> dict[str, Any]:
+    return {"samples": 0, **dict.fromkeys((*names, *STATE_SECONDS), 0.0)}
+
+
+def _add(row: dict[str, Any], stack: Stack) -> None:
+    """Add samples and seconds by state of a stack."""
+    row["samples"] += stack.samples
+    for state, name in zip(STATES, STATE_SECONDS, strict=True):
+        row[name] += stack.states[state]
+
+
+def is_own(place: Place, first: Place) -> bool:
+    """Whether a place is of the user's own code, where process() is at the first place."""
+    if place.file == first.file:
+        return True
+    if place.file.startswith("<") or not place.file:
+        return False
+    relative = not _is_absolute(place.file)
+    if not relative:
+        return True
+    package = first.file.partition("/")[0]
+    return not _is_absolute(first.file) and "/" in first.file and place.file.partition("/")[0] == package
+
+
+def _is_absolute(file: str) -> bool:
+    """Whether a path is absolute, of this system or of Windows."""
+    return file.startswith(("/", "\\")) or file[1:3] in (":\\", ":/")
+
+
+@fact
+def profile(run: Run) -> Profile:
+    """Functions and lines that took the time of process()."""
+    return Profile(stacks_of(recorded(run, "profile")))
+
+
+def profile_of(metrics: Metrics) -> Profile:
+    """Profile of a run; empty, with the reason in `.absent`, where there is none."""
+    try:
+        found: Profile = metrics.evaluator.value("profile")
+    except NotMeasuredError as reason:
+        return Profile.not_measured(str(reason))
+    return found
+
+
+@table
+def functions(profile: Profile) -> pa.Table:
+    """Lines of functions by dataset, with FUNCTION_COLUMNS."""
+    return table_of_rows(FUNCTION_COLUMNS, profile.functions())
+
+
+@table
+def hot_functions(profile: Profile) -> pa.Table:
+    """Lines of the user's own code by dataset and what they call, with HOT_COLUMNS."""
+    return table_of_rows(HOT_COLUMNS, profile.hot_functions())

@@ -1,0 +1,114 @@
+"""Sampled stacks, and the tree of frames that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from roastcoffea.records.profile import STATES
+
+UNKNOWN: Final = "unknown"
+ALL_STATES: Final = (*STATES, UNKNOWN)
+WORDS: Final = {"core": "on a core", "contention": "contention", "blocked": "blocked", UNKNOWN: "state unknown"}
+STATE_SECONDS: Final = tuple(f"{state}_seconds" for state in STATES)
+
+
+class Place(NamedTuple):
+    """Where a thread was: a line of a function."""
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})" if self.file else self.function
+
+
+class Stack(NamedTuple):
+    """Where threads were from process() on, and what its samples stand for: seconds by state."""
+
+    dataset: str | None
+    places: tuple[Place, ...]
+    samples: int
+    seconds: float
+    states: Mapping[str, float]
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """A frame of the tree: a place that was called from that of its parent.
+
+    Attributes
+    ----------
+    place : Place
+        Function, file and line.
+    seconds, self_seconds : float
+        Thread time in it with all that it calls, and in itself.
+    samples : int
+        How often threads were in it or in what it calls.
+    states, self_states : dict
+        The same by state: "core", "contention", "blocked", "unknown".
+    datasets : dict
+        `seconds` by dataset.
+    children : list of Node
+        What it called, the most time first.
+    """
+
+    place: Place
+    seconds: float = 0.0
+    self_seconds: float = 0.0
+    samples: int = 0
+    states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
+    self_states: dict[str, float] = field(default_factory=lambda: dict.fromkeys(ALL_STATES, 0.0))
+    datasets: dict[str | None, float] = field(default_factory=dict)
+    children: list[Node] = field(default_factory=list)
+
+    def add(self, stack: Stack, *, itself: bool) -> None:
+        """Add a stack that leads through this frame, or ends in it."""
+        self.seconds += stack.seconds
+        self.samples += stack.samples
+        self.datasets[stack.dataset] = self.datasets.get(stack.dataset, 0.0) + stack.seconds
+        for sums in (self.states, self.self_states) if itself else (self.states,):
+            for state, seconds in stack.states.items():
+                sums[state] += seconds
+        if itself:
+            self.self_seconds += stack.seconds
+
+
+ROOT: Final = Place("process()", "", 0)
+"""What all stacks begin with."""
+
+
+def tree_of(stacks: Iterable[Stack]) -> Node:
+    """Frames of stacks from process() on, each with what it calls."""
+    root = Node(place=ROOT)
+    nodes: dict[tuple[Place, ...], Node] = {(): root}
+    for stack in stacks:
+        for depth in range(len(stack.places) + 1):
+            path = stack.places[:depth]
+            if path not in nodes:
+                nodes[path] = Node(place=path[-1])
+                nodes[path[:-1]].children.append(nodes[path])
+            nodes[path].add(stack, itself=depth == len(stack.places))
+    for node in nodes.values():
+        node.children.sort(key=lambda child: -child.seconds)
+    return root
+
+
+def stacks_of(rows: pa.Table) -> Iterator[Stack]:
+    """Stacks of a table with PROFILE_COLUMNS, those of several Runner calls summed."""
+    sums: dict[tuple[Any, ...], list[float]] = {}
+    names = ("samples", "seconds", *STATE_SECONDS)
+    for row in rows.to_pylist():
+        places = tuple(map(Place, row["functions"], row["files"], row["lines"]))
+        known = sums.setdefault((row["dataset"], places), [0.0] * len(names))
+        for at, name in enumerate(names):
+            known[at] += row[name]
+    for (dataset, places), (samples, seconds, *states) in sums.items():
+        unknown = max(seconds - sum(states), 0.0)
+        # what was rounded on its way is no time in an unknown state
+        told = dict(zip(ALL_STATES, (*states, unknown if unknown > 1e-3 * max(samples, 1) else 0.0), strict=True))
+        yield Stack(dataset, places, int(samples), seconds, told)

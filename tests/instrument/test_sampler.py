@@ -1,0 +1,306 @@
+"""Stacks of threads in process(), against what the code did by its own clocks."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import math
+import multiprocessing
+import random
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from profiled import (
+    STATES,
+    Planned,
+    nap,
+    packed_profile,
+    raise_problem,
+    rows_of,
+    seconds_in,
+    spin,
+    threads_here,
+    wait_until_none_but,
+)
+
+from roastcoffea.backends.byvalue import packed_by_value
+from roastcoffea.instrument import sampler
+from roastcoffea.instrument.sampler import Stacks
+from roastcoffea.log import stacks
+from roastcoffea.log.stacks import place_of
+from roastcoffea.records.profile import DEEPER, OTHER
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs Linux")
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Samples are taken a hundred times a second, so that tests are short."""
+    monkeypatch.setattr(sampler, "PERIOD", 0.01)
+    return 0.01
+
+
+def within(samples: float, period: float) -> float:
+    """Five deviations of a sum of so many samples; and some for a host that delays single ones."""
+    return 5 * math.sqrt(samples + 4) * period + 0.1
+
+
+@LINUX
+def test_functions_have_the_time_and_the_state_that_they_took(often: float) -> None:
+    taken: dict[str, float] = {}
+    processor = Planned(rounds=60)
+    rows = rows_of([packed_profile(lambda: taken.update(processor.process(None)))])
+    samples = sum(row["samples"] for row in rows)
+    for name in ("heavy", "light", "nap"):
+        assert seconds_in(rows, name) == pytest.approx(taken[name], abs=within(taken[name] / often, often)), taken
+    for name in ("heavy", "light"):
+        found, cpu = seconds_in(rows, name, "core_seconds"), taken[f"{name} cpu"]
+        assert found == pytest.approx(cpu, abs=within(cpu / often, often))
+    assert seconds_in(rows, "nap", "blocked_seconds") > 0.5 * seconds_in(rows, "nap")
+    assert seconds_in(rows, "heavy", "blocked_seconds") < 0.3 * seconds_in(rows, "heavy")
+    assert samples > 20
+    first = {tuple(row["functions"][:2]) for row in rows if "heavy" in row["functions"]}
+    assert {functions[-1] for functions in first} == {"Planned.process"}
+
+
+def test_the_interpreter_is_handed_over_as_before(often: float) -> None:
+    usual = sys.getswitchinterval()
+    packed_profile(nap, 0.1)
+    time.sleep(0.05)
+    assert sys.getswitchinterval() == usual
+
+
+@LINUX
+def test_states_are_parts_of_the_seconds(often: float) -> None:
+    for row in rows_of([packed_profile(spin, 0.3), packed_profile(nap, 0.3)]):
+        assert sum(row[state] for state in STATES) == pytest.approx(row["seconds"], abs=1e-3 * row["samples"])
+
+
+def test_short_attempts_are_counted_without_bias() -> None:
+    """Each is shorter than the time between samples: a sample in one of them stands for those that it missed."""
+    wall = 0.0
+    packed = []
+    for _ in range(300):
+        began = time.perf_counter()
+        packed.append(packed_profile(nap, 0.005))
+        wall += time.perf_counter() - began
+    rows = rows_of(packed)
+    assert sum(1 for one in packed if one) < 100
+    found = sum(row["seconds"] for row in rows)
+    assert found == pytest.approx(wall, abs=within(wall / sampler.PERIOD, sampler.PERIOD))
+
+
+def test_threads_are_told_apart(often: float) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        packed = list(pool.map(packed_profile, [nap] * 4, [0.2, 0.4, 0.6, 0.8]))
+    found = [sum(row["seconds"] for row in rows_of([one])) for one in packed]
+    for seconds, planned in zip(found, [0.2, 0.4, 0.6, 0.8], strict=True):
+        assert planned - 5 * often < seconds < planned + within(0, often) + 0.2
+
+
+def down(levels: int) -> None:
+    if levels:
+        down(levels - 1)
+    else:
+        nap(0.2)
+
+
+def yielding() -> Iterator[int]:
+    nap(0.2)
+    yield 1
+
+
+def test_deep_stacks_keep_both_ends(often: float) -> None:
+    (row,) = (row for row in rows_of([packed_profile(down, 700)]) if row["functions"][-1] == "nap")
+    assert len(row["functions"]) == sampler.OUTERMOST + sampler.INNERMOST + 1
+    assert row["functions"][0] == "down"
+    assert row["functions"][sampler.OUTERMOST] == DEEPER
+    assert (row["files"][sampler.OUTERMOST], row["lines"][sampler.OUTERMOST]) == ("", 0)
+
+
+def test_a_generator_stands_in_what_reads_it(often: float) -> None:
+    stacks = {tuple(row["functions"]) for row in rows_of([packed_profile(lambda: list(yielding()))])}
+    assert any(stack[-2:] == ("yielding", "nap") for stack in stacks)
+
+
+@LINUX
+def test_nothing_stays_behind() -> None:
+    before, of_python = threads_here(), threading.enumerate()
+    seen: list[list[threading.Thread]] = []
+
+    def look() -> None:
+        nap(0.15)
+        seen.append(threading.enumerate())
+
+    packed_profile(look)
+    assert seen == [of_python]
+    wait_until_none_but(before)
+    assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
+
+
+@LINUX
+def test_files_of_the_kernel_are_closed(often: float) -> None:
+    before = set(Path("/proc/self/fd").iterdir())
+    packed_profile(nap, 0.1)
+    assert len(set(Path("/proc/self/fd").iterdir()) - before) == 0
+
+
+class OwnError(Exception):
+    """The user's."""
+
+
+@pytest.mark.parametrize("error", [OwnError("mine"), KeyboardInterrupt(), SystemExit(3)])
+def test_exceptions_come_out_as_they_are(error: BaseException, often: float) -> None:
+    def fail() -> None:
+        nap(0.1)
+        raise error
+
+    stacks = Stacks(raise_problem)
+    with pytest.raises(type(error)) as found:
+        stacks.run(fail)
+    assert found.value is error
+    assert seconds_in(rows_of([stacks.packed()]), "nap") > 0
+
+
+def test_objects_of_the_user_live_no_longer(often: float) -> None:
+    gone: list[int] = []
+
+    class Large:
+        def __del__(self) -> None:
+            gone.append(1)
+
+    def hold() -> None:
+        large = Large()
+        nap(0.15)
+        del large
+
+    def keep() -> None:
+        large = Large()  # noqa: F841
+        nap(0.15)
+
+    import gc
+
+    gc.disable()
+    try:
+        packed_profile(hold)
+        packed_profile(keep)
+        end = time.monotonic() + 5
+        while len(gone) < 2 and time.monotonic() < end:
+            time.sleep(0.01)
+    finally:
+        gc.enable()
+    assert len(gone) == 2
+
+
+def test_random_numbers_of_the_user_stay_the_same(often: float) -> None:
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    packed_profile(nap, 0.1)
+    assert random.random() == expected
+
+
+def in_child(_: int) -> float:
+    return sum(row["seconds"] for row in rows_of([packed_profile(nap, 0.3)]))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_samples_itself() -> None:
+    found: list[float] = []
+
+    def fork() -> None:
+        nap(0.12)
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            found.extend(pool.map(in_child, [0]))
+
+    assert packed_profile(fork)
+    assert 0.1 < found[0] < 0.6
+
+
+def test_pickled_by_value_it_needs_no_package() -> None:
+    script = textwrap.dedent("""
+        import pickle, sys, time
+        sys.modules["roastcoffea"] = None
+        stacks = pickle.loads(sys.stdin.buffer.read())(print)
+        stacks.run(time.sleep, 0.3)
+        texts, frames, found = stacks.packed()
+        print(sum(found[2::6]) / 10_000)
+    """)
+    command = [sys.executable, "-c", script]
+    answer = subprocess.run(command, input=packed_by_value(Stacks), capture_output=True, check=True)
+    assert 0.1 < float(answer.stdout) < 0.6
+
+
+def test_secrets_are_taken_out(often: float) -> None:
+    names: dict[str, Any] = {"nap": nap}
+    exec(compile("def f():\n    nap(0.3)\n", "https://jane:pw@example.org/a.py?token=abc", "exec"), names)
+    packed = packed_profile(names["f"])
+    assert "pw@" not in json.dumps(packed)
+    assert "abc" not in json.dumps(packed)
+    assert "https://***@example.org/a.py?token=***" in packed[0]
+
+
+def many_stacks(number: int) -> None:
+    """Naps in so many different functions."""
+    for at in range(number):
+        names: dict[str, Any] = {"time": time}
+        exec(compile(f"def function_{at}():\n    time.sleep(0.03)\n", f"/a/{at}.py", "exec"), names)
+        names[f"function_{at}"]()
+
+
+@pytest.mark.parametrize("limit", ["MOST_STACKS", "MOST_BYTES"])
+def test_a_record_is_bounded(limit: str, often: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        stacks if limit == "MOST_BYTES" else sampler, limit, {"MOST_STACKS": 5, "MOST_BYTES": 600}[limit]
+    )
+    began = time.perf_counter()
+    packed = packed_profile(many_stacks, 20)
+    wall = time.perf_counter() - began
+    rows = rows_of([packed])
+    assert seconds_in(rows, OTHER) > 0
+    assert sum(row["seconds"] for row in rows) == pytest.approx(wall, abs=0.15)
+    if limit == "MOST_BYTES":
+        assert len(json.dumps(packed)) < 900
+    else:
+        assert len(rows) <= 6
+
+
+def test_of_other_systems_the_state_is_not_known(often: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(time, "pthread_getcpuclockid")
+    rows = rows_of([packed_profile(spin, 0.1)])
+    assert sum(row["seconds"] for row in rows) > 0
+    assert all(row[state] == 0 for row in rows for state in STATES)
+
+
+def test_a_thread_that_cannot_start_costs_the_profile_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    time.sleep(0.3)  # the sampler of an earlier test may go on
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    problems: list[str] = []
+    assert Stacks(problems.append).run(lambda: 5) == 5
+    assert problems == ["a chunk has no profile: RuntimeError: can't start new thread"]
+
+
+@pytest.mark.parametrize(
+    ("file", "place"),
+    [
+        ("/opt/lib/python3.11/site-packages/awkward/_do.py", "awkward/_do.py"),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", "numpy/core.py"),
+        (threading.__file__, "threading.py"),
+        ("/home/jane/analysis/processor.py", "/home/jane/analysis/processor.py"),
+        ("<string>", "<string>"),
+    ],
+)
+def test_files_of_packages_are_relative(file: str, place: str) -> None:
+    assert place_of(file) == place
