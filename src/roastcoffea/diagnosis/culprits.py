@@ -1,164 +1,146 @@
-"""What findings name: hosts, sections, chunks, errors, in words; and chunk sizes that would take less time."""
+"""Who or what is behind a class of time: endpoints, files, sections, functions, workers, by name."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from functools import reduce
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.evidence import LARGER, LONGEST_LINE, MOST, ROUNDS_OF_CHUNKS, TARGET, Evidence
-from roastcoffea.errors import root_cause
+from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import endpoint
-from roastcoffea.units import BYTE, FRACTION, SECOND, number
+from roastcoffea.units import SECOND, number
+
+MOST: Final = 0.9
+"""A section inside of another is named in its place where it waited for so much of the other's time."""
+
+NAMED: Final = 3
+"""Culprits of one kind that are named."""
 
 
-def slowest_endpoint(evidence: Evidence, rows: Iterable[str]) -> str:
-    """The host whose files the chunks spent most time of these classes on, where files have one."""
+def by_part(table: pa.Table | None, key: str, columns: Iterable[str]) -> dict[Any, float]:
+    """Sum of these columns of the chunks by a key, the most first."""
+    names = list(columns)
+    if table is None or not names:
+        return {}
+    sums = table.group_by(key).aggregate([(name, "sum") for name in names]).to_pylist()
+    found = {row[key]: sum(row[f"{name}_sum"] or 0.0 for name in names) for row in sums}
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def endpoints(seen: Evidence, rows: Iterable[str]) -> list[Culprit]:
+    """Hosts whose files took most time of these classes; local files have none."""
     columns = [column for name in rows for column in phases.COLUMNS_OF.get(name, ())]
-    if evidence.counted is None or not columns:
-        return ""
-    waited: dict[str, float] = {}
-    for row in evidence.counted.group_by("file").aggregate([(column, "sum") for column in columns]).to_pylist():
-        host = endpoint(row["file"])
+    sums: dict[str, float] = {}
+    for file, seconds in by_part(seen.counted, "file", columns).items():
+        host = endpoint(file)
         if host is not None:
-            waited[host] = waited.get(host, 0.0) + sum(row[f"{column}_sum"] or 0.0 for column in columns)
-    slowest = max(waited, key=lambda host: waited[host], default="")
-    return f", most at {slowest}" if waited.get(slowest) else ""
+            sums[host] = sums.get(host, 0.0) + seconds
+    found = sorted(sums.items(), key=lambda item: -item[1])
+    return [Culprit("endpoint", name, seconds) for name, seconds in found[:NAMED] if seconds > 0]
 
 
-def waiting_section(evidence: Evidence) -> str:
-    """The section that waits the most, the innermost of those that hold each other; how to have one, where none is."""
-    sections = evidence.run.sections
+def rate_of_stream(seen: Evidence) -> float | None:
+    """Bytes that a thread received in a second of opening and reading; None where bytes or time are not known."""
+    columns = [*phases.COLUMNS_OF[phases.READ], *phases.COLUMNS_OF[phases.OPEN]]
+    seconds = sum(seen.sum_of(column) or 0.0 for column in columns)
+    amount = seen.sum_of("bytes_requested")
+    return amount / seconds if amount and seconds else None
+
+
+def blocked_sections(seen: Evidence) -> list[Culprit]:
+    """Sections that were without CPU the longest, the innermost of those that hold each other."""
+    sections = seen.run.sections
     known = None if sections is None else sections.select(["name", "wall_seconds", "cpu_seconds"]).drop_null()
     if known is None or not len(known):
-        return "sections (track_time) find them"
+        return []
     waited = known.append_column("waited", pc.subtract(known["wall_seconds"], known["cpu_seconds"]))
-    sums = dict(zip(*waited.group_by("name").aggregate([("waited", "sum")]).to_pydict().values(), strict=True))
-    most = max(sums.values())
-    innermost = max((name for name in sums if sums[name] >= MOST * most), key=lambda name: name.count("/"))
-    return f"section {innermost!r} was without CPU for {SECOND.text(sums[innermost])}, reading included"
+    sums = by_part(waited, "name", ["waited"])
+    found = []
+    for name, seconds in sums.items():
+        inner = [other for other in sums if other.startswith(f"{name}/") and sums[other] >= MOST * seconds]
+        if not inner and seconds > 0:
+            found.append(Culprit("section", name, seconds))
+    return found[:NAMED]
 
 
-def crowded_host(evidence: Evidence) -> str | None:
-    """A host on which there are more threads for tasks than cores."""
-    if evidence.run.lifetimes is None:
-        return None
-    threads: Counter[str] = Counter()
-    for row in evidence.run.lifetimes.select(["host", "threads", "start", "stop"]).to_pylist():
-        if row["start"] <= evidence.run.start + evidence.elapsed / 2 <= row["stop"]:
-            threads[row["host"]] += row["threads"]
-    cores = {host.cores for host in evidence.run.environment.hosts}
-    if len(cores) != 1 or None in cores:
-        return None
-    (each,) = cores
-    host, most = max(threads.items(), key=lambda item: item[1], default=("", 0))
-    return f"{host} has {number(most)} threads for tasks on {number(each)} cores" if each and most > each else None
+def functions(seen: Evidence, state: str, *, own: bool = False) -> list[Culprit]:
+    """Functions of the user's own code with the most time in a state, as file:line.
+
+    With `own` only time in the lines themselves counts, and not in what they call.
+    """
+    if seen.hot is None:
+        return []
+    sums: dict[tuple[str, str], float] = {}
+    lines: dict[tuple[str, str], tuple[float, int]] = {}
+    for row in seen.hot.to_pylist():
+        seconds = row[f"{state}_seconds"] or 0.0
+        if own and row["leaf"] is not None:
+            continue
+        key = row["function"], row["file"]
+        sums[key] = sums.get(key, 0.0) + seconds
+        lines[key] = max(lines.get(key, (0.0, row["line"])), (seconds, row["line"]))
+    found = sorted(sums.items(), key=lambda item: -item[1])
+    return [
+        Culprit("function", f"{function} ({file}:{lines[function, file][1]})", seconds)
+        for (function, file), seconds in found[:NAMED]
+        if seconds > 0
+    ]
 
 
-def task_length(evidence: Evidence) -> str:
-    """How many tasks there were, and how long."""
-    tasks = evidence.run.tasks
+def crowded_hosts(seen: Evidence) -> list[tuple[str, int, int]]:
+    """Hosts with more threads for tasks than cores: name, threads, cores."""
+    if seen.run.lifetimes is None:
+        return []
+    middle, threads = seen.run.start + seen.elapsed / 2, dict[str, int]()
+    for row in seen.run.lifetimes.select(["host", "threads", "start", "stop"]).to_pylist():
+        if row["start"] <= middle <= row["stop"]:
+            threads[row["host"]] = threads.get(row["host"], 0) + row["threads"]
+    cores = {host.cores for host in seen.run.environment.hosts}
+    each = cores.pop() if len(cores) == 1 else None
+    return [] if each is None else [(host, most, each) for host, most in threads.items() if most > each]
+
+
+def contended(seen: Evidence) -> list[Culprit]:
+    """Hosts, else workers, whose chunks waited for a core the longest."""
+    columns = phases.COLUMNS_OF[phases.CONTENTION]
+    of_host: dict[str, float] = {}
+    hosts: Mapping[str, str] = {}
+    if seen.run.lifetimes is not None:
+        hosts = dict(zip(*seen.run.lifetimes.select(["worker", "host"]).to_pydict().values(), strict=True))
+    for worker, seconds in by_part(seen.counted, "worker", columns).items():
+        host = hosts.get(worker) or str(worker)
+        of_host[host] = of_host.get(host, 0.0) + seconds
+    found = sorted(of_host.items(), key=lambda item: -item[1])
+    return [Culprit("host", host, seconds) for host, seconds in found[:NAMED] if seconds > 0]
+
+
+def task_length(seen: Evidence) -> str:
+    """How many tasks there were, and how long; empty where there were none."""
+    tasks = seen.run.tasks
     if tasks is None or not len(tasks):
         return ""
     mean = pc.mean(pc.subtract(tasks["stop"], tasks["start"])).as_py()
-    return "" if mean is None else f"; {number(len(tasks))} tasks of {SECOND.text(mean)} in the mean"
+    return "" if mean is None else f" ({number(len(tasks))} tasks of {SECOND.text(mean)} on average)"
 
 
-def fetched(evidence: Evidence) -> str:
-    """What workers fetched from each other."""
-    if evidence.fine is None:
-        return ""
-    came = sum(worker["transfer_bytes"] for worker in evidence.fine.values())
-    return f" ({BYTE.text(came)} were fetched)" if came else ""
+def largest_outputs(seen: Evidence) -> float | None:
+    """Bytes of the result of a chunk's task, on average; None where not known."""
+    tasks = seen.run.tasks
+    if tasks is None:
+        return None
+    ours = tasks.filter(pc.equal(tasks["kind"], "processor"))
+    mean: float | None = pc.mean(ours["nbytes"]).as_py() if len(ours) else None
+    return mean
 
 
-def worst_straggler(evidence: Evidence) -> str:
-    """The slowest chunk, where one is slower than its like."""
-    if not evidence.stragglers:
-        return ""
-    (worst,) = evidence.stragglers.slice(0, 1).to_pylist()
-    return (
-        f"; the slowest chunk took {SECOND.text(worst['wall_seconds'])} instead of "
-        f"{SECOND.text(worst['expected_seconds'])} ({worst['file']}, entries {worst['entry_start']} to "
-        f"{worst['entry_stop']}, {worst['phase']})"
-    )
-
-
-def commonest_error(evidence: Evidence) -> str:
-    """The error that most attempts ended with."""
-    chunks = evidence.run.chunks
-    errors = [] if chunks is None else chunks["error"].drop_null().to_pylist()
-    if not errors:
-        return ""
-    ((commonest, times),) = Counter(errors).most_common(1)
-    return f"; {number(times)} x {root_cause(commonest)[:LONGEST_LINE]}"
-
-
-def first_openings(evidence: Evidence) -> float:
-    """Seconds that the first chunk of each thread took to open its file and build events, beyond the median chunk."""
-    if evidence.counted is None:
-        return 0.0
-    columns = phases.COLUMNS_OF[phases.OPEN]
-    rows = evidence.counted.select(["worker", "thread", "start", *columns]).drop_null()
-    opened = reduce(pc.add, (rows[column] for column in columns))
-    rows = rows.append_column("opened", opened).sort_by("start")
-    first = rows.group_by(["worker", "thread"], use_threads=False).aggregate([("opened", "first")])["opened_first"]
-    if len(first) == len(rows):
-        return 0.0
-    beyond = pc.subtract(first, pc.quantile(opened, 0.5)[0])
-    return float(pc.sum(pc.max_element_wise(beyond, 0.0)).as_py())
-
-
-def larger_chunks(evidence: Evidence, fixed: float) -> str:
-    """The chunk size at which a fixed cost of each chunk would be a small share."""
-    generic = "Make chunks larger"
-    events, chunks = evidence.sum_of("events"), evidence.chunks
-    if not events or evidence.counted is None:
-        return "Make tasks longer: fewer of them, each with more to do"
-    if _out_of_memory(evidence):
-        return "Larger chunks would help, but workers are out of memory: give them more first"
-    now = events / chunks
-    set_size = _set_chunksize(evidence)
-    if set_size is not None and set_size > 2 * now:
-        return f"Merge files: they have about {_rounded(now)} events, and chunksize={set_size} is larger"
-    work = (evidence.sum_of("wall_seconds") or 0.0) - evidence.ledger.get(phases.OPEN, 0.0)
-    factor = fixed * (1 - TARGET) / (TARGET * work) if work > 0 else float("inf")
-    size, purpose = min(
-        (factor * events / chunks, f"makes that {FRACTION.text(TARGET)} of a chunk's work"),
-        (events / (ROUNDS_OF_CHUNKS * evidence.threads), f"leaves {ROUNDS_OF_CHUNKS} chunks for each thread"),
-        (pc.max(evidence.counted["entry_stop"]).as_py() or events, "has the largest file's events"),
-    )
-    if size < LARGER * now:
-        return f"{generic}, if there are enough of them for all threads"
-    return f"{generic}: chunksize={_rounded(size)} instead of about {_rounded(now)} {purpose}"
-
-
-def smaller_chunks(evidence: Evidence) -> str:
-    """The chunk size at which the last round is short."""
-    events, wall, chunks = evidence.sum_of("events"), evidence.sum_of("wall_seconds"), evidence.chunks
-    if not events or not wall:
-        return "Cut the longest tasks"
-    size = events / chunks * TARGET * 2 * evidence.elapsed / (wall / chunks)
-    size = min(size, events / (ROUNDS_OF_CHUNKS * evidence.threads))
-    if evidence.stragglers or size >= events / chunks:
-        return "Look at the slowest chunks: `measurement.stragglers`"
-    return f"Make chunks smaller: chunksize={_rounded(size)} instead of about {_rounded(events / chunks)}"
-
-
-def _set_chunksize(evidence: Evidence) -> int | None:
-    """The smallest chunk size that a Runner was given."""
-    sizes = [call.options.get("chunksize") for call in evidence.run.calls]
-    return min((size for size in sizes if isinstance(size, int)), default=None)
-
-
-def _out_of_memory(evidence: Evidence) -> bool:
-    lost = evidence.ledger.get(phases.PAUSED, 0.0) + evidence.spilled
-    return evidence.wall(lost) >= evidence.least("memory")
-
-
-def _rounded(size: float) -> int:
-    """Number of events with two digits that count."""
-    return max(int(float(f"{size:.2g}")), 1)
+def worst_straggler(seen: Evidence) -> Culprit | None:
+    """The file of the slowest chunk, where one is slower than its like."""
+    if not seen.stragglers:
+        return None
+    (worst,) = seen.stragglers.slice(0, 1).to_pylist()
+    name = f"{worst['file']}, entries {worst['entry_start']} to {worst['entry_stop']}"
+    return Culprit("file", name, worst["excess_seconds"], worst["wall_seconds"] / worst["expected_seconds"])

@@ -4,58 +4,87 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
-from roastcoffea.diagnosis.causes import CAUSES, findings
-from roastcoffea.diagnosis.evidence import Evidence, Verdict, shares_interpreter, words
-from roastcoffea.diagnosis.stragglers import SlowWorker
-from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, fact, metric, refuse_if
+from roastcoffea.diagnosis import causes_of_chunks, causes_of_cluster  # noqa: F401  (they fill the table of causes)
+from roastcoffea.diagnosis.causes import CAUSES, conclusions
+from roastcoffea.diagnosis.completeness import Incompleteness
+from roastcoffea.diagnosis.evidence import WORDS, Evidence
+from roastcoffea.diagnosis.failures import FailureEvidence
+from roastcoffea.diagnosis.finding import Verdict
+from roastcoffea.diagnosis.memory import MemoryEvidence
+from roastcoffea.diagnosis.savings import Savings
+from roastcoffea.diagnosis.slowness import Slowness
+from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, metric, refuse_if
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.units import STRUCTURE, WORD
 
-
-@fact
-def spill_seconds(fine_metrics_per_worker: Mapping[str, Mapping[str, float]]) -> float:
-    """Seconds in which workers moved results to disk or back."""
-    return sum(worker["spill_seconds"] for worker in fine_metrics_per_worker.values())
-
-
 of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
 
 
-@of_ledger(WORD, label="bound by", formula="word for the classes of the time ledger that have the most thread time")
-def bound(time_ledger: TimeLedger, counted_chunks: pa.Table | None = None) -> str:
-    """What the run spent most of its thread time on, in one word."""
-    refuse_if(not time_ledger.total, "no worker was there")
+def thread_time(time_ledger: TimeLedger) -> dict[str, float]:
+    """Thread seconds by cause, the most first."""
     amounts: dict[str, float] = {}
-    seconds = dict(time_ledger)
-    for name, word in words(shared=shares_interpreter(counted_chunks)).items():
-        amounts[word] = amounts.get(word, 0.0) + seconds.get(name, 0.0)
-    most = max(amounts, key=lambda word: amounts[word])
+    for name, word in WORDS.items():
+        if name in time_ledger:
+            amounts[word] = amounts.get(word, 0.0) + time_ledger[name]
+    return dict(sorted(amounts.items(), key=lambda item: -item[1]))
+
+
+@of_ledger(WORD, label="bottleneck", formula="cause with the most thread time")
+def bound(time_ledger: TimeLedger) -> str:
+    """What the run spent most of its thread time on, in the words of findings."""
+    refuse_if(not time_ledger.total, "no worker was there")
+    most = next(iter(thread_time(time_ledger)))
     reasons = time_ledger.certificate.reasons
     if reasons and most in CAUSES and CAUSES[most].looks_idle:
-        raise NotMeasuredError(f"nothing is said of idle time: {'; '.join(reasons)}")
+        raise NotMeasuredError(f"idle time is not judged: {'; '.join(reasons)}")
     return most
 
 
-@of_ledger(STRUCTURE, formula="rows of the time ledger against thresholds")
+@of_ledger(STRUCTURE, formula="causes of lost time, and what a replay saves without them")
 def verdict(  # noqa: PLR0917
     run: Run,
     time_ledger: TimeLedger,
+    savings: Savings,
     counted_chunks: pa.Table | None = None,
     stragglers: pa.Table | None = None,
-    slow_workers: Mapping[str, SlowWorker] | None = None,
-    spill_seconds: float | None = None,
+    slowness: Slowness | None = None,
     fine_metrics_per_worker: Mapping[str, Mapping[str, float]] | None = None,
+    memory_evidence: MemoryEvidence | None = None,
+    incompleteness: Incompleteness | None = None,
+    failure_evidence: FailureEvidence | None = None,
+    hot_functions: pa.Table | None = None,
+    read_again: float | None = None,
     bound: str | None = None,
 ) -> Verdict:
-    """Potential savings, largest first: see `Verdict`."""
+    """Findings: first what the result lacks, then the largest saving; see `Verdict`."""
     refuse_if(not time_ledger.total, "no worker was there")
-    spilled, fine = spill_seconds or 0.0, fine_metrics_per_worker
-    evidence = Evidence(run, time_ledger, counted_chunks, stragglers, slow_workers or {}, spilled, fine)
-    found = sorted(findings(evidence), key=lambda finding: finding.seconds, reverse=True)
-    state: dict[str, Any] = {"elapsed": evidence.elapsed, "failed": run.outcome == FAILED}
-    return Verdict(found, incomplete=time_ledger.certificate.reasons, bound=bound, **state)
+    seen = Evidence(
+        run=run,
+        ledger=time_ledger,
+        savings=savings,
+        counted=counted_chunks,
+        stragglers=stragglers,
+        slow=() if slowness is None else slowness.slow,
+        slowness=slowness,
+        fine=fine_metrics_per_worker,
+        memory=memory_evidence,
+        incompleteness=incompleteness,
+        failures=failure_evidence,
+        started=time_ledger.started,
+        hot=hot_functions,
+        reread=read_again or 0.0,
+    )
+    found, together = conclusions(seen)
+    return Verdict(
+        found,
+        incomplete=time_ledger.certificate.reasons,
+        bound=bound,
+        share=None if bound is None else thread_time(time_ledger)[bound] / (time_ledger.total or 1.0),
+        together=together,
+        elapsed=seen.elapsed,
+        failed=run.outcome == FAILED,
+    )

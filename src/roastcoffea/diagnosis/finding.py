@@ -1,0 +1,175 @@
+"""What is concluded from a run: findings, and the verdict that ranks them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from roastcoffea.report.phrases import absence
+from roastcoffea.report.presented import Presented
+from roastcoffea.report.sheets import Sheet
+from roastcoffea.units import FRACTION, SECOND
+
+Severity = Literal["incomplete result", "high", "medium"]
+
+HIGH: Final = 0.2
+"""Share of the wall time from which on a saving makes a finding severe."""
+
+Rows = Mapping[str, float]
+"""Thread seconds by what they went into: classes of the time ledger, or parts of them."""
+
+
+class Culprit(NamedTuple):
+    """Who or what causes a finding.
+
+    Attributes
+    ----------
+    kind : str
+        "worker", "host", "file", "dataset", "branch", "section", "endpoint", "function" or "chunk size".
+    name : str
+        Its name.
+    seconds : float or None
+        Thread time that it costs; None where it is not known.
+    factor : float or None
+        How many times slower, heavier or fuller it is than the others; None where that does not apply.
+    """
+
+    kind: str
+    name: str
+    seconds: float | None = None
+    factor: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A bottleneck: what is slow and where, what it costs, and what to do about it.
+
+    Attributes
+    ----------
+    cause : str
+        Its name, such as "storage" or "slow worker".
+    what : str
+        What is slow and where: one sentence.
+    advice : str
+        What to do: one sentence.
+    seconds : float or None
+        Wall time that fixing the cause would save, by a replay of the run; None where it is not known.
+    interval : tuple of float or None
+        Where that lies with the replay's own error.
+    at_most : bool
+        Whether it is a bound: what would be in the place of the cause is not known.
+    culprits : tuple of Culprit
+        Who causes it, the most thread time first.
+    remedy : str or None
+        A value or a line to copy.
+    rows : mapping
+        Evidence: thread seconds by class of the time ledger, or by part of one.
+    elapsed : float
+        Wall time of the run, in seconds.
+    """
+
+    cause: str
+    what: str
+    advice: str
+    seconds: float | None = None
+    interval: tuple[float, float] | None = None
+    at_most: bool = False
+    culprits: tuple[Culprit, ...] = ()
+    remedy: str | None = None
+    rows: Rows
+    elapsed: float
+    incomplete: bool = False
+
+    @property
+    def severity(self) -> Severity:
+        """How much it matters."""
+        if self.incomplete:
+            return "incomplete result"
+        return "high" if (self.seconds or 0.0) >= HIGH * self.elapsed else "medium"
+
+    @property
+    def text(self) -> str:
+        """What and where, what it costs, what to do."""
+        return " ".join(part for part in (self.what, self.saving, self.advice) if part)
+
+    @property
+    def saving(self) -> str:
+        """What fixing it would save, as a sentence; empty where it is not known."""
+        if self.seconds is None:
+            return ""
+        of = f"of {SECOND.text(self.elapsed)}"
+        if self.at_most or self.interval is None:
+            return f"Fixing it saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)} {of}."
+        low, high = map(SECOND.text, self.interval)
+        return f"Fixing it saves about {SECOND.text(self.seconds)} ({low} to {high}) {of}."
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.text}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Verdict(list[Finding], Presented):
+    """Findings: first what the result lacks, then the largest saving; empty where the run is healthy.
+
+    Where there is no time ledger to judge by it is empty as well, and `absent` has the reason. Where the ledger lacks
+    something, `incomplete` says what: then nothing is concluded from idle time, as what is lacking looks like it.
+
+    Attributes
+    ----------
+    together : float or None
+        Wall time in seconds that fixing all findings would save: less than the sum of their savings.
+    """
+
+    def __init__(
+        self,
+        findings: Iterable[Finding] = (),
+        absent: str | None = None,
+        incomplete: Iterable[str] = (),
+        *,
+        bound: str | None = None,
+        share: float | None = None,
+        together: float | None = None,
+        elapsed: float = 0.0,
+        failed: bool = False,
+    ) -> None:
+        super().__init__(findings)
+        self.absent = absent
+        self.incomplete = list(incomplete)
+        self.together = together
+        self._bound, self._share, self._elapsed, self._failed = bound, share, elapsed, failed
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there was all to judge by, and nothing was found."""
+        return self.absent is None and not self.incomplete and not self
+
+    def sheets(self) -> list[Sheet]:
+        """The bottleneck, and the findings."""
+        if self.absent is not None:
+            return [Sheet(title="verdict", lead=[absence(self.absent)])]
+        return [Sheet(title=self._title(), items=self._lines())]
+
+    def _title(self) -> str:
+        if self._bound is None:
+            return "verdict: the measurement is incomplete" if self.incomplete else "verdict"
+        share = "" if self._share is None else f" ({FRACTION.text(self._share)} of thread time)"
+        return f"bottleneck: {self._bound}{share}"
+
+    def _lines(self) -> list[str]:
+        """Findings, a line each; one line that says so where there are none."""
+        lines = list(map(str, self))
+        if self.together is not None and len(self) > 1:
+            lines.append(f"All together save about {SECOND.text(self.together)} of {SECOND.text(self._elapsed)}.")
+        if self.incomplete:
+            lines.insert(0, f"The measurement is incomplete, so idle time is not judged: {'; '.join(self.incomplete)}.")
+        if lines:
+            return lines
+        if self._failed:
+            return ["No bottleneck was found before the run failed."]
+        return ["Healthy: no single change would save 5 % of the wall time."]
