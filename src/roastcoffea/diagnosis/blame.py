@@ -47,7 +47,9 @@ class Blame(NamedTuple):
     confounded: dict[Named, list[Named]]
 
 
-def blamed(values: Numbers, groups: Mapping[str, Levels], dataset: Levels, host_of: Integers) -> Blame:
+def blamed(
+    values: Numbers, groups: Mapping[str, Levels], dataset: Levels, host_of: Integers, known: Blame | None = None
+) -> Blame:
     """Find the slow levels, the one that explains most first, until no level is beyond the others.
 
     Parameters
@@ -58,11 +60,13 @@ def blamed(values: Numbers, groups: Mapping[str, Levels], dataset: Levels, host_
         Levels of KINDS, as far as there are any.
     host_of
         Host of each worker, by number.
+    known
+        Who was blamed before, by values that were a little different.
     """
     noise = Noise.around(values, [dataset, groups[WORKER], groups[FILE]])
     tests = sum(int(_eligible(kind, group).sum()) for kind, group in groups.items())
-    effects = {kind: np.zeros(len(group.sizes)) for kind, group in groups.items()}
-    confounded: dict[Named, list[Named]] = {}
+    effects = dict(known.effects) if known else {kind: np.zeros(len(group.sizes)) for kind, group in groups.items()}
+    confounded = dict(known.confounded) if known else {}
     for _ in range(STEPS):
         rest = _centred(values - total(effects, groups), dataset)
         candidates = _candidates(rest, groups, noise, tests, host_of)
@@ -75,9 +79,9 @@ def blamed(values: Numbers, groups: Mapping[str, Levels], dataset: Levels, host_
             effects[kind] = np.where(found, effects[kind] + candidates[kind].effect, effects[kind])
             for level in np.flatnonzero(found & (rivals[kind] >= AS_GOOD * scores[kind])):
                 confounded[kind, int(level)] = _as_good(kind, int(level), scores, groups)
-    found = _judged_beside_each_other(values, groups, dataset, partial(judged, noise=noise, tests=tests), effects)
+    beside = _judged_beside_each_other(values, groups, dataset, partial(judged, noise=noise, tests=tests), effects)
     still = {named: rest for named, rest in confounded.items() if effects[named[0]][named[1]] > 0}
-    return Blame(effects, found, still)
+    return Blame(effects, beside, still)
 
 
 def total(effects: Mapping[str, Numbers], groups: Mapping[str, Levels]) -> Numbers:

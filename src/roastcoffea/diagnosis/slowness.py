@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -95,12 +96,12 @@ class _Coded:
     counts: Flags
     """Whether a chunk tells of its levels: it has events, and is no first one of a thread that has others."""
 
-    @property
+    @cached_property
     def traits(self) -> Numbers:
         """What a chunk's duration is linear in."""
         return np.column_stack([np.ones(len(self.seconds)), self.events, amounts(self.table, "bytes_payload")])
 
-    @property
+    @cached_property
     def events(self) -> Numbers:
         """Events of each chunk."""
         return amounts(self.table, "events")
@@ -189,13 +190,14 @@ def _hosts(workers: Sequence[str | None], lifetimes: pa.Table | None) -> tuple[I
 
 def _first_of_threads(table: pa.Table) -> Flags:
     """Whether each chunk is the first one of its thread; none is where threads or beginnings are not known."""
-    first, start = np.zeros(len(table), np.bool_), moments(table, "start")
+    start = moments(table, "start")
     if table["thread"].null_count or np.isnan(start).any():
-        return first
-    threads = codes(table["worker"]) * (len(table) + 1) + codes(table["thread"])
-    order = np.lexsort((start, threads))
-    first[order[np.unique(threads[order], return_index=True)[1]]] = True
-    return first
+        return np.zeros(len(table), np.bool_)
+    number = codes(table["worker"]) * (len(table) + 1) + codes(table["thread"])
+    threads = codes(pa.chunked_array([pa.array(number)]))
+    earliest = np.full(int(threads.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(earliest, threads, start)
+    return np.asarray(start == earliest[threads])
 
 
 def _fitted(chunks: _Coded) -> _Fitted:
@@ -213,7 +215,8 @@ def _fitted(chunks: _Coded) -> _Fitted:
         values = np.log(chunks.seconds / typical)
         first = _first_effect(values - (total(fitted.blame.effects, every) if fitted else 0.0), chunks)
         values = values - first * chunks.first
-        blame = blamed(values[chunks.counts], groups, datasets, chunks.host_of)
+        known = fitted.blame if fitted else None
+        blame = blamed(values[chunks.counts], groups, datasets, chunks.host_of, known)
         effect = total(blame.effects, every) + first * chunks.first
         usual = chunks.seconds <= USUAL * typical * np.exp(effect)
         fitted = _Fitted(blame, typical, effect, first, usual)
@@ -233,8 +236,7 @@ def _first_effect(values: Numbers, chunks: _Coded) -> float:
 
 def _heaviness(chunks: _Coded, fitted: _Fitted) -> Judged:
     """How heavy the events of each dataset are beside those of the others, with what is slow taken out."""
-    traits = np.column_stack([np.ones(len(chunks.seconds)), chunks.events])
-    common = predicted(traits, chunks.seconds / np.exp(fitted.effect), fitted.usual)
+    common = predicted(chunks.traits[:, :2], chunks.seconds / np.exp(fitted.effect), fitted.usual)
     values = (np.log(chunks.seconds / common) - fitted.effect)[chunks.counts]
     levels = chunks.counted(DATASET)
     tests = int(np.count_nonzero(levels.sizes))
