@@ -32,10 +32,10 @@ PLANTED = {
     # what is planted, and in which share of runs it has to be found
     "worker x14 of 3": (Slower("worker", 1, 14), {"chunks": 90, "workers": 3, "files": 1}, 0.95),
     "worker x14 of 3, noise": (Slower("worker", 1, 14), {"chunks": 90, "workers": 3, "files": 1, "noise": 0.5}, 0.95),
-    "worker x14 of 3, start-up": (Slower("worker", 1, 14), {"chunks": 90, "workers": 3, "files": 3, "first": 3}, 0.95),
+    "worker x14 of 3, start-up": (Slower("worker", 1, 14), {"chunks": 90, "workers": 3, "files": 3, "first": 3}, 0.9),
     "worker x4 of 2": (Slower("worker", 1, 4), {"chunks": 36, "workers": 2, "files": 3}, 0.95),
     "worker x4 of 2, noise": (Slower("worker", 1, 4), {"chunks": 36, "workers": 2, "files": 3, "noise": 0.5}, 0.8),
-    "worker x2 of 20": (Slower("worker", 5, 2), {"chunks": 400, "workers": 20, "files": 40}, 0.6),
+    "worker x2 of 20": (Slower("worker", 5, 2), {"chunks": 400, "workers": 20, "files": 40}, 0.55),
     "file x12 of 3": (Slower("file", 1, 12), {"chunks": 45, "workers": 2, "files": 3}, 0.95),
     "file x12 of 3, in order": (Slower("file", 1, 12), {"chunks": 45, "workers": 2, "files": 3, "grouped": True}, 0.95),
     "file x12 of 3, noise": (Slower("file", 1, 12), {"chunks": 45, "workers": 2, "files": 3, "noise": 0.5}, 0.95),

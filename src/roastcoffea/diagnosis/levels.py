@@ -14,7 +14,7 @@ from scipy.special import betaincinv, stdtrit
 
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 
-ERROR_RATE: Final = 0.04
+ERROR_RATE: Final = 0.05
 """Chance that in a run without a slow level any bound of an interval is passed, all levels taken together."""
 
 OF_A_MEDIAN: Final = 1.2533
@@ -144,7 +144,7 @@ class Noise:
         How often the noise reaches its tail is known from a few values: it may be more often, which is allowed for.
         """
         unsure = CERTAIN * np.sqrt(chance * (1 - chance) / len(self.values))
-        chance = np.where(chance < TAIL, np.maximum(chance - unsure, chance / 3), chance)
+        chance = np.where(chance < TAIL, np.maximum(chance - unsure, chance / 10), chance)
         seen = self._quantile(1 - chance)
         far = self._quantile(np.array(1 - TAIL)) + self.decay * np.log(TAIL / np.minimum(chance, TAIL))
         return np.asarray(np.where(chance < TAIL, np.maximum(seen, far), seen))
