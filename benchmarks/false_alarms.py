@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import random
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,9 +26,11 @@ from coffea.processor import DaskExecutor, ProcessorABC, Runner
 from distributed import Client, LocalCluster
 from scipy.stats import beta
 
-from roastcoffea.cli.sample import write_sample
+from roastcoffea.cli.sample import DijetProcessor, write_sample
 from roastcoffea.collector import MetricsCollector
+from roastcoffea.diagnosis.slowness import DATASET, Slow, slowness
 from roastcoffea.measurement import Measurement, load
+from roastcoffea.metrics.facts import counted_chunks
 from roastcoffea.studies.compare.observations import Observation, observed
 from roastcoffea.studies.compare.side_by_side import CANNOT_TELL, SLOWER, speed
 
@@ -39,6 +43,9 @@ MOST_FALSE: Final = 0.08
 LEAST_FOUND: Final = 0.95
 FOUND_BY: Final = 5
 """Runs of each that have to find the slower one in so many draws."""
+MOST_BLAMING: Final = 0.05
+"""Share of healthy runs that may name a slow worker, host or file."""
+FOREIGN: Final = "while True: pass"
 
 
 class Short(ProcessorABC):  # type: ignore[misc]
@@ -55,11 +62,12 @@ class Short(ProcessorABC):  # type: ignore[misc]
         return accumulator
 
 
-def measured(client: Client, fileset: Any, seconds: float) -> Measurement:
+def measured(client: Client, fileset: Any, processor: ProcessorABC, chunksize: int = 1000) -> Measurement:
     """Measurement of a run."""
-    runner = Runner(DaskExecutor(client=client, status=False), schema=NanoAODSchema, chunksize=1000, savemetrics=True)
+    executor = DaskExecutor(client=client, status=False)
+    runner = Runner(executor, schema=NanoAODSchema, chunksize=chunksize, savemetrics=True)
     with MetricsCollector(client) as collector:
-        runner(fileset, treename="Events", processor_instance=Short(seconds))
+        runner(fileset, treename="Events", processor_instance=processor)
     return collector.measurement
 
 
@@ -71,12 +79,56 @@ def make(folder: Path, repeats: int, seconds: float) -> None:
         Client(cluster) as client,
     ):
         fileset = write_sample(scratch, datasets=["qcd"], files=4, events=CHUNKS // 4 * 1000)
-        wall = min(measured(client, fileset, seconds).metrics["elapsed_time_seconds"] for _ in range(4))
+        wall = min(measured(client, fileset, Short(seconds)).metrics["elapsed_time_seconds"] for _ in range(4))
         more = SLOWER_BY * wall * WORKERS / CHUNKS
         order = [("same", seconds), ("slower", seconds + more)] * repeats
         random.Random(1).shuffle(order)
         for number, (name, sleep) in enumerate(order):
-            measured(client, fileset, sleep).save(folder, f"{name}-{number:03d}")
+            measured(client, fileset, Short(sleep)).save(folder, f"{name}-{number:03d}")
+
+
+@contextmanager
+def foreign_process(*, there: bool) -> Iterator[None]:
+    """A process of somebody else that takes a core for the while."""
+    if not there:
+        yield
+        return
+    with subprocess.Popen([sys.executable, "-c", FOREIGN]) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def blaming(runs: int) -> int:
+    """Print whom healthy runs blame, each on a cluster of its own; 1 where too many do."""
+    alarms = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        fileset = write_sample(scratch, files=2, events=50_000)
+        for number in range(runs):
+            beside = number % 2 == 1
+            with (
+                LocalCluster(n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0") as cluster,
+                Client(cluster) as client,
+                foreign_process(there=beside),
+            ):
+                measurement = measured(client, fileset, DijetProcessor(), 10_000)
+            named = slow_of(measurement)
+            blamed = [one for one in named if one.kind != DATASET]
+            alarms += bool(blamed)
+            where = "beside a foreign process" if beside else "quiet"
+            text = "; ".join(f"{one.kind} {one.name} {one.factor:.2f} x, from {one.interval[0]:.2f}" for one in named)
+            wall = measurement.metrics["elapsed_time_seconds"]
+            print(f"run {number}, {where}, {wall:.1f} s: {text or 'nobody'}", flush=True)
+    reached = alarms <= MOST_BLAMING * runs
+    print(f"{alarms} of {runs} healthy runs name a slow worker, host or file, {'ok' if reached else 'MISSED'}")
+    return 0 if reached else 1
+
+
+def slow_of(measurement: Measurement) -> list[Slow]:
+    """Who is slow in a run."""
+    run = measurement.run
+    return [] if run.chunks is None else slowness(counted_chunks(run.chunks), run.lifetimes).slow
 
 
 def taken(folder: Path, name: str) -> list[Observation]:
@@ -115,7 +167,10 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=40, help="runs of each kind (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=0.6, help="sleep of a chunk (default: %(default)s)")
     parser.add_argument("--draws", type=int, default=DRAWS, help="groups that are drawn (default: %(default)s)")
+    parser.add_argument("--slow", type=int, metavar="RUNS", help="make so many healthy runs, and count who is blamed")
     options = parser.parse_args()
+    if options.slow:
+        return blaming(options.slow)
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch)
         if not list(folder.glob("same-*")):

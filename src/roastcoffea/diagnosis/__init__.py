@@ -7,6 +7,17 @@ from roastcoffea.diagnosis import advice, balance, completeness, memory
 
 # isort: split
 from roastcoffea.diagnosis import failures, verdict
-from roastcoffea.diagnosis.evidence import Finding, Verdict
+from roastcoffea.diagnosis.finding import Culprit, Finding, Verdict
 
-__all__ = ["Finding", "Verdict", "advice", "balance", "completeness", "failures", "memory", "stragglers", "verdict"]
+__all__ = [
+    "Culprit",
+    "Finding",
+    "Verdict",
+    "advice",
+    "balance",
+    "completeness",
+    "failures",
+    "memory",
+    "stragglers",
+    "verdict",
+]

@@ -34,7 +34,12 @@ BALANCE_COLUMNS: Final = (
     Column(
         "bound", "text", None, f'"{CPU_BOUND}" or "{WAITING}" where that is 80 % of the chunks\' time, else "{MIXED}"'
     ),
-    Column("slowness", "number", None, "duration of its chunks beside what is typical for their events and bytes"),
+    Column(
+        "slowness",
+        "number",
+        None,
+        "duration of its chunks divided by what the others take for the same; 1 within chance",
+    ),
     Column("spill_seconds", "number", "s", "writing results to disk and reading them back (Dask)"),
     Column("transfer_seconds", "number", "s", "fetching results from other workers (Dask)"),
     Column("clock_offset", "number", "s", "the worker's clock less the client's, as its tasks bound it"),

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.causes import Draft, cause
 from roastcoffea.diagnosis.causes_of_chunks import share_of
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit, Rows
 from roastcoffea.diagnosis.savings import Taken
+from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import tasks as task_records
+from roastcoffea.report.phrases import counted
 from roastcoffea.units import BYTE, SECOND, number
 
 LEAST_OF_CLIENT: Final = 0.01
@@ -104,7 +109,11 @@ def tail(seen: Evidence) -> Draft | None:
     last = f"; the slowest chunk is {worst.name}" if worst is not None else ""
     what = f"{seen.share(idle)} of thread time is idle at an end, while other threads still work{last}."
     smaller = size.size is not None and size.size < size.now
-    advice = f"Use {size.line}, so that all threads end together." if smaller else "Cut the longest chunks, or use fewer workers."
+    advice = (
+        f"Use {size.line}, so that all threads end together."
+        if smaller
+        else "Cut the longest chunks, or use fewer workers."
+    )
     found = () if worst is None else (worst,)
     return Draft(what, advice, found, size.line if smaller else None, {phases.TAIL: idle})
 
@@ -139,7 +148,9 @@ def memory(seen: Evidence) -> Draft | None:
     if found is None or not (found.killed or found.paused or found.spilled):
         return None
     paused = seen.ledger.get(phases.PAUSED, 0.0)
-    rows = {name: seconds for name, seconds in {phases.PAUSED: paused, "lost or spilling": found.seconds}.items() if seconds}
+    rows = {
+        name: seconds for name, seconds in {phases.PAUSED: paused, "lost or spilling": found.seconds}.items() if seconds
+    }
     what = f"{found.what} {found.how_much}"
     size = found.fit
     line = None if size is None or found.results_fill_it else f"chunksize={size.events}"
@@ -244,15 +255,26 @@ def _slow(seen: Evidence, kind: str) -> Iterator[Draft]:
             what = f"Dataset {one.name} takes {factor} as long per event as the others."
             advice = "Look at what its events need beyond the others; give it smaller chunks if it ends last."
         else:
-            what = f"{kind.capitalize()} {one.name}{on} is slow{why}: its {number(one.chunks)} chunks take {factor} as long as others would."
+            chunks = counted(one.chunks, "chunk")
+            what = f"{kind.capitalize()} {one.name}{on} is slow{why}: its {chunks} took {factor} as long as expected."
             advice = ADVICE[kind]
         others = ", ".join(f"{other} {name}" for other, name in one.confounded_with)
         if others:
             what = f"{what[:-1]}; this run cannot tell it from {others}."
-        factors = seen.slowness.without(one)
-        taken = Taken(f"slow {kind}", factors=factors, seconds=None if factors is not None else one.seconds)
+        taken = Taken(f"slow {kind}", factors=_as_fast_as_others(seen, one))
         culprit = Culprit(kind, one.name, one.seconds, one.factor)
         yield Draft(what, advice, (culprit,), rows={f"{kind} {one.name}": one.seconds}, taken=taken)
+
+
+def _as_fast_as_others(seen: Evidence, one: Slow) -> Numbers | None:
+    """What each chunk that counted would take of what it took."""
+    if seen.counted is None:
+        return None
+    names = seen.counted["worker" if one.kind == "host" else one.kind].to_pylist()
+    if one.kind == "host":
+        hosts = culprits.hosts_of(seen)
+        names = [hosts.get(worker) for worker in names]
+    return np.array([1 / one.factor if name == one.name else 1.0 for name in names])
 
 
 ADVICE: Final = {

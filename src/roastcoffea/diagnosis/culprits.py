@@ -104,13 +104,18 @@ def crowded_hosts(seen: Evidence) -> list[tuple[str, int, int]]:
     return [] if each is None else [(host, most, each) for host, most in threads.items() if most > each]
 
 
+def hosts_of(seen: Evidence) -> Mapping[str, str]:
+    """Host of each worker."""
+    lifetimes = seen.run.lifetimes
+    if lifetimes is None:
+        return {}
+    return dict(zip(*lifetimes.select(["worker", "host"]).to_pydict().values(), strict=True))
+
+
 def contended(seen: Evidence) -> list[Culprit]:
     """Hosts, else workers, whose chunks waited for a core the longest."""
     columns = phases.COLUMNS_OF[phases.CONTENTION]
-    of_host: dict[str, float] = {}
-    hosts: Mapping[str, str] = {}
-    if seen.run.lifetimes is not None:
-        hosts = dict(zip(*seen.run.lifetimes.select(["worker", "host"]).to_pydict().values(), strict=True))
+    of_host, hosts = dict[str, float](), hosts_of(seen)
     for worker, seconds in by_part(seen.counted, "worker", columns).items():
         host = hosts.get(worker) or str(worker)
         of_host[host] = of_host.get(host, 0.0) + seconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,7 +64,6 @@ class Evidence:
     counted: pa.Table | None = None
     stragglers: pa.Table | None = None
     slow: Sequence[Slow] = ()
-    slowness: Any = None
     fine: Mapping[str, Mapping[str, float]] | None = None
     memory: MemoryEvidence | None = None
     incompleteness: Incompleteness | None = None

@@ -16,6 +16,8 @@ from roastcoffea.diagnosis.finding import Verdict
 from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.diagnosis.savings import Savings
 from roastcoffea.diagnosis.slowness import Slowness
+from roastcoffea.metrics import phases
+from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, metric, refuse_if
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import FAILED, Run
@@ -57,7 +59,7 @@ def verdict(  # noqa: PLR0917
     incompleteness: Incompleteness | None = None,
     failure_evidence: FailureEvidence | None = None,
     hot_functions: pa.Table | None = None,
-    read_again: float | None = None,
+    byte_ledger: ByteLedger | None = None,
     bound: str | None = None,
 ) -> Verdict:
     """Findings: first what the result lacks, then the largest saving; see `Verdict`."""
@@ -69,14 +71,13 @@ def verdict(  # noqa: PLR0917
         counted=counted_chunks,
         stragglers=stragglers,
         slow=() if slowness is None else slowness.slow,
-        slowness=slowness,
         fine=fine_metrics_per_worker,
         memory=memory_evidence,
         incompleteness=incompleteness,
         failures=failure_evidence,
-        started=time_ledger.started,
+        started=getattr(time_ledger, "startup", ()),
         hot=hot_functions,
-        reread=read_again or 0.0,
+        reread=_read_again(byte_ledger),
     )
     found, together = conclusions(seen)
     return Verdict(
@@ -88,3 +89,10 @@ def verdict(  # noqa: PLR0917
         elapsed=seen.elapsed,
         failed=run.outcome == FAILED,
     )
+
+
+def _read_again(ledger: ByteLedger | None) -> float:
+    """Share of the baskets' bytes that chunks read again."""
+    found = {} if ledger is None else ledger
+    again, once = found.get(phases.REREAD) or 0, found.get(phases.PAYLOAD) or 0
+    return again / (again + once) if again else 0.0

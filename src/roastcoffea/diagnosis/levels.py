@@ -1,0 +1,220 @@
+"""Levels of a factor side by side: medians of logarithms, and how far beyond the others each lies for certain.
+
+A level is one worker, host, file or dataset; its values are logarithms of what its chunks took divided by what is
+typical.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+from scipy.special import betaincinv, stdtrit
+
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers
+
+ERROR_RATE: Final = 0.05
+"""Chance that in a run without a slow level any bound of an interval is passed, all levels taken together."""
+
+OF_A_MEDIAN: Final = 1.2533
+"""Standard error of a median divided by that of a mean, for normal noise."""
+
+EFFICIENCY: Final = 0.4
+"""Share of the noise's values that their median absolute deviation makes use of, for normal noise."""
+
+TAIL: Final = 0.1
+"""Share of the noise whose decay says how often still longer chunks are to be expected."""
+
+ENOUGH_LEVELS: Final = 6
+"""Levels from which their own scatter is known; it is no fault to be within it."""
+
+BELOW: Final = 0.16
+"""Share of normally scattered levels that lie more than one standard deviation below the typical one."""
+
+CERTAIN: Final = 1.5
+"""Standard deviations by which the noise may exceed something more often than in the sample."""
+
+BETWEEN: Final = 6
+"""Values from which the mean of the middle two is as good as a middle one."""
+
+MOST_VALUES: Final = 200_000
+"""So many values, drawn at random, tell the noise well enough."""
+
+LEFT: Final = 0.4
+"""Share of the values that a median polish leaves independent at least; else it leaves too little of the noise."""
+
+LARGEST: Final = 30.0
+STEPS: Final = 32
+"""Logarithms up to LARGEST are told apart by so many bits where they are sorted."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Which level each value belongs to, by number."""
+
+    codes: Integers
+    sizes: Integers
+
+    @classmethod
+    def of(cls, codes: Integers, number: int) -> Levels:
+        """Levels by these codes, of which some may have no value."""
+        return cls(codes, np.bincount(codes, minlength=number))
+
+    def medians(self, values: Numbers) -> tuple[Numbers, Numbers]:
+        """Lower median and median of each level; 0 for one without values.
+
+        Sorts one integer per value, its level in the upper bits: several times as fast as sorting by two keys.
+        """
+        fine = (2.0**STEPS - 1) / (2 * LARGEST)
+        scaled = np.clip(values, -LARGEST, LARGEST)
+        scaled += LARGEST
+        scaled *= fine
+        keys = scaled.astype(np.int64)
+        keys |= self.codes << STEPS
+        keys.sort()
+        starts = np.cumsum(self.sizes) - self.sizes
+        lower, upper = (
+            (keys[np.minimum(starts + place, max(len(keys) - 1, 0))] & (2**STEPS - 1)) / fine - LARGEST
+            for place in (np.maximum(self.sizes - 1, 0) // 2, self.sizes // 2)
+        )
+        there = self.sizes > 0
+        return np.where(there, lower, 0.0), np.where(there, (lower + upper) / 2, 0.0)
+
+
+class Judged(NamedTuple):
+    """Effect of each level beyond the others, as logarithms, with its interval."""
+
+    effect: Numbers
+    low: Numbers
+    high: Numbers
+    reference: Numbers
+    """What the others take, which the effect of each level is beyond."""
+
+    @property
+    def shrunk(self) -> Numbers:
+        """Effects, drawn towards none as far as chance alone makes them."""
+        error = (self.high - self.low) / 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            weight = np.where(self.effect == 0, 0.0, 1 - (error / self.effect) ** 2)
+        return np.asarray(self.effect * np.clip(weight, 0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What chunks scatter by when nobody is slow."""
+
+    values: Numbers
+    """Logarithms, sorted."""
+    freedom: int
+    """How many independent values they are worth."""
+    middle: float
+    scale: float
+    """Robust standard deviation."""
+    decay: float
+    """Mean of what values of the upper tail lie beyond its beginning."""
+
+    @classmethod
+    def around(cls, values: Numbers, groups: list[Levels], rounds: int = 3) -> Noise:
+        """What a median polish leaves of values: levels' own effects are no noise, and cost a value each."""
+        if len(values) > MOST_VALUES:
+            rows = np.sort(np.random.default_rng(1).choice(len(values), MOST_VALUES, replace=False))
+            values = values[rows]
+            groups = [Levels.of(group.codes[rows], len(group.sizes)) for group in groups]
+        rest = values - np.median(values)
+        freedom, polished = len(values) - 1, []
+        for group in groups:
+            lost = int(np.count_nonzero(group.sizes)) - 1
+            if freedom - lost >= LEFT * len(values):
+                freedom -= lost
+                polished.append(group)
+        for _ in range(rounds):
+            for group in polished:
+                rest = rest - group.medians(rest)[1][group.codes]
+        freedom = max(freedom, 1)
+        rest *= np.sqrt(len(values) / freedom)
+        rest.sort()
+        middle, tail = rest[len(rest) // 2], rest[int((1 - TAIL) * len(rest)) :]
+        scale = 1.4826 * np.median(np.abs(rest - middle))
+        return cls(rest, freedom, float(middle), float(scale), float(np.mean(tail - tail[0])))
+
+    def above(self, chance: Numbers) -> Numbers:
+        """Noise that a value exceeds with this chance at most; beyond what was seen the tail decays as it does there.
+
+        How often the noise reaches its tail is known from a few values: it may be more often, which is allowed for.
+        """
+        unsure = CERTAIN * np.sqrt(chance * (1 - chance) / len(self.values))
+        chance = np.where(chance < TAIL, np.maximum(chance - unsure, chance / 10), chance)
+        seen = self._quantile(1 - chance)
+        far = self._quantile(np.array(1 - TAIL)) + self.decay * np.log(TAIL / np.minimum(chance, TAIL))
+        return np.asarray(np.where(chance < TAIL, np.maximum(seen, far), seen))
+
+    def _quantile(self, share: Numbers) -> Numbers:
+        place = share * (len(self.values) - 1)
+        below, part = np.floor(place).astype(np.int64), np.modf(place)[0]
+        return np.asarray(
+            (1 - part) * self.values[below] + part * self.values[np.minimum(below + 1, len(self.values) - 1)]
+        )
+
+
+def of_the_others(medians: Numbers, sizes: Integers) -> Numbers:
+    """For each level the median of the other levels' medians, by their chunks: of two halves the faster one.
+
+    By chunks, not by levels: of two workers the one that did more is the measure.
+    """
+    order = np.argsort(medians, kind="stable")
+    weights = sizes[order]  # levels without values have none
+    total, half = np.cumsum(weights), (weights.sum() - weights) / 2
+    before = np.searchsorted(total, half)
+    after = np.searchsorted(total, half + weights)
+    place = np.where(before < np.arange(len(order)), before, after)
+    found = np.empty(len(order))
+    found[order] = medians[order][np.minimum(place, len(order) - 1)]
+    return found
+
+
+def judged(
+    values: Numbers, levels: Levels, noise: Noise, tests: int, *, slow: Flags | None = None, scatter: bool = True
+) -> Judged:
+    """Effect of each level beyond the others, with an interval.
+
+    The median of a level's n values exceeds x where half of them do: a binomial chance. So the bound of a level with
+    few values is a far quantile of the noise, and that of one with many is close to its median.
+
+    Parameters
+    ----------
+    tests
+        Levels that are judged in all: the more there are, the farther the extreme one lies by chance.
+    slow
+        Levels that are known to be slow: they are no measure for others.
+    scatter
+        Whether a level has to lie beyond what levels scatter by among each other.
+    """
+    lower, middle = levels.medians(values)
+    sizes = np.maximum(levels.sizes, 1)
+    measure = levels.sizes if slow is None else np.where(slow, 0, levels.sizes)
+    others = np.maximum(measure.sum() - measure, 1)
+    reference = of_the_others(middle, measure)
+    chance = ERROR_RATE / max(tests, 1)
+    # of few values the lower median: one of two is half of them, and may be an odd chunk
+    needed = np.where(sizes < BETWEEN, sizes - (sizes - 1) // 2, (sizes + 1) / 2)
+    sure = np.where(sizes < BETWEEN, lower, middle)
+    within = noise.above(betaincinv(needed, sizes - needed + 1, chance)) - noise.middle
+    far = float(stdtrit(max(EFFICIENCY * noise.freedom, 1.0), 1 - chance))
+    error = OF_A_MEDIAN * noise.scale
+    own = np.maximum(within, far * error / np.sqrt(sizes))
+    natural = _scatter(middle, reference, levels, error) if scatter else 0.0
+    margin = np.sqrt(own**2 + (far * error) ** 2 / others + (far * natural) ** 2)
+    effect = middle - reference
+    return Judged(effect, sure - reference - margin, effect + margin, reference)
+
+
+def _scatter(medians: Numbers, reference: Numbers, levels: Levels, error: float) -> float:
+    """Standard deviation of levels beyond that of their medians; from the faster side, as slow ones are not natural."""
+    there = levels.sizes > 0
+    number = int(np.count_nonzero(there))
+    if number < ENOUGH_LEVELS:
+        return 0.0
+    spread = float(np.median(reference[there]) - np.quantile(medians[there], BELOW))
+    by_chance = (1 + 1.9 / np.sqrt(number)) * error / np.sqrt(np.median(levels.sizes[there]))
+    return float(np.sqrt(max(spread**2 - by_chance**2, 0.0))) if spread > 0 else 0.0

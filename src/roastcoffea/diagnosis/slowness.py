@@ -1,0 +1,363 @@
+"""Who is slow: one model of what chunks take, dataset x file x worker x host x first of a thread, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from roastcoffea.diagnosis.blame import FILE, HOST, WORKER, Blame, blamed, total
+from roastcoffea.diagnosis.chunk_law import SMALLEST, predicted, typical_seconds
+from roastcoffea.diagnosis.levels import Judged, Levels, Noise, judged
+from roastcoffea.metrics import phases
+from roastcoffea.metrics.catalogue import fact, refuse_if
+from roastcoffea.metrics.facts import rows_where, with_outcome
+from roastcoffea.metrics.statistics import Flags, Integers, Numbers, amounts, codes, moments
+from roastcoffea.records import chunks as chunk_records
+
+DATASET: Final = "dataset"
+
+HEAVY: Final = float(np.log(2.0))
+"""Effect from which on a dataset is heavy: datasets differ by nature, and less than that is no surprise."""
+
+USUAL: Final = 2.0
+"""Chunks that took so many times what is expected draw no law."""
+
+WITHOUT_FIRST: Final = 3
+"""Later chunks of a worker from which the first ones of its threads are set aside; with fewer they count as well."""
+
+PASSES: Final = 2
+
+WAITED: Final = ("contention_seconds", "core_wait_seconds")
+"""Columns of what a chunk waited for a core, the better first: what is slow is told without it."""
+
+PHASES: Final = tuple(phase.column for phase in phases.PHASES if phase.part != "saving" and phase.column not in WAITED)
+"""Columns of what a chunk's events and file are worked on in."""
+
+OF_CHUNKS: Final = (
+    *("id", "dataset", "file", "entry_start", "entry_stop", "worker", "wall_seconds"),
+    *("events", "bytes_payload", *PHASES),
+)
+
+
+class Slow(NamedTuple):
+    """A worker, host or file that is slower than the others, or a dataset that is heavier per event."""
+
+    kind: str
+    name: str
+    factor: float
+    """What its chunks take divided by what they would take with the others."""
+    interval: tuple[float, float]
+    seconds: float
+    """Thread time beyond what the model expects of the others, without waiting for a core."""
+    chunks: int
+    phase: str | None = None
+    """Phase that carries most of it: `read` waits for storage, `compute` computes slowly; None where not measured."""
+    phase_seconds: float = 0.0
+    """Seconds of that phase beyond what is usual."""
+    host: str | None = None
+    """Host of a worker, where it is known."""
+    confounded_with: tuple[tuple[str, str], ...] = ()
+    """Kinds and names that had the same chunks and explain them as well: the run cannot tell which one it is."""
+
+
+@dataclass(frozen=True)
+class Slowness:
+    """What chunks took beside what the model expects."""
+
+    slow: list[Slow]
+    """Those who are beyond the others for certain, the most seconds first."""
+    factors: Mapping[str, pa.Table]
+    """By kind all levels: `name`, `chunks` (that tell of it), `factor` (drawn to 1 as far as chance makes it), `low`
+    and `high`."""
+    chunks: pa.Table
+    """Attempts that were computed and counted: OF_CHUNKS, `typical_seconds` (what events and bytes predict, by
+    dataset), `slowness` (of worker and host) and `expected_seconds` (with all that is blamed, and its contention)."""
+    first_factor: float
+    """What the first chunk of a thread takes divided by what a later one does."""
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """Chunks as arrays."""
+
+    table: pa.Table
+    seconds: Numbers
+    waited: Numbers
+    levels: Mapping[str, Levels]
+    names: Mapping[str, Sequence[str | None]]
+    host_of: Integers
+    first: Flags
+    counts: Flags
+    """Whether a chunk tells of its levels: it has events, and is no first one of a thread that has others."""
+
+    @cached_property
+    def traits(self) -> Numbers:
+        """What a chunk's duration is linear in."""
+        return np.column_stack([np.ones(len(self.seconds)), self.events, amounts(self.table, "bytes_payload")])
+
+    @cached_property
+    def events(self) -> Numbers:
+        """Events of each chunk."""
+        return amounts(self.table, "events")
+
+    def counted(self, kind: str) -> Levels:
+        """Levels of the chunks that tell of them."""
+        levels = self.levels[kind]
+        return Levels.of(levels.codes[self.counts], len(levels.sizes))
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """What the model made of chunks."""
+
+    blame: Blame
+    typical: Numbers
+    effect: Numbers
+    first: float
+    usual: Flags
+
+    @property
+    def expected(self) -> Numbers:
+        """Seconds that each chunk is expected to take without waiting for a core."""
+        return np.asarray(self.typical * np.exp(self.effect))
+
+
+@fact
+def slowness(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> Slowness:
+    """Slow workers, hosts and files and heavy datasets, from chunks that were computed and counted."""
+    computed = with_outcome(counted_chunks, (chunk_records.OK,))
+    chunks = _coded(rows_where(computed, computed["wall_seconds"].is_valid()), lifetimes)
+    refuse_if(not len(chunks.seconds), "no chunk with a duration was computed")
+    fitted = _fitted(chunks)
+    heavy = _heaviness(chunks, fitted)
+    describer = _Describer(chunks, fitted)
+    slow = [*_slow(chunks, fitted, describer), *_heavy(chunks, describer, heavy)]
+    return Slowness(
+        slow=sorted(slow, key=lambda one: -one.seconds),
+        factors=_factors(chunks, fitted.blame.judged | {DATASET: heavy}),
+        chunks=_expected(chunks, fitted),
+        first_factor=float(np.exp(fitted.first)),
+    )
+
+
+def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
+    """The chunks' durations without contention, and their levels."""
+    wall, waited = amounts(table, "wall_seconds"), _waited(table)
+    seconds = np.maximum(wall - waited, np.maximum(np.minimum(amounts(table, "cpu_seconds"), wall), SMALLEST))
+    encoded = {kind: _encoded(table[kind]) for kind in (WORKER, FILE, DATASET)}
+    levels = {kind: Levels.of(numbers, len(names)) for kind, (numbers, names) in encoded.items()}
+    names: dict[str, Sequence[str | None]] = {kind: known for kind, (_, known) in encoded.items()}
+    host_of, names[HOST] = _hosts(names[WORKER], lifetimes)
+    if len(names[HOST]) > 1 and len(names[HOST]) < len(host_of):
+        levels = {HOST: Levels.of(host_of[levels[WORKER].codes], len(names[HOST]))} | levels
+    first = _first_of_threads(table)
+    events = amounts(table, "events")
+    later = np.bincount(levels[WORKER].codes, ~first, minlength=len(names[WORKER]))[levels[WORKER].codes]
+    counts = (~first | (later < WITHOUT_FIRST)) & ((events > 0) | (not events.any()))
+    return _Coded(table, seconds, wall - seconds, levels, names, host_of, first, counts)
+
+
+def _waited(table: pa.Table) -> Numbers:
+    """What each chunk waited for a core: of the columns the first that knows; 0 where none does."""
+    known = [table[name] for name in WAITED if name in table.column_names]
+    found = pc.coalesce(*known, pa.scalar(0.0)) if known else pa.nulls(len(table), pa.float64())
+    return np.asarray(pc.fill_null(pc.cast(found, pa.float64()), 0.0).to_numpy(), np.float64)
+
+
+def _encoded(column: pa.ChunkedArray) -> tuple[Integers, list[str | None]]:
+    """A number for each name, in the order of their first rows, and the names."""
+    encoded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
+    return np.asarray(encoded.indices.to_numpy(), np.int64), encoded.dictionary.to_pylist()
+
+
+def _hosts(workers: Sequence[str | None], lifetimes: pa.Table | None) -> tuple[Integers, list[str | None]]:
+    """Number of the host of each worker, and the hosts; of workers whose host is not known each has one of its own."""
+    known = (
+        {}
+        if lifetimes is None
+        else dict(zip(*(lifetimes[name].to_pylist() for name in ("worker", "host")), strict=True))
+    )
+    hosts = {known.get(worker) or (worker,): known.get(worker) for worker in workers}
+    number = {host: place for place, host in enumerate(hosts)}
+    return np.array([number[known.get(worker) or (worker,)] for worker in workers], np.int64), list(hosts.values())
+
+
+def _first_of_threads(table: pa.Table) -> Flags:
+    """Whether each chunk is the first one of its thread; none is where threads or beginnings are not known."""
+    start = moments(table, "start")
+    if table["thread"].null_count or np.isnan(start).any():
+        return np.zeros(len(table), np.bool_)
+    number = codes(table["worker"]) * (len(table) + 1) + codes(table["thread"])
+    threads = codes(pa.chunked_array([pa.array(number)]))
+    earliest = np.full(int(threads.max(initial=-1)) + 1, np.inf)
+    np.minimum.at(earliest, threads, start)
+    return np.asarray(start == earliest[threads])
+
+
+def _fitted(chunks: _Coded) -> _Fitted:
+    """Law, factors and culprits; the law is drawn again with culprits taken out."""
+    groups = {kind: chunks.counted(kind) for kind in (HOST, WORKER, FILE) if kind in chunks.levels}
+    datasets = chunks.counted(DATASET)
+    every = {kind: chunks.levels[kind] for kind in groups}
+    effect, usual, traits = np.zeros(len(chunks.seconds)), ~chunks.first, chunks.traits
+    fitted = None
+    for _ in range(PASSES):
+        plain = chunks.seconds / np.exp(effect)
+        typical = typical_seconds(chunks.levels[DATASET].codes, traits, plain, usual)
+        # a straggler of rare traits draws its own law
+        typical = typical_seconds(chunks.levels[DATASET].codes, traits, plain, usual & (plain <= USUAL * typical))
+        values = np.log(chunks.seconds / typical)
+        first = _first_effect(values - (total(fitted.blame.effects, every) if fitted else 0.0), chunks)
+        values = values - first * chunks.first
+        known = fitted.blame if fitted else None
+        blame = blamed(values[chunks.counts], groups, datasets, chunks.host_of, known)
+        effect = total(blame.effects, every) + first * chunks.first
+        usual = chunks.seconds <= USUAL * typical * np.exp(effect)
+        fitted = _Fitted(blame, typical, effect, first, usual)
+        if not effect.any():
+            break
+    assert fitted is not None
+    return fitted
+
+
+def _first_effect(values: Numbers, chunks: _Coded) -> float:
+    """Effect of being the first chunk of a thread; it shows where most chunks are later ones."""
+    number = int(chunks.first.sum())
+    if not number or 2 * number > len(values):
+        return 0.0
+    return max(float(np.sort(values[chunks.first])[(number - 1) // 2] - np.median(values[~chunks.first])), 0.0)
+
+
+def _heaviness(chunks: _Coded, fitted: _Fitted) -> Judged:
+    """How heavy the events of each dataset are beside those of the others, with what is slow taken out."""
+    common = predicted(chunks.traits[:, :2], chunks.seconds / np.exp(fitted.effect), fitted.usual)
+    values = (np.log(chunks.seconds / common) - fitted.effect)[chunks.counts]
+    levels = chunks.counted(DATASET)
+    tests = int(np.count_nonzero(levels.sizes))
+    return judged(values, levels, Noise.around(values, [levels]), tests, scatter=False)
+
+
+def _slow(chunks: _Coded, fitted: _Fitted, describer: _Describer) -> Iterator[Slow]:
+    """Workers, hosts and files that are blamed."""
+    for kind, effects in fitted.blame.effects.items():
+        for level in np.flatnonzero(effects):
+            others = fitted.blame.confounded.get((kind, int(level)), [])
+            confounded = [(other, chunks.names[other][one]) for other, one in others]
+            yield from describer.described((kind, int(level)), fitted.blame.judged[kind], confounded)
+
+
+def _heavy(chunks: _Coded, describer: _Describer, heavy: Judged) -> Iterator[Slow]:
+    """Datasets that are heavy."""
+    levels = chunks.counted(DATASET)
+    if np.count_nonzero(levels.sizes) < 2:
+        return
+    for level in np.flatnonzero((heavy.low > HEAVY) & (levels.sizes > 1)):
+        yield from describer.described((DATASET, int(level)), heavy, _same_chunks(chunks, int(level)))
+
+
+def _same_chunks(chunks: _Coded, dataset: int) -> Iterator[tuple[str, str | None]]:
+    """Hosts, workers and files that had all chunks of a dataset and no others."""
+    rows = chunks.levels[DATASET].codes == dataset
+    for kind in (HOST, WORKER, FILE):
+        if kind in chunks.levels:
+            own = chunks.levels[kind].codes[rows]
+            if (own == own[0]).all() and chunks.levels[kind].sizes[own[0]] == len(own):
+                yield kind, chunks.names[kind][own[0]]
+
+
+class _Describer:
+    """Describes slow levels beside the usual: the share of each phase in chunks that are not slow, by dataset."""
+
+    def __init__(self, chunks: _Coded, fitted: _Fitted) -> None:
+        self.chunks, self.fitted = chunks, fitted
+        self.dataset = chunks.levels[DATASET].codes
+        self.later = ~chunks.first
+        self.phases = np.column_stack([amounts(chunks.table, name) for name in PHASES])
+        free = np.flatnonzero((fitted.effect == 0) & fitted.usual & chunks.counts)
+        number = len(chunks.names[DATASET])
+        weights = [chunks.seconds[free], *self.phases[free].T]
+        sums = np.array([np.bincount(self.dataset[free], weight, minlength=number) for weight in weights])
+        self.seconds, self.of_phases = sums[0], sums[1:].T
+
+    def described(
+        self, who: tuple[str, int], seen: Judged, confounded: Iterable[tuple[str, str | None]]
+    ) -> Iterator[Slow]:
+        """What is known of a slow level, by its kind and number; nothing where it has no name."""
+        (kind, level), chunks, fitted = who, self.chunks, self.fitted
+        name, own = chunks.names[kind][level], seen.effect[level]
+        if name is None:
+            return
+        rows = np.flatnonzero(chunks.levels[kind].codes == level)
+        expected = fitted.typical[rows] * np.exp(fitted.effect[rows] - own)
+        phase, beyond = self.excess(kind, rows, expected)
+        yield Slow(
+            kind=kind,
+            name=name,
+            factor=float(np.exp(own)),
+            interval=(float(np.exp(seen.low[level])), float(np.exp(seen.high[level]))),
+            seconds=float(np.sum(chunks.seconds[rows] - expected)),
+            chunks=len(rows),
+            phase=phase,
+            phase_seconds=beyond,
+            host=chunks.names[HOST][chunks.host_of[level]] if kind == WORKER else None,
+            confounded_with=tuple((other, text) for other, text in confounded if text is not None),
+        )
+
+    def excess(self, kind: str, rows: Integers, expected: Numbers) -> tuple[str | None, float]:
+        """Phase in which chunks took the most beyond what it takes of the others' chunks, and how much."""
+        later = self.later[rows]
+        rows, expected = (rows[later], expected[later]) if later.any() else (rows, expected)
+        here = self.dataset[rows]
+        every = np.full(len(self.seconds), fill_value=True)
+        like = every & (np.arange(len(every)) != here[0]) if kind == DATASET else every
+        overall, total_seconds = self.of_phases[like].sum(axis=0), self.seconds[like].sum()
+        if not total_seconds:
+            return None, 0.0
+        known = (self.seconds > 0) & (kind != DATASET)
+        shares = (
+            np.where(known[:, None], self.of_phases, overall) / np.where(known, self.seconds, total_seconds)[:, None]
+        )
+        of_dataset = np.bincount(here, expected, minlength=len(every))
+        beyond = self.phases[rows].sum(axis=0) - of_dataset @ shares
+        most = int(np.argmax(beyond))
+        return (PHASES[most].removesuffix("_seconds"), float(beyond[most])) if beyond[most] > 0 else (None, 0.0)
+
+
+def _factors(chunks: _Coded, found: Mapping[str, Judged]) -> dict[str, pa.Table]:
+    """Factors of all levels, by kind."""
+    return {
+        kind: pa.table(
+            {
+                "name": pa.array(chunks.names[kind], pa.string()),
+                "chunks": chunks.counted(kind).sizes,
+                "factor": np.exp(seen.shrunk),
+                "low": np.exp(seen.low),
+                "high": np.exp(seen.high),
+            }
+        )
+        for kind, seen in found.items()
+    }
+
+
+def _expected(chunks: _Coded, fitted: _Fitted) -> pa.Table:
+    """The chunks with what was expected of them."""
+    place = chunks.levels[WORKER].codes
+    effects, seen = fitted.blame.effects, fitted.blame.judged
+    own = np.where(effects[WORKER] > 0, effects[WORKER], seen[WORKER].shrunk)
+    if HOST in effects:
+        own = own + effects[HOST][chunks.host_of]
+    columns = {
+        "typical_seconds": fitted.typical,
+        "slowness": np.exp(own)[place],
+        "expected_seconds": fitted.expected + chunks.waited,
+    }
+    found = chunks.table.select(OF_CHUNKS)
+    for name, values in columns.items():
+        found = found.append_column(name, pa.array(values))
+    return found

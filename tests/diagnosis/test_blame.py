@@ -1,0 +1,46 @@
+"""Who is blamed where levels share their chunks."""
+
+import numpy as np
+
+from roastcoffea.diagnosis.blame import Blame, blamed
+from roastcoffea.diagnosis.levels import Levels
+
+PLACES = np.arange(120)
+
+
+def blame_of(slow: np.ndarray, **codes: np.ndarray) -> Blame:
+    """Who is blamed where these of 120 chunks take e times as long."""
+    values = 0.1 * np.random.default_rng(1).standard_normal(120) + slow
+    groups = {kind: Levels.of(of_kind, int(of_kind.max()) + 1) for kind, of_kind in codes.items()}
+    hosts = np.arange(int(codes["worker"].max()) + 1) // 2
+    return blamed(values, groups, Levels.of(np.zeros(120, np.int64), 1), hosts)
+
+
+def culprits(blame: Blame) -> set[tuple[str, int]]:
+    return {(kind, int(level)) for kind, effects in blame.effects.items() for level in np.flatnonzero(effects)}
+
+
+def test_the_level_is_blamed_that_explains_most() -> None:
+    workers, files = PLACES % 4, PLACES // 15
+    assert culprits(blame_of(workers == 2, worker=workers, file=files)) == {("worker", 2)}
+    assert culprits(blame_of(files == 2, worker=workers, file=files)) == {("file", 2)}
+
+
+def test_files_of_a_slow_worker_are_innocent() -> None:
+    workers, files = PLACES % 4, PLACES % 4 + 4 * (PLACES // 60)
+    found = blame_of(workers == 2, worker=workers, file=files)
+    assert culprits(found) == {("worker", 2)}
+    assert found.confounded == {}
+
+
+def test_what_cannot_be_told_apart_is_named() -> None:
+    found = blame_of(PLACES % 4 == 2, worker=PLACES % 4, file=PLACES % 4)
+    assert culprits(found) == {("worker", 2)}
+    assert found.confounded == {("worker", 2): [("file", 2)]}
+
+
+def test_a_host_is_blamed_where_all_its_workers_are_slow() -> None:
+    workers, files = PLACES % 6, PLACES // 15
+    hosts = workers // 2
+    assert culprits(blame_of(hosts == 1, host=hosts, worker=workers, file=files)) == {("host", 1)}
+    assert culprits(blame_of(workers == 2, host=hosts, worker=workers, file=files)) == {("worker", 2)}

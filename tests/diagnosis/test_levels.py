@@ -1,0 +1,65 @@
+"""Medians of levels against NumPy's, and intervals against drawn noise."""
+
+import numpy as np
+import pytest
+
+from roastcoffea.diagnosis.levels import Levels, Noise, judged, of_the_others
+
+
+def test_medians_are_those_of_numpy() -> None:
+    draw = np.random.default_rng(1)
+    levels, values = Levels.of(draw.integers(0, 9, 500), 12), draw.normal(size=500)
+    lower, middle = levels.medians(values)
+    for level in range(9):
+        own = np.sort(values[levels.codes == level])
+        assert middle[level] == pytest.approx(np.median(own), abs=1e-7)
+        assert lower[level] == pytest.approx(own[(len(own) - 1) // 2], abs=1e-7)
+    assert lower[9:].tolist() == middle[9:].tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("medians", "sizes", "others"),
+    [
+        ([0.0, 1.0], [5, 5], [1.0, 0.0]),
+        ([0.0, 1.0, 5.0], [5, 5, 5], [1.0, 0.0, 0.0]),
+        ([0.0, 1.0, 5.0], [9, 1, 1], [1.0, 0.0, 0.0]),
+        ([1.0, 0.0, 1.0, 0.0], [20, 20, 20, 20], [0.0, 1.0, 0.0, 1.0]),
+        ([3.0, 1.0, 2.0], [0, 4, 4], [1.0, 2.0, 1.0]),
+    ],
+)
+def test_others_are_measured_by_their_chunks(medians: list[float], sizes: list[int], others: list[float]) -> None:
+    assert of_the_others(np.array(medians), np.array(sizes)).tolist() == others
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 40])
+def test_noise_passes_a_bound_as_rarely_as_it_should(size: int) -> None:
+    draw = np.random.default_rng(1)
+    beyond = 0
+    for _ in range(400):
+        levels = Levels.of(np.repeat([0, 1], [100, size]), 2)
+        values = draw.normal(size=100 + size)
+        found = judged(values, levels, Noise.around(values[:100], []), 2)
+        beyond += found.low[1] > 0
+    assert beyond <= 0.025 * 400 + 3 * np.sqrt(0.025 * 400)
+
+
+@pytest.mark.parametrize("size", [3, 20])
+def test_intervals_hold_the_effect(size: int) -> None:
+    draw = np.random.default_rng(2)
+    held = 0
+    for _ in range(200):
+        levels = Levels.of(np.repeat([0, 1], [100, size]), 2)
+        values = draw.normal(size=100 + size) + 3.0 * levels.codes
+        found = judged(values, levels, Noise.around(values, [levels]), 2)
+        held += found.low[1] < 3.0 < found.high[1]
+        assert found.shrunk[1] <= found.effect[1]
+    assert held >= 190
+
+
+def test_levels_within_their_own_scatter_are_not_beyond_the_others() -> None:
+    draw = np.random.default_rng(3)
+    levels = Levels.of(np.repeat(np.arange(20), 50), 20)
+    values = 0.1 * draw.normal(size=1000) + draw.normal(size=20)[levels.codes]
+    noise = Noise.around(values, [levels])
+    assert np.any(judged(values, levels, noise, 20, scatter=False).low > 0)
+    assert not np.any(judged(values, levels, noise, 20).low > 0)
