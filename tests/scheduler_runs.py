@@ -122,6 +122,8 @@ def row_of(kind: str, task: Task, seen: float) -> Row:
         "stolen": 0,
         "span": task.span,
         "error": task.error,
+        # these stand-ins hold no work items of coffea's
+        **dict.fromkeys(("dataset", "file", "entry_start", "entry_stop")),
     } | (dict.fromkeys(OF_USER) if task.annotations is None and task.client != CLIENT else {})
 
 
