@@ -11,6 +11,7 @@ from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.savings import Taken
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers, amounts
+from roastcoffea.report.phrases import counted
 from roastcoffea.units import BYTE, FRACTION, SECOND, number
 
 PYTHON: Final = 0.5
@@ -85,7 +86,9 @@ def start_up(seen: Evidence) -> Draft | None:
     workers = tuple(Culprit("worker", one.worker, one.seconds) for one in found[: culprits.NAMED])
     modules = list(dict.fromkeys(name for one in found for name in one.modules))
     imports = f"; they imported {', '.join(modules[:4])}" if modules else ""
-    what = f"Start-up takes {share_of(seen, 'start-up')} of thread time on {number(len(found))} new workers{imports}."
+    what = (
+        f"Start-up takes {share_of(seen, 'start-up')} of thread time on {counted(len(found), 'new worker')}{imports}."
+    )
     advice = "Import coffea in a preload of the workers, or keep workers between runs; longer runs pay it once as well."
     return Draft(what, advice, workers, remedy='dask worker ... --preload "coffea.processor"')
 

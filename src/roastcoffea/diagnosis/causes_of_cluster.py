@@ -23,6 +23,9 @@ from roastcoffea.units import BYTE, SECOND, number
 LEAST_OF_CLIENT: Final = 0.01
 """Share of all thread time from which on a part of the client's time is named."""
 
+LARGE_OUTPUT: Final = 1_000_000
+"""Bytes of a chunk's output from which on what a chunk costs besides its events is that of its output."""
+
 SMALLER_OUTPUT: Final = "Return a smaller output (histograms instead of columns, fewer bins)"
 
 
@@ -31,6 +34,8 @@ def chunk_size(seen: Evidence) -> Draft | None:
     """Chunks that are too small: what each costs besides its events."""
     found = seen.chunk_size
     if found.size is None or found.line is None or found.size <= found.now:
+        return None
+    if (culprits.largest_outputs(seen) or 0.0) >= LARGE_OUTPUT:
         return None
     now = number(round(found.now))
     inside = f", {SECOND.text(found.in_process)} of it in process()" if found.in_process else ""
@@ -77,10 +82,12 @@ def _with_tail(seen: Evidence, word: str, kind: str) -> Rows:
 @cause("merge", looks_idle=True)
 def merge(seen: Evidence) -> Draft | None:
     """Merging of results."""
-    rows = _with_tail(seen, "merge", task_records.MERGE)
+    rows = dict(_with_tail(seen, "merge", task_records.MERGE))
+    size = culprits.largest_outputs(seen)
+    if (size or 0.0) >= LARGE_OUTPUT and phases.OVERHEAD in seen.ledger:
+        rows[phases.OVERHEAD] = seen.ledger[phases.OVERHEAD]
     if not rows:
         return None
-    size = culprits.largest_outputs(seen)
     outputs = f"; the output of a chunk has {BYTE.text(size)}" if size else ""
     what = f"The merge step takes {seen.share(sum(rows.values()))} of thread time, with waiting for it{outputs}."
     advice = f"{SMALLER_OUTPUT}, or merge in larger steps."

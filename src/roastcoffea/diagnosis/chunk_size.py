@@ -219,7 +219,7 @@ def _removal(made: Change, workers: int) -> Removal:
         return made(counted.with_parts(first=np.zeros(len(counted))))
 
     def costs(old: Costs) -> Costs:
-        return old._replace(cold_wait=old.cold_wait + first[-1])
+        return old._replace(cold_wait=old.cold_wait + (first[-1] if first else 0.0))
 
     return Removal(Scenario(chunks=change, costs=costs))
 
