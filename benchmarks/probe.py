@@ -28,6 +28,7 @@ from coffea.processor import IterativeExecutor, ProcessorABC, Runner
 from roastcoffea import track_bytes, track_memory, track_time
 from roastcoffea.instrument.channels import OUTPUT_KEY
 from roastcoffea.instrument.probe import Probe
+from roastcoffea.instrument.sampler import Stacks
 from roastcoffea.instrument.track import OpenChunk, open_chunk
 
 ROUNDS: Final = 200
@@ -36,6 +37,10 @@ ROUNDS: Final = 200
 LONGEST_SECTION: Final = {"inactive": 1e-6, "active": 5e-6}
 """Seconds that a pass through `track_time` may take, without and with a collector."""
 
+
+PROFILED_SECONDS: Final = 60.0
+MOST_OF_SAMPLER: Final = 0.005
+"""CPU time of the sampler's thread, as a share of the time in which a chunk is open."""
 
 LIMITS: Final = {20: (1e-3, 1000), 300: (10e-3, 6000)}
 """For so many branches: CPU seconds that the probe may take for a chunk, and bytes of its record."""
@@ -104,6 +109,54 @@ def print_time(what: str, seconds: float, highest: float | None = None) -> None:
     """Print a time per call, and whether it keeps its limit."""
     kept = "" if highest is None else f", below {1e6 * highest:g} us: {verdict(seconds < highest)}"
     print(f"  {what:24}{1e6 * seconds:8.2f} us{kept}")
+
+
+def print_sampler() -> None:
+    """Print the CPU time of the sampler's thread while chunks are open that wait, use awkward, or spin in Python."""
+    print(f"the sampler, {PROFILED_SECONDS:g} s with an open chunk")
+    for what, work in (("waiting", waiting), ("awkward, NumPy", arrays), ("Python", spinning)):
+        stacks = Stacks(print)
+        time.sleep(0.5)  # until the last sampler has ended
+        before = threads()
+        share = stacks.run(sampler_share, work, before)
+        samples = sum(stacks.packed()[2][1::6])
+        kept = f"below {100 * MOST_OF_SAMPLER:g} %: {verdict(share < MOST_OF_SAMPLER)}"
+        print(f"  {what:24}{100 * share:8.3f} % of a core, {samples} samples, {kept}")
+
+
+def sampler_share(work: Callable[[], None], before: set[str]) -> float:
+    """CPU time of the thread that came since, as a share of the time that the work goes on."""
+    time.sleep(0.3)
+    (sampler,) = threads() - before
+    began, cpu = time.perf_counter(), cpu_of_thread(sampler)
+    while time.perf_counter() - began < PROFILED_SECONDS:
+        work()
+    return (cpu_of_thread(sampler) - cpu) / (time.perf_counter() - began)
+
+
+def threads() -> set[str]:
+    """Threads of this process."""
+    return {path.name for path in Path("/proc/self/task").iterdir()}
+
+
+def cpu_of_thread(thread: str) -> float:
+    """CPU time of a thread of this process, as the kernel counts it."""
+    return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0]) * 1e-9
+
+
+def waiting() -> None:
+    time.sleep(0.1)
+
+
+def arrays() -> None:
+    array = ak.Array([[1.0, 2.0, 3.0], [], [4.0]] * 2000)
+    for _ in range(20):
+        ak.sum(array[array > 1.5])
+        np.sort(np.random.default_rng(1).random(5000))
+
+
+def spinning() -> None:
+    sum(number * number for number in range(100_000))
 
 
 def function_for_chunks(file: Path, size: int) -> tuple[Callable[[Any], Any], Any]:
@@ -204,5 +257,6 @@ if __name__ == "__main__":
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     print_sections()
+    print_sampler()
     for number_of_branches in LIMITS:
         print_chunks(number_of_branches)

@@ -44,7 +44,7 @@ def test_hot_functions_are_lines_of_the_user() -> None:
     rows = by_hand().hot_functions
     found = {
         (row.dataset, row.function, row.leaf): (row.seconds, row.core_seconds, row.blocked_seconds, row.share)
-        for row in rows.where(rows.notna(), None).itertuples()
+        for row in rows.astype(object).where(rows.notna(), None).itertuples()
     }
     assert found == {
         ("tt", "spin", None): (8.0, 7.0, 0.0, 0.5),
