@@ -26,8 +26,8 @@ from roastcoffea.replay.changes import (
     without_dask,
 )
 from roastcoffea.replay.cluster import Cluster, Merging
+from roastcoffea.replay.parts import BLOCKED, LOCK, Chunks
 from roastcoffea.replay.recorded import Known, recorded_with
-from roastcoffea.replay.stages import BLOCKED, LOCK, Chunks
 from roastcoffea.units import SECOND
 
 DECOMPRESSION_LEFT: Final = 0.3

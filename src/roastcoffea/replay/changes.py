@@ -17,7 +17,7 @@ from scipy.optimize import nnls
 from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.replay.cluster import Cluster, Load, Merging
 from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.stages import Chunks, Parts
+from roastcoffea.replay.parts import Chunks, Parts
 from roastcoffea.units import number
 
 AS_RECORDED: Final = "as recorded"
