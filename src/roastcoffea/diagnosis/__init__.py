@@ -3,7 +3,7 @@
 from roastcoffea.diagnosis import stragglers
 
 # isort: split
-from roastcoffea.diagnosis import advice, balance, verdict
+from roastcoffea.diagnosis import advice, balance, savings, verdict
 from roastcoffea.diagnosis.evidence import Finding, Verdict
 
-__all__ = ["Finding", "Verdict", "advice", "balance", "stragglers", "verdict"]
+__all__ = ["Finding", "Verdict", "advice", "balance", "savings", "stragglers", "verdict"]
