@@ -6,7 +6,7 @@ import numpy as np
 
 from roastcoffea.replay.cluster import Cluster, Load, replayed
 from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.stages import Parts
+from roastcoffea.replay.parts import Parts
 
 FREE = Costs(steal=0.0)
 """A cluster that adds nothing."""

@@ -111,3 +111,10 @@ def test_baskets_that_lie_in_two_chunks_count() -> None:
     assert size.size is not None
     assert size.size > 500
     assert size.saving.seconds == pytest.approx(0.5 * (32 - 16_000 / size.size) / 2, rel=0.05)
+
+
+def test_chunks_that_do_not_make_up_their_files() -> None:
+    run = made_run(equal(0.1, 500, 32, opening=0.3), 2)
+    assert run.chunks is not None
+    some = replace(run, chunks=run.chunks.slice(4), tasks=run.tasks)  # the first four of a file are missing
+    assert recommended(savings_of(replace(some, dropped={}))).size is None

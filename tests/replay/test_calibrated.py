@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
-from made_runs import Plan, made_run, plan
+from made_runs import made_run, plan
 
-from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
-from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.replay import calibrated
 from roastcoffea.replay.calibrated import Calibrated, Removal
 from roastcoffea.replay.changes import Scenario
+from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.recorded import Known, recorded_with
-from roastcoffea.replay.stages import Chunks
 
 
 def of(run: Run, workers: float = 2) -> Calibrated:
@@ -70,21 +65,3 @@ def test_small_changes_need_no_replay() -> None:
     assert found.negligible(lambda chunks: chunks)
     # one chunk in twenty, which may be the last
     assert not found.negligible(lambda chunks: chunks.with_parts(cpu=chunks.parts.cpu * (np.arange(20) != 7)))
-
-
-def with_failed(plans: list[Plan], seconds: float) -> Run:
-    """A run whose first task failed after a while, on one worker, before the others."""
-    run = made_run(plans, 1, before=seconds)
-    assert run.tasks is not None
-    given = dict.fromkeys(("runnable", "assigned", "arrived", "ready"), run.start)
-    rows: list[dict[str, Any]] = [row | given for row in run.tasks.to_pylist()]
-    lost = rows[0] | {"run_id": 99, "outcome": "error", "start": run.start, "stop": run.start + seconds}
-    return replace(run, tasks=table_of_rows(TASK_COLUMNS, [lost, *rows]))
-
-
-def test_failed_attempts_stand_among_the_others() -> None:
-    found = of(with_failed([plan(1.0)] * 6, 4.0), 1)
-    (chunks,) = found.chunks
-    assert chunks.parts.failed.tolist() == pytest.approx([4.0, 0, 0, 0, 0, 0, 0])
-    assert (chunks.row.tolist(), found.measured) == ([-1, 0, 1, 2, 3, 4, 5], 10.0)
-    assert found.saved(without("failed")).seconds == pytest.approx(4.0, rel=1e-2)

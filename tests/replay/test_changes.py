@@ -9,7 +9,7 @@ from schedules import parts
 from roastcoffea.replay.changes import AS_RECORDED, bracket, by_law, cut, law_of, scenarios
 from roastcoffea.replay.cluster import Load, Merging
 from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.stages import Chunks
+from roastcoffea.replay.parts import Chunks
 
 ONE, ROWS = np.ones(3), np.arange(3)
 CHUNKS = Chunks(

@@ -1,71 +1,45 @@
-"""Parts of chunks, worked out by hand."""
+"""Stages of runs that are written down by hand, as they were recorded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
-from made_runs import made_run, plan
+from made_runs import Plan, made_run, plan
 
-from roastcoffea.replay.cluster import CROWDED
-from roastcoffea.replay.stages import Chunks, chunks_in_parts
-
-
-def parts_of(*plans: Mapping[str, Any], seconds: float = 10.0, stragglers: pa.Table | str = "none") -> Chunks:
-    run = made_run(plans, 1)
-    return chunks_in_parts(run.chunks, np.full(len(plans), seconds), stragglers)
-
-
-def first(chunks: Chunks) -> dict[str, float]:
-    return {name: float(seconds[0]) for name, seconds in chunks.parts._asdict().items() if seconds[0]}
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.replay.calibrated import Calibrated, Removal
+from roastcoffea.replay.changes import Scenario
+from roastcoffea.replay.recorded import Known, recorded_with
 
 
-def test_parts_sum_to_the_time_of_the_task() -> None:
-    found = parts_of(plan(1.0, 2.0, open_cpu=0.5, open_wait=0.25, read=3.0))
-    assert first(found) == pytest.approx(
-        {"open_cpu": 0.5, "open_wait": 0.25, "read": 3.0, "wait": 2.0, "cpu": 1.0, "overhead": 3.25}
-    )
-    assert found.parts.total.tolist() == pytest.approx([10.0])
-    load = found.load()
-    assert [float(part[0]) for part in (load.before, load.wait, load.after)] == pytest.approx([0.5, 5.25, 4.25])
+def with_failed(plans: list[Plan], seconds: float) -> Run:
+    """A run whose first task failed after a while, on one worker, before the others."""
+    run = made_run(plans, 1, before=seconds)
+    assert run.tasks is not None
+    given = dict.fromkeys(("runnable", "assigned", "arrived", "ready"), run.start)
+    rows: list[dict[str, Any]] = [row | given for row in run.tasks.to_pylist()]
+    lost = rows[0] | {"run_id": 99, "outcome": "error", "start": run.start, "stop": run.start + seconds}
+    return replace(run, tasks=table_of_rows(TASK_COLUMNS, [lost, *rows]))
 
 
-def test_waiting_for_a_core_is_taken_out() -> None:
-    found = parts_of(plan(1.0, core_wait=3.0), seconds=4.0)
-    assert first(found) == pytest.approx({"cpu": 1.0, "contention": 3.0})
-    # four on a core: each doubling of the load takes more CPU time for the same work
-    assert first(found.with_cores(1.0)) == pytest.approx({"cpu": 1.0 / (1 + CROWDED * 2)})
-    assert first(found.with_cores(1 / 3)) == pytest.approx({"cpu": 1.0 / (1 + CROWDED), "contention": 2.0})
+def test_failed_attempts_stand_among_the_others() -> None:
+    found = Calibrated(recorded_with(with_failed([plan(1.0)] * 6, 4.0), Known(1), "made", as_it_was=True))
+    (chunks,) = found.chunks
+    assert chunks.parts.failed.tolist() == pytest.approx([4.0, 0, 0, 0, 0, 0, 0])
+    assert (chunks.row.tolist(), found.measured) == ([-1, 0, 1, 2, 3, 4, 5], 10.0)
+    gone = Scenario(chunks=lambda chunks: chunks.with_parts(failed=0 * chunks.parts.failed))
+    assert found.saved(Removal(gone)).seconds == pytest.approx(4.0, rel=1e-2)
 
 
-def test_decompression_and_the_interpreters_lock_are_told_apart_where_they_are_recorded() -> None:
-    run = made_run([plan(2.0, 3.0)], 1)
-    assert run.chunks is not None
-    names = {"decompress_seconds": 0.5, "compute_seconds": 1.5, "lock_seconds": 1.0, "blocked_seconds": 2.0}
-    row = run.chunks.select([name for name in run.chunks.column_names if name not in names])
-    for name, seconds in names.items():
-        row = row.append_column(name, pa.array([seconds]))
-    found = chunks_in_parts(row, np.array([5.0]))
-    assert first(found) == pytest.approx({"decompress": 0.5, "cpu": 1.5, "lock": 1.0, "wait": 2.0})
-
-
-def test_stragglers_take_a_part_of_what_they_took() -> None:
-    stragglers = pa.table({"id": [1], "expected_seconds": [1.0], "wall_seconds": [4.0]})
-    found = parts_of(plan(1.0), plan(4.0), plan(1.0), stragglers=stragglers)
-    assert found.factor.tolist() == [1.0, 0.25, 1.0]
-    assert parts_of(plan(1.0), stragglers="no ledger").factor.tolist() == [1.0]
-
-
-def test_datasets_files_and_events() -> None:
-    found = parts_of(plan(1.0, dataset="a", file="x"), plan(1.0, dataset="b", file="y", events=50))
-    assert found.datasets == ("a", "b")
-    assert (found.dataset.tolist(), found.file.tolist()) == ([0, 1], [0, 1])
-    assert found.events.tolist() == [100.0, 50.0]
-
-
-def test_each_part_is_changed_alike() -> None:
-    found = parts_of(plan(1.0, 2.0))
-    assert found.parts.each(lambda seconds: 2 * seconds).total.tolist() == pytest.approx([20.0])
+def test_first_tasks_keep_what_they_took() -> None:
+    """Of two processes one began slowly; of the other's first chunk no more is its start than of that one's."""
+    slow = [plan(5.0), plan(9.0), *[plan(1.0)] * 14]
+    run = recorded_with(made_run(slow, 2), Known(2), "made", as_it_was=True)
+    chunks = run.stages[0].chunks
+    assert chunks is not None
+    assert chunks.parts.first[:3].tolist() == pytest.approx([4.0, 4.0, 0.0])
+    assert chunks.parts.total[:3].tolist() == pytest.approx([5.0, 9.0, 1.0])

@@ -6,7 +6,7 @@ from roastcoffea.diagnosis import stragglers
 from roastcoffea.diagnosis import advice, balance, completeness, memory
 
 # isort: split
-from roastcoffea.diagnosis import failures, verdict
+from roastcoffea.diagnosis import failures, savings, verdict
 from roastcoffea.diagnosis.finding import Culprit, Finding, Verdict
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "completeness",
     "failures",
     "memory",
+    "savings",
     "stragglers",
     "verdict",
 ]

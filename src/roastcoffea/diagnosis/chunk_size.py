@@ -15,11 +15,18 @@ from roastcoffea.records.run import FINISHED, Run
 from roastcoffea.replay.calibrated import Calibrated, Removal
 from roastcoffea.replay.changes import ChunkLaw, Scenario, by_law, cut, law_of
 from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.stages import Chunks, Parts
+from roastcoffea.replay.parts import Chunks, Parts
 from roastcoffea.units import number
 
 GRID: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16, 32)
 """Chunk sizes that are tried, divided by the present one."""
+
+MANY: Final = 100_000
+NEAR: Final = 8
+"""With so many chunks only sizes that differ by such a factor are tried: each takes half a second."""
+
+OVERLAP: Final = 0.1
+"""Relative difference of the events of all files, and of all chunks, up to which chunks make up their files."""
 
 AS_GOOD: Final = 0.01
 """Share of the wall time up to which sizes are as good as each other: the one nearest to the present one is taken."""
@@ -146,6 +153,8 @@ class _Weighed:
 
     def best(self) -> ChunkSize:
         """The size that saves the most; of those that are as good the nearest."""
+        if self._overlap() > OVERLAP:
+            return self._none("chunks of its files overlap, or many were left out")
         found = [self._candidate(size) for size in self._sizes()]
         too_large = self.memory is not None and not self._fits(self.now)
         if not found:
@@ -159,6 +168,12 @@ class _Weighed:
         reason = "with chunks as they are, workers lack memory" if too_large else None
         return ChunkSize(size, self.now, self._bracketed(size, saving), self.fixed, self.in_process, peak, reason)
 
+    def _overlap(self) -> float:
+        """How far the events of all chunks are from those of the files."""
+        events = sum(float(chunks.events.sum()) for chunks in self.chunks)
+        pieces = [cut(chunks, int(chunks.stop.max())) for chunks in self.chunks]
+        return abs(sum(int((piece.stop - piece.start).sum()) for piece in pieces) / events - 1)
+
     def _none(self, reason: str) -> ChunkSize:
         return ChunkSize(None, self.now, NOTHING, self.fixed, self.in_process, reason=reason)
 
@@ -167,7 +182,8 @@ class _Weighed:
         largest = largest_file(self.savings.run)
         events = sum(float(chunks.events.sum()) for chunks in self.chunks)
         seen = max(int(chunks.stop.max()) for chunks in self.chunks)
-        sizes = {_rounded(self.now * factor) for factor in GRID}
+        near = NEAR if sum(map(len, self.chunks)) > MANY else max(GRID)
+        sizes = {_rounded(self.now * factor) for factor in GRID if 2 / near <= factor <= near}
         # where chunks were left out, files may be longer than what was seen of them, which then is no size to give
         within = {size for size in sizes if size < seen} if largest is None else {min(size, largest) for size in sizes}
         return [_floor(size) for size in sorted(within) if events / size <= MOST_CHUNKS and self._fits(size)]

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import NotMeasuredError, fact, refuse_if
+from roastcoffea.metrics.facts import counted_chunks
 from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records import tasks as task_records
@@ -26,8 +27,8 @@ from roastcoffea.replay.changes import (
     without_dask,
 )
 from roastcoffea.replay.cluster import Cluster, Merging
+from roastcoffea.replay.parts import BLOCKED, LOCK, Chunks
 from roastcoffea.replay.recorded import Known, recorded_with
-from roastcoffea.replay.stages import BLOCKED, LOCK, Chunks
 from roastcoffea.units import SECOND
 
 DECOMPRESSION_LEFT: Final = 0.3
@@ -254,6 +255,32 @@ class Savings:
         """What was recorded."""
         return self._run
 
+    @cached_property
+    def counted(self) -> pa.Table | None:
+        """Attempts of chunks that counted."""
+        chunks = self._run.chunks
+        return self._counted if self._counted is not None or chunks is None else counted_chunks(chunks)
+
+    def relief(self, kind: str, slow: Mapping[str, float]) -> Numbers | None:
+        """What each chunk that counted would take of what it took without slow ones; None where chunks are not known.
+
+        Parameters
+        ----------
+        kind
+            "worker", "host", "file" or "dataset".
+        slow
+            By name how many times as long as with others chunks took.
+        """
+        if self.counted is None:
+            return None
+        names = self.counted["worker" if kind == "host" else kind].to_pylist()
+        if kind == "host":
+            lives = self._run.lifetimes
+            rows = [] if lives is None else lives.select(["worker", "host"]).to_pylist()
+            hosts = {row["worker"]: row["host"] for row in rows}
+            names = [hosts.get(name) for name in names]
+        return np.array([1 / slow.get(name, 1.0) for name in names])
+
     def changed(self, removal: Removal) -> Saving:
         """Wall time that a change of the run would have saved.
 
@@ -346,8 +373,8 @@ class Savings:
         """Thread time that a cause took."""
         if taken.seconds is not None:
             return float(np.sum(taken.seconds))
-        if taken.factors is not None and self._counted is not None:
-            return float(np.sum(amounts(self._counted, "wall_seconds") * (1 - taken.factors)))
+        if taken.factors is not None and self.counted is not None:
+            return float(np.sum(amounts(self.counted, "wall_seconds") * (1 - taken.factors)))
         rows = NOT_REPLAYED.get(taken.cause)
         part = PARTS.get(taken.cause)
         rows = rows or (() if part is None else part.rows)

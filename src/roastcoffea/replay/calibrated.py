@@ -16,8 +16,9 @@ import numpy as np
 from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.replay.changes import UNCHANGED, Scenario
 from roastcoffea.replay.cluster import Cluster, Load, Merging, Replayed, replayed
+from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.recorded import Recorded
-from roastcoffea.replay.stages import Chunks, Stage
+from roastcoffea.replay.stages import Stage
 
 MOST: Final = 2000
 """Chunks of a replay: these take 40 ms, without anything to compile."""

@@ -17,7 +17,7 @@ from scipy.optimize import nnls
 from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.replay.cluster import Cluster, Load, Merging
 from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.stages import Chunks, Parts
+from roastcoffea.replay.parts import Chunks, Parts
 from roastcoffea.units import number
 
 AS_RECORDED: Final = "as recorded"
@@ -33,6 +33,9 @@ SPREAD: Final = 0.15
 """And the standard deviation of events beside their mean: one odd chunk at the end of each file is not enough."""
 
 LEAST_FACTOR: Final = 0.1
+
+SCATTERED: Final = 20_000
+"""Chunks that tell how others scatter."""
 
 ChunkLaw = Mapping[str, Numbers]
 """For each dataset the fixed seconds and those of an event, a row each part of a chunk."""
@@ -177,7 +180,8 @@ def _scatter(chunks: Chunks, laws: Numbers, events: Numbers) -> Numbers:
     expected = (laws[chunks.dataset, :, 0] + laws[chunks.dataset, :, 1] * chunks.events[:, None]).sum(axis=1)
     found = chunks.parts.total
     ratio = np.divide(found, expected, out=np.ones(len(found)), where=expected > 0)
-    ratio = np.random.default_rng(0).permutation(ratio / ratio.mean())[np.arange(len(events)) % len(ratio)]
+    some = ratio[:: -(-len(ratio) // SCATTERED)]
+    ratio = np.random.default_rng(0).permutation(some / some.mean())[np.arange(len(events)) % len(some)]
     factor = np.maximum(1 + (ratio - 1) * np.sqrt(chunks.events.mean() / events.mean()), LEAST_FACTOR)
     return np.asarray(factor / factor.mean())
 
@@ -196,18 +200,18 @@ def cut(chunks: Chunks, size: int) -> Pieces:
 
     A file ends where the last of its recorded chunks does.
     """
-    file, order = files_of(chunks), np.lexsort((chunks.start, files_of(chunks)))
-    _, first, counts = np.unique(file[order], return_index=True, return_counts=True)
-    rows, starts, stops = [], [], []
-    for begin, count in zip(first.tolist(), counts.tolist(), strict=True):
-        here = order[begin : begin + count]
-        entries = int(chunks.stop[here].max())
-        number_of = max(round(entries / size), 1)
-        edges = np.minimum(np.arange(number_of + 1) * -(-entries // number_of), entries)
-        # a piece is made of the recorded chunk in which it begins
-        of_piece = np.searchsorted(chunks.start[here], edges[:-1], side="right") - 1
-        rows.append(here[np.maximum(of_piece, 0)])
-        starts.append(edges[:-1])
-        stops.append(edges[1:])
-    pieces = Pieces(np.concatenate(rows), np.concatenate(starts), np.concatenate(stops))
-    return Pieces(*(column[pieces.stop > pieces.start] for column in pieces))
+    _, file = np.unique(files_of(chunks), return_inverse=True)
+    order = np.lexsort((chunks.start, file))
+    entries = np.zeros(int(file.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(entries, file, chunks.stop)
+    number_of = np.maximum(np.round(entries / size).astype(np.int64), 1)
+    of_file = np.repeat(np.arange(len(entries)), number_of)
+    turn = np.arange(len(of_file)) - np.repeat(np.cumsum(number_of) - number_of, number_of)
+    step, last = -(-entries // number_of), entries[of_file]
+    starts, stops = (np.minimum((turn + more) * step[of_file], last) for more in (0, 1))
+    # a piece is made of the recorded chunk of its file in which it begins
+    width = int(entries.max(initial=0)) + 1
+    begun = np.searchsorted((file * width + chunks.start)[order], of_file * width + starts, side="right") - 1
+    first = np.searchsorted(file[order], of_file)
+    pieces = Pieces(order[np.maximum(begun, first)], starts, stops)
+    return Pieces(*(column[stops > starts] for column in pieces))

@@ -10,8 +10,9 @@ from typing import Final
 
 from roastcoffea.replay.changes import AS_RECORDED, UNCHANGED, ChunkLaw, Scenario, bracket, by_law, law_of
 from roastcoffea.replay.cluster import CROWDED, Cluster, Replayed, replayed
+from roastcoffea.replay.parts import Chunks
 from roastcoffea.replay.recorded import Recorded
-from roastcoffea.replay.stages import Chunks, Stage
+from roastcoffea.replay.stages import Stage
 from roastcoffea.units import FRACTION, number
 
 FAR: Final = 2
