@@ -197,14 +197,26 @@ class _Weighed:
         def made(chunks: Chunks) -> Chunks:
             return _scaled(chunks, size, self.reread) if isinstance(law, str) else by_law(chunks, law, size)
 
-        return _Candidate(size, self.savings.changed(_removal(made, self.replay.workers)))
+        return _Candidate(size, self._beyond_failures(self.savings.changed(_removal(made, self.replay.workers))))
+
+    @cached_property
+    def _of_failures(self) -> float:
+        """What is saved alone because chunks of other sizes are made of those that gave a result."""
+        if all(len(counted) == len(every) for counted, every in zip(self.chunks, self.replay.chunks, strict=True)):
+            return 0.0
+        return self.savings.changed(_removal(lambda chunks: chunks, self.replay.workers)).seconds or 0.0
+
+    def _beyond_failures(self, saving: Saving) -> Saving:
+        less = self._of_failures
+        seconds, low, high = (max((each or 0.0) - less, 0.0) for each in saving[:3])
+        return saving._replace(seconds=seconds, low=low, high=high)
 
     def _bracketed(self, size: int, saving: Saving) -> Saving:
         """A saving whose interval has in it that all of process() may be a fixed cost, where nothing tells."""
         if not isinstance(self.law, str):
             return saving
         removal = _removal(lambda chunks: _scaled(chunks, size, self.reread, IN_PROCESS), self.replay.workers)
-        other = self.savings.changed(removal)
+        other = self._beyond_failures(self.savings.changed(removal))
         reason = f"between no fixed cost in process() and only such: {self.law}"
         return saving._replace(
             low=min(saving.low, other.low), high=max(saving.high, other.seconds or 0.0), reason=reason
