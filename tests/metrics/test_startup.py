@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 from made_runs import made_run, plan
@@ -14,6 +13,7 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import Run
 from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS
 
 
 def ledger(run: Run) -> TimeLedger:
@@ -49,14 +49,8 @@ def run_of(first: dict[str, float], number: int = 10, workers: int = 2, later: f
         stop=stop,
         chunks=table_of_rows(CHUNK_COLUMNS, rows),
         tasks=table_of_rows(TASK_COLUMNS, tasks),
-        lifetimes=run.lifetimes and table_of_rows_like(run, lifetimes),
+        lifetimes=table_of_rows(LIFETIME_COLUMNS, lifetimes),
     )
-
-
-def table_of_rows_like(run: Run, rows: list[dict[str, Any]]) -> Any:
-    from roastcoffea.records.workers import LIFETIME_COLUMNS
-
-    return table_of_rows(LIFETIME_COLUMNS, rows)
 
 
 def test_what_first_chunks_take_beyond_later_ones_is_start_up() -> None:
@@ -96,7 +90,15 @@ def late_first_tasks(late: dict[str, float]) -> Run:
 
 
 def test_what_first_tasks_take_to_begin_beyond_later_ones_is_start_up() -> None:
-    found = ledger(late_first_tasks({"w0": 2.0, "w2": 1.0}))
+    run = late_first_tasks({"w0": 2.0, "w2": 1.0})
+    assert run.chunks is not None
+    rows = [
+        row | {"imports": ["numba", "coffea"] if place == 0 else None}
+        for place, row in enumerate(run.chunks.to_pylist())
+    ]
+    found = ledger(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)))
+    assert [(one.worker, one.modules) for one in found.startup] == [("w0", ("numba", "coffea")), ("w2", ())]
+    assert [one.idle_seconds for one in found.startup] == pytest.approx([2.0, 1.0])
     assert found["start-up"] == pytest.approx(3.0)
     assert found.by("worker")["start-up"].tolist() == pytest.approx([2.0, 0.0, 1.0])
     # of each worker the usual way of its first task; its later ones came while it computed

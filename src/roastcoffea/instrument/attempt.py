@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 from roastcoffea.errors import error_text, reported
 from roastcoffea.instrument.channels import DaskTask
+from roastcoffea.instrument.garbage import Garbage, modules_since
 from roastcoffea.instrument.gauges import CoreWait, Interval, process_name
 from roastcoffea.instrument.meter.meter import Meter
 from roastcoffea.instrument.meter.tally import READ
@@ -87,11 +89,13 @@ class Attempt:
         self._checkpoint = self._saving = 0.0
         self._loaded = False
         self._phases: dict[str, float] = {}
+        self._modules = len(sys.modules)
         try:
             self._memory = Interval()
         except BaseException:
             self._clocks.close()
             raise
+        self._garbage = Garbage()
 
     def end(self, error: BaseException | None = None) -> dict[str, Any]:
         """Close everything; give the record."""
@@ -100,6 +104,7 @@ class Attempt:
         try:
             record = self._clocks.measured()
         finally:
+            self._garbage.close()
             try:
                 self._memory.close()
             finally:
@@ -117,6 +122,8 @@ class Attempt:
             helper_cpu_seconds=meter.helper_cpu,
             checkpoint_seconds=self._checkpoint,
             result_seconds=result,
+            gc_seconds=self._garbage.seconds,
+            imports=modules_since(self._modules),
             outcome=CHECKPOINT if self._loaded else OK,
         )
         if self._loaded:

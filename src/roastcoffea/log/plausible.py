@@ -17,7 +17,7 @@ CLOCK_SLACK: Final = 0.1
 LATEST: Final = 253_402_300_800.0
 """Unix time of the year 10000; a host without a clock of its own may begin at 0."""
 
-WITHIN_WALL: Final = ("cpu_seconds", "core_wait_seconds", *(column.name for column in PHASE_COLUMNS))
+WITHIN_WALL: Final = ("cpu_seconds", "core_wait_seconds", "gc_seconds", *(column.name for column in PHASE_COLUMNS))
 """Times of one thread within an attempt."""
 
 OF_PROCESS: Final = ("helper_cpu_seconds", "process_cpu_seconds")

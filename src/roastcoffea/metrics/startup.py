@@ -136,6 +136,23 @@ class StartUp(NamedTuple):
     """Top-level modules that appeared while its chunks ran, in the order in which they did."""
 
 
+def startup_of(rows: pa.Table, idle: Mapping[str, float], chunks: pa.Table) -> list[StartUp]:
+    """Start-up of each worker that had any, the longest first; `rows` are those of the time ledger."""
+    sums: dict[str, float] = {}
+    for worker, seconds in zip(rows["address"].to_pylist(), rows[phases.STARTUP].to_pylist(), strict=True):
+        sums[worker] = sums.get(worker, 0.0) + seconds
+    known = chunks.select(["worker", "imports", "start"]).filter(chunks["imports"].is_valid()).sort_by("start")
+    modules: dict[str, dict[str, None]] = {}
+    for worker, names in zip(known["worker"].to_pylist(), known["imports"].to_pylist(), strict=True):
+        modules.setdefault(worker, {}).update(dict.fromkeys(names))
+    found = [
+        StartUp(worker, seconds, idle.get(worker, 0.0), tuple(modules.get(worker, ())))
+        for worker, seconds in sums.items()
+        if seconds > 0
+    ]
+    return sorted(found, key=lambda one: -one.seconds)
+
+
 def moved(seconds: dict[str, Numbers], beyond: Mapping[str, Numbers]) -> dict[str, Numbers]:
     """Seconds by class, with what is start-up in its own."""
     taken = {name: np.minimum(amount, seconds[name]) for name, amount in beyond.items()}

@@ -20,7 +20,7 @@ from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metri
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
 from roastcoffea.metrics.slots import NONE, Slots, idle_slots
-from roastcoffea.metrics.startup import first_tasks
+from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -85,6 +85,8 @@ class TimeLedger(Ledger[float]):
     """What makes timelines."""
     files_of: Callable[[], pa.Table] | None = None
     """What makes rows as `rows`, by file in place of the dataset."""
+    startup: list[StartUp] = field(default_factory=list)
+    """What start-up took on each worker that had any, the longest first."""
     hosts: Mapping[str, str] = field(default_factory=dict)
     """Host of each worker, where it is known."""
     unknown: Mapping[str, str] = field(default_factory=dict)
@@ -135,6 +137,8 @@ class TimeLedger(Ledger[float]):
         reasons = dict.fromkeys(self.unknown.values())
         names = {why: [f'"{name}"' for name, reason in self.unknown.items() if reason == why] for why in reasons}
         lines += [f"Not measured: {', '.join(words)}: {reason}." for reason, words in names.items()]
+        if self.get(phases.LOCK):
+            lines.append(f'"{phases.LOCK}" is estimated from the CPU time of other threads of the process.')
         return [*super()._notes(), *lines]
 
     def by(self, what: Breakdown) -> pd.DataFrame:
@@ -224,8 +228,10 @@ def time_ledger(
         raise NotMeasuredError("no attempt of a task tells when it ran")
     slots = _idle(records, busy, records.axes())
     offered = np.bincount(presence.worker, records.offered(), len(workers))
+    rows = _rows(busy, slots, workers)
+    waited = dict(zip(workers, slots.seconds[phases.STARTUP][:, 0].tolist(), strict=True))
     ledger = TimeLedger(
-        _rows(busy, slots, workers),
+        rows,
         dict(zip(workers, offered.tolist(), strict=True)),
         Certificate(attempts=busy.attempts, reasons=busy.reasons),
         failed=busy.failed,
@@ -234,6 +240,7 @@ def time_ledger(
         client_of=slots.client_of,
         lines_of=partial(_timelines, records),
         files_of=partial(_rows_by_file, records),
+        startup=startup_of(rows, waited, chunks),
         hosts=dict(zip(lifetimes["worker"].to_pylist(), lifetimes["host"].to_pylist(), strict=True)),
         unknown=_unknown(run, counted_chunks),
     )

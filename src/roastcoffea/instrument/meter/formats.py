@@ -18,7 +18,6 @@ from roastcoffea.instrument.meter.tally import (
     INTERPRETED,
     INTERRUPTED,
     READ,
-    SHORTEST,
     SIZES,
     Shadow,
     StandIn,
@@ -77,7 +76,7 @@ class Decompression(MeteredExecutor):
             chunk, branch, basket = args
             size = chunk.stop - chunk.start
             tally.stepping = thread = get_ident()
-            if wall - ended - tally.off_core > SHORTEST and thread == tally.places.own:
+            if wall - ended - tally.waits_since > tally.shortest and thread == tally.places.own:
                 delay = tally.delayed(wall - ended)
                 tally.steps.extend((INTERRUPTED, thread, None, 0, 0, None, 0.0, delay))
             tally.steps.extend((DECOMPRESSED, thread, branch, basket, size, began, ended, wall))
@@ -107,8 +106,8 @@ class Interpretation(MeteredExecutor):
                 parts = basket.data, basket.byte_offsets
                 number, size = basket.basket_num, sum([int(part.nbytes) for part in parts if part is not None])
             tally.stepping = thread
-            if wall - ended - tally.off_core > SHORTEST and thread == tally.places.own:
-                tally.delayed(wall - ended)
+            if thread == tally.places.own:
+                tally.waits_since = wall - ended
             tally.steps.extend((INTERPRETED, thread, basket.parent, number, size, began, ended, wall))
         except Exception as problem:
             tally.miss("bytes of branches", problem, *BY_BRANCH)
@@ -263,7 +262,7 @@ class ReadShadow(Shadow):
         tally = self.tally
         wall, cpu, own = perf_counter(), thread_time(), get_ident() == tally.places.own
         if own:
-            tally.delayed(wall - cpu)
+            tally.waits(wall - cpu)
         table = self.original(*args, **kwargs)
         ended, now = thread_time(), perf_counter()
         cpu = ended - cpu

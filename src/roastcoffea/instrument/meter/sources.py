@@ -11,7 +11,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, SHORTEST, WAITED, Shadow, StandIn, Tally
+from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, WAITED, Shadow, StandIn, Tally
 
 OPTION: Final = "roastcoffea"
 """Option for `uproot.open` that leads to the tally."""
@@ -114,8 +114,8 @@ class ChunksShadow(Shadow):
                 ranges = args[0] if args else None
                 baskets = len(ranges) if type(ranges) is list else 0
                 wall, cpu = perf_counter() if baskets else None, thread_time()
-                if wall is not None and wall - cpu - tally.off_core > SHORTEST and here.own:
-                    tally.delayed(wall - cpu)
+                if wall is not None and here.own:
+                    tally.waits(wall - cpu)
                 tally.steps.extend((ASKED, thread, None, baskets, 0, None, cpu, wall))
                 return self.original(*args, **kwargs)
             tally.steps.extend((ASKED, thread, None, 0, 0, None, thread_time(), None))

@@ -34,8 +34,10 @@ waiting is not told. Of the second: seconds of CPU and of wall time that it took
 """
 
 VALUES_OF_STEP: Final = 8
-SHORTEST: Final = 1e-4
-"""Seconds without CPU from which on it is asked whether the thread waited for a core: that costs a system call."""
+SHORTEST: Final = 2e-3
+"""Seconds that a wait takes from which on it is asked whether the thread had a core: that costs a system call."""
+ASKED_OFTEN: Final = 16
+"""After so many answers only waits of twice that length are asked for: a chunk may wait thousands of times."""
 
 MOST_VALUES: Final = 40_000
 """Values that are noted before they are added up."""
@@ -156,6 +158,9 @@ class Tally:
     """Wall time less CPU time of that thread when it was last asked how long it has waited for a core."""
     delay = 0.0
     """What it answered."""
+    shortest, answers = SHORTEST, 0
+    waits_since = 0.0
+    """Wall time less CPU time of that thread since which it waits for a basket."""
     stepping: int | None = None
     """Thread of the last step, if baskets were not asked for since."""
 
@@ -275,7 +280,7 @@ class Tally:
         here = self.places[get_ident()]
         cpu, wall = thread_time(), perf_counter()
         if here.own:
-            self.delayed(wall - cpu)
+            self.waits(wall - cpu)
         try:
             return original(*args, **kwargs)
         finally:
@@ -291,15 +296,25 @@ class Tally:
                     self.read += waited
 
     def delayed(self, off_core: float) -> float:
-        """Seconds for which the tally's own thread waited for a core since it was last asked.
+        """Seconds of the wait that ends now in which the tally's own thread had no core; 0 where the wait was short.
 
-        `off_core` is its wall time less its CPU time. Where little of that was added, nothing is asked, and what there
-        may be comes with the next answer.
+        `off_core` is the thread's wall time less its CPU time.
         """
-        if self.core_wait is None or off_core - self.off_core < SHORTEST:
-            return 0.0
+        waited = off_core - self.waits_since
+        return 0.0 if self.core_wait is None or waited < self.shortest else min(self._asked(off_core), waited)
+
+    def waits(self, off_core: float) -> None:
+        """Take note that the tally's own thread waits from now on: what came before is not of this wait."""
+        self.waits_since = off_core
+        if self.core_wait is not None and off_core - self.off_core > 2 * self.shortest:
+            self._asked(off_core)
+
+    def _asked(self, off_core: float) -> float:
+        """Seconds for which the thread waited for a core since it was last asked."""
         self.off_core = off_core
-        before, self.delay = self.delay, self.core_wait.seconds() or 0.0
+        before, self.delay = self.delay, (self.core_wait and self.core_wait.seconds()) or self.delay
+        self.answers += 1
+        self.shortest = SHORTEST * (1 << self.answers // ASKED_OFTEN)
         return self.delay - before
 
     def add_up(self) -> None:

@@ -1,0 +1,45 @@
+"""Garbage collection in a chunk, and modules that appear in it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from contextlib import suppress
+from threading import get_ident
+from time import perf_counter
+from typing import Any, Final
+
+MOST_MODULES: Final = 20
+"""Names of modules that are kept of an attempt."""
+
+
+class Garbage:
+    """Time that this thread collects garbage, from construction to `close`; nothing of it stays in the interpreter."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._thread = get_ident()
+        self._began: float | None = None
+        gc.callbacks.append(self._noticed)
+
+    def _noticed(self, phase: str, _: dict[str, Any]) -> None:
+        if get_ident() != self._thread:
+            return
+        if phase == "start":
+            self._began = perf_counter()
+        elif self._began is not None:
+            self.seconds += perf_counter() - self._began
+            self._began = None
+
+    def close(self) -> None:
+        """Notice no more collections."""
+        with suppress(ValueError):
+            gc.callbacks.remove(self._noticed)
+
+
+def modules_since(number: int) -> list[str] | None:
+    """Packages of the modules that were loaded since there were so many; None where there are no more."""
+    if len(sys.modules) <= number:
+        return None
+    names = (name.partition(".")[0] for name in [*sys.modules][number:])
+    return [*dict.fromkeys(names)][:MOST_MODULES]
