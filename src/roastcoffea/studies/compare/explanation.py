@@ -20,9 +20,6 @@ from roastcoffea.units import BYTE, FRACTION, SECOND, number, three_digits
 CROWDED: Final = 0.1
 """Share of the chunks' time from which on waiting for a core is told."""
 
-OTHER_SIZE: Final = 1.25
-"""Factor from which on chunks differ in size."""
-
 MOST_BRANCHES: Final = 4
 MOST_REMARKS: Final = 4
 
@@ -120,7 +117,7 @@ def _text(cause: str, pair: Pair) -> str | None:
         return _instead("threads", before.threads, after.threads)
     if cause == factors.CHUNK_SIZE:
         sizes = _instead("events", before.chunk_size, after.chunk_size)
-        return f"{sizes} in a chunk ({_instead('chunks', before.chunks, after.chunks)})"
+        return f"{sizes} in a chunk ({_instead('chunks', before.chunks, after.chunks)}){_fixed(pair)}"
     if cause in (factors.NEW_BRANCHES, factors.GONE_BRANCHES):
         new, gone = pair.branches
         side, some = (pair.after, new) if cause == factors.NEW_BRANCHES else (pair.before, gone)
@@ -149,7 +146,23 @@ def _instead(what: str, before: float | None, after: float | None) -> str:
     return f"{new} {what[:-1] if after == 1 else what} instead of {old}"
 
 
+def _fixed(pair: Pair) -> str:
+    """What process() takes for a chunk of any size, where that is known."""
+    each = ", ".join(f"{SECOND.text(fixed.each)} of {name}" for name, fixed in pair.fixed.items())
+    return f"; process() takes {each} for a chunk of any size" if each else ""
+
+
 # Remarks
+
+
+TOLD_APART: Final = (
+    "chunks differ in size: what process() takes for a chunk of any size is told from the cost of an event by all "
+    "chunks together, as if neither had changed"
+)
+NOT_TOLD_APART: Final = (
+    "chunks differ in size: what process() takes for a chunk of any size does not stand out, and is in the cost of an "
+    "event"
+)
 
 
 def _remarks(pair: Pair) -> list[str]:
@@ -169,7 +182,6 @@ def _remarks(pair: Pair) -> list[str]:
         for run in pair.runs
         if run.core_wait_share is not None and run.core_wait_share > CROWDED
     ]
-    sizes = [volume.chunk_size for volume in pair.volumes if volume.chunk_size]
-    if len(sizes) == len(pair.volumes) and max(sizes) > OTHER_SIZE * min(sizes):
-        remarks.append("chunks differ in size: what process() takes for a chunk of any size is in the cost of an event")
+    if pair.other_sizes:
+        remarks.append(TOLD_APART if pair.fixed else NOT_TOLD_APART)
     return list(dict.fromkeys(remarks))
