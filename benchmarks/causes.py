@@ -18,9 +18,10 @@ from typing import Any, Final, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from plants import PLANTS, Ground, Grown, Plant, planted_run
+from plants import PLANTS, Ground, Grown, Plant, compared_runs, planted_run
 
 from roastcoffea.measurement import Measurement, load
+from roastcoffea.studies.compare.compare import compare
 
 MOST_WRONG: Final = 1
 """Plants that may be concluded wrongly."""
@@ -130,6 +131,28 @@ def runs(options: argparse.Namespace) -> Iterator[tuple[Plant, Grown]]:
                 yield PLANTS[name], grown
 
 
+def comparisons(options: argparse.Namespace) -> int:
+    """Print the largest part of the explanation of each comparison; 1 where one is wrong."""
+    wrong = 0
+    with tempfile.TemporaryDirectory(prefix="roastcoffea-causes-") as scratch:
+        for one in compared_runs(Ground(options.sample or Path(scratch), options.factor, options.seed)):
+            explanation = compare(one.before, one.after).explanation
+            parts = ", ".join(f"{part.cause} {part.wall_seconds:+.2f} s" for part in explanation.parts[:4])
+            right = bool(explanation.parts) and explanation.parts[0].cause in one.causes
+            wrong += not right
+            told = f"{'ok' if right else 'WRONG'}: {explanation.absent or parts}"
+            delays = " and ".join(f"{contention_of(side):.0%}" for side in (one.before, one.after))
+            print(
+                f"{one.name:<40}{one.causes[0]:<22}{explanation.wall_seconds:>+7.2f} s  {told}; run delay {delays}",
+                flush=True,
+            )
+            for side, run in (("before", one.before), ("after", one.after)):
+                if options.save:
+                    run.save(options.save, f"compared-{one.name.replace(' ', '-')}-{side}", overwrite=True)
+    print(f"largest part wrong in {wrong}: {'MISSED' if wrong else 'kept'}")
+    return int(wrong > 0)
+
+
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(PLANTS), metavar="NAME", help=f"of {', '.join(PLANTS)}")
@@ -141,6 +164,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--judge", type=Path, help="folder of saved measurements, which are judged in place of new ones"
     )
+    parser.add_argument("--comparisons", action="store_true", help="compare runs that differ in one thing, instead")
     parser.add_argument("--texts", action="store_true", help="print all findings and ledgers")
     return parser.parse_args()
 
@@ -148,6 +172,8 @@ def parsed() -> argparse.Namespace:
 def main() -> int:
     """Plant, judge and print."""
     options, wrong, total = parsed(), 0, 0
+    if options.comparisons:
+        return comparisons(options)
     print(f"{'plant':<28}{'expected':<24}{'found first':<18}{'culprit':<30}{'run delay':>9}{'wall':>9}  ok")
     for plant, grown in runs(options):
         began = time.perf_counter()

@@ -376,10 +376,46 @@ def heavy_dataset(ground: Ground, cause: bool = True) -> Grown:
 @plant()
 def healthy(ground: Ground, cause: bool = True) -> Grown:
     with cluster() as client:
-        return Grown(measured(client, ground.sample(events=24_000), Dijets(round(6 * ground.factor)), 12_000), ())
+        return Grown(measured(client, ground.sample(events=24_000), Dijets(round(40 * ground.factor)), 12_000), ())
 
 
 def planted_run(name: str, ground: Ground, *, cause: bool = True) -> Grown:
     """Run of a plant, with its cause or without it; this process has made a run before."""
     warm_once()
     return PLANTS[name].grown(ground, cause)
+
+
+class Comparison(NamedTuple):
+    """Two runs that differ in one thing, and names of the part that has to be the largest of the explanation."""
+
+    name: str
+    before: Measurement
+    after: Measurement
+    causes: tuple[str, ...]
+
+
+def compared_runs(ground: Ground) -> Iterator[Comparison]:
+    """Pairs of runs that differ in one thing each."""
+    warm_once()
+    factor, fileset = ground.factor, ground.sample()
+    plain = Analysis(cpu=0.08)
+    with cluster() as client:
+        before = measured(client, fileset, plain)
+        sleeping = measured(client, fileset, Analysis(cpu=0.08, blocked=0.15 * factor))
+        yield Comparison("sleep", before, sleeping, ("blocked", "wait"))
+        before = measured(client, fileset, plain)
+        computing = measured(client, fileset, Analysis(cpu=0.08 + 0.15 * factor))
+        yield Comparison("CPU", before, computing, ("compute",))
+        fixed, many = Analysis(cpu=0.0075, each=0.15 * factor), ground.sample(4, 40_000)
+        sizes = [measured(client, many, fixed, chunksize=size) for size in (20_000, 2500)]
+        yield Comparison("chunks of an eighth, with a fixed cost", *sizes, ("chunk size",))
+        with served(ground.flat(4, 20_000, 20), 0.04 * factor) as server:
+            remote = fileset_of([server.url(f"file{number}.root") for number in range(4)])
+            reading = [
+                measured(client, remote, Analysis(cpu=0.03, branches=branches), chunksize=5000, schema=BaseSchema)
+                for branches in (4, 10)
+            ]
+        yield Comparison("six more branches", *reading, ("newly read branches",))
+        before = measured(client, fileset, plain)
+    with cluster(workers=1) as client:
+        yield Comparison("half the workers", before, measured(client, fileset, plain), ("threads",))
