@@ -7,6 +7,7 @@ with other numbers: a factor for its cost, and a seed for what it falls on.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import random
 import shutil
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -140,10 +141,11 @@ def warm() -> None:
                 fileset, treename=TREE, processor_instance=Analysis(branches=3)
             )
 
-        for schema in (NanoAODSchema, BaseSchema):
-            thread = Thread(target=run, args=(schema,))
-            thread.start()
-            thread.join()
+        with redirect_stdout(io.StringIO()):  # coffea shows its bar whatever the status
+            for schema in (NanoAODSchema, BaseSchema):
+                thread = Thread(target=run, args=(schema,))
+                thread.start()
+                thread.join()
 
 
 @cache
