@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -176,6 +177,7 @@ def parsed() -> argparse.Namespace:
 def main() -> int:
     """Make pairs, and print promises beside savings; 1 where a goal is missed."""
     options, cases = parsed(), []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that clusters end as well
     with tempfile.TemporaryDirectory(prefix="roastcoffea-savings-") as scratch:
         for name in options.only or TAKEN_OUT:
             ground = Ground(options.sample or Path(scratch), options.factor, options.seed)

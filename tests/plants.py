@@ -258,7 +258,7 @@ def one_slow_file(ground: Ground, cause: bool = True) -> Grown:
     folder = ground.flat(3, 20_000, 20)
     slow = f"file{ground.drawn.randrange(3)}.root"
     with cluster() as client, served(folder) as server:
-        server.delays = {slow: 0.025 * ground.factor} if cause else {}
+        server.delays = {slow: 0.035 * ground.factor} if cause else {}
         fileset = fileset_of([server.url(f"file{number}.root") for number in range(3)])
         plan = Analysis(cpu=0.1, branches=20)
         return Grown(measured(client, fileset, plan, chunksize=2000, schema=BaseSchema), (slow,))
@@ -268,7 +268,7 @@ def one_slow_file(ground: Ground, cause: bool = True) -> Grown:
 def memory_beyond_the_limit(ground: Ground, cause: bool = True) -> Grown:
     limit = 900_000_000
     with cluster(memory=limit) as client, tempfile.TemporaryDirectory() as marks:
-        plan = {"hungry": min(0.3 * ground.factor, 1.0), "limit": limit, "folder": marks} if cause else {}
+        plan = {"hungry": min(0.2 * ground.factor, 1.0), "limit": limit, "folder": marks} if cause else {}
         measurement = measured(client, ground.sample(), Analysis(cpu=0.1, **plan), retries=3)
     return Grown(measurement, (*measurement.lifetimes["worker"], *hosts(measurement), "qcd"))
 
