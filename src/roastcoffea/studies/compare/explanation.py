@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 from typing import Final
 
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.studies.compare import factors
+from roastcoffea.studies.compare.chunk_costs import OF_LOAD
 from roastcoffea.studies.compare.factors import Pair, Share, bytes_of, leaves_of, shares_of, wall_seconds
+from roastcoffea.studies.compare.load import CPU, shares_of_load
 from roastcoffea.studies.compare.observations import Observation
 from roastcoffea.units import BYTE, FRACTION, SECOND, number, three_digits
 
@@ -66,7 +69,7 @@ def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Ex
     pair = Pair(_middle(before), _middle(after))
     if not all(volume.threads for volume in pair.volumes):
         return Explanation(absent="no worker thread was there")
-    shares = [share for leaf in leaves_of(pair) for share in shares_of(leaf, pair.volumes, pair.shared_rates)]
+    shares = _shares(pair)
     causes = dict.fromkeys(share.factor.cause for share in shares)
     every = (_part(each, shares, pair) for each in causes)
     parts = [part for part in every if part.thread_seconds or part.wall_seconds]
@@ -79,6 +82,20 @@ def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Ex
         wall_seconds=wall[1] - wall[0],
         remarks=[*([middle] if len(pair.runs) < len(runs) else []), *_remarks(pair)],
     )
+
+
+def _shares(pair: Pair) -> list[Share]:
+    """What each factor has of each class; last of those that load brings, as they follow CPU time."""
+    leaves = [*leaves_of(pair)]
+    shares = [
+        share
+        for leaf in leaves
+        if leaf.row not in OF_LOAD
+        for share in shares_of(leaf, pair.volumes, pair.shared_rates)
+    ]
+    cpu = pair.means(lambda run: sum(run.time.get(name, 0.0) for name in CPU))
+    brought = [shares_of_load(leaf, shares, cpu, pair.volumes) for leaf in leaves if leaf.row in OF_LOAD]
+    return [*shares, *chain.from_iterable(brought)]
 
 
 def _middle(side: Sequence[Observation]) -> list[Observation]:
