@@ -50,11 +50,16 @@ def test_where_there_is_none_it_does_not_stand_out() -> None:
     assert sum(fixed is not None for fixed in found) <= 4
 
 
-def test_of_chunks_without_phases_nothing_is_known() -> None:
-    table = chunks_of(8, 20_000)
-    place = table.schema.get_field_index("compute_seconds")
-    unknown = pa.chunked_array([pa.nulls(len(table), pa.float64())])
-    assert products(table.set_column(place, "compute_seconds", unknown)) == {}
+@pytest.mark.filterwarnings("error")
+def test_of_a_class_that_was_not_measured_nothing_is_known() -> None:
+    def without(table: pa.Table, column: str) -> pa.Table:
+        unknown = pa.chunked_array([pa.nulls(len(table), pa.float64())])
+        return table.set_column(table.schema.get_field_index(column), column, unknown)
+
+    tables = chunks_of(8, 20_000, each=0.15), chunks_of(64, 2500, each=0.15)
+    for column, known in (("read_seconds", True), ("compute_seconds", False), ("events", False)):
+        large, small = (products(without(table, column)) for table in tables)
+        assert (fixed_costs("compute", "events", [large], [small]) is not None) == known
     assert products(None) == {}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.statistics import Numbers, amounts
+from roastcoffea.metrics.statistics import Numbers, moments
 from roastcoffea.records.phases import PHASES
 
 IN_PROCESS: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES if phase.in_process))
@@ -42,16 +42,14 @@ class Fixed(NamedTuple):
 
 
 def products(chunks: pa.Table | None) -> dict[str, Numbers]:
-    """Products of the chunks that counted; none where a column is not known of all."""
-    columns = ["events", "bytes_payload", *(column for name in SPLIT for column in phases.COLUMNS_OF[name])]
-    if chunks is None or any(chunks[column].null_count for column in (*columns, "dataset")):
+    """Products of the chunks that counted; NaN where an amount is not known of all."""
+    if chunks is None or chunks["dataset"].null_count:
         return {}
-    seconds = [sum(amounts(chunks, column) for column in phases.COLUMNS_OF[name]) for name in SPLIT]
-    traits = np.column_stack(
-        [np.ones(len(chunks)), amounts(chunks, "events"), amounts(chunks, "bytes_payload"), *seconds]
-    )
+    seconds = [sum(moments(chunks, column) for column in phases.COLUMNS_OF[name]) for name in SPLIT]
+    amounts = moments(chunks, "events"), moments(chunks, "bytes_payload"), *seconds
+    rows = np.column_stack([np.ones(len(chunks)), *amounts])
     dataset = np.asarray(chunks["dataset"].to_numpy(zero_copy_only=False))
-    return {str(name): traits[dataset == name].T @ traits[dataset == name] for name in np.unique(dataset)}
+    return {str(name): rows[dataset == name].T @ rows[dataset == name] for name in np.unique(dataset)}
 
 
 def fixed_costs(name: str, trait: str, before: Sequence[Products], after: Sequence[Products]) -> Fixed | None:
@@ -71,10 +69,10 @@ def fixed_costs(name: str, trait: str, before: Sequence[Products], after: Sequen
 
 
 def _of_a_chunk(both: Numbers, trait: int, seconds: int) -> float:
-    """Seconds that a chunk takes whatever its size, by least squares; 0 where they do not stand out."""
+    """Seconds that a chunk takes whatever its size, by least squares; 0 where they do not stand out or are unknown."""
     number, total, squares = both[0, 0], both[0, trait], both[trait, trait]
     spread = squares - total**2 / number
-    if number <= len(TRAITS) or not total or spread <= (LEAST_SPREAD * total) ** 2 / number:
+    if number <= len(TRAITS) or not total > 0 or spread <= (LEAST_SPREAD * total) ** 2 / number:
         return 0.0
     slope = max((both[trait, seconds] - total * both[0, seconds] / number) / spread, 0.0)
     each = (both[0, seconds] - slope * total) / number
