@@ -59,7 +59,9 @@ def named(finding: Any, names: Sequence[str]) -> str | None:
     culprits = [str(culprit.name) for culprit in getattr(finding, "culprits", ())]
     if not names:
         return ", ".join(culprits) or "-"
-    return next((name for name in names for said in (*culprits, finding.text) if name in said), None)
+    said = "\n".join([*culprits, finding.text])
+    # no part of another word or number: 500 is not in 1,500
+    return next((name for name in names if re.search(rf"(?<![\w,]){re.escape(name)}(?![\d,]*\d)", said)), None)
 
 
 def contradictions(findings: Sequence[Any]) -> list[str]:

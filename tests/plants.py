@@ -304,7 +304,7 @@ def large_outputs(ground: Ground, cause: bool = True) -> Grown:
 def small_chunks(ground: Ground, cause: bool = True) -> Grown:
     with cluster() as client:
         size = round(500 / ground.factor) if cause else 6000
-        return Grown(measured(client, ground.sample(3), Analysis(cpu=0.02), chunksize=size), ("500", "chunk"))
+        return Grown(measured(client, ground.sample(3), Analysis(cpu=0.02), chunksize=size), (str(size), "chunk size"))
 
 
 @plant("tail")
@@ -360,7 +360,7 @@ def idle_client(ground: Ground, cause: bool = True) -> Grown:
 def slow_decompression(ground: Ground, cause: bool = True) -> Grown:
     branches, events = round(60 * ground.factor), 60_000
     folder = ground.flat(4, events, branches, uproot.LZMA(9) if cause else uproot.LZ4(1))
-    names = ("weight", "data", *(path.name for path in folder.glob("*.root")))
+    names = ("data", *(f"weight{number}" for number in range(branches)), *(path.name for path in folder.glob("*.root")))
     with cluster() as client:
         plan = Analysis(cpu=0.005, branches=branches)
         return Grown(measured(client, flat_files(folder), plan, chunksize=events // 2, schema=BaseSchema), names)
