@@ -106,7 +106,7 @@ def cluster(
     memory
         Bytes that a worker may have; a nanny ends and restarts those that need more.
     fresh
-        Whether nothing was imported on the workers; else each thread has processed a few chunks.
+        Whether nothing was imported on scheduler and workers; else each has taken part in a short run.
     """
     nanny = ("--nanny", "--memory-limit", str(memory)) if memory else ("--no-nanny", "--memory-limit", "0")
     with tempfile.TemporaryDirectory(prefix="plants-", ignore_cleanup_errors=True) as folder:
@@ -121,6 +121,7 @@ def cluster(
                 client.wait_for_workers(workers + (slower is not None), timeout=60)
                 if not fresh:
                     client.run(warm)
+                    rehearsed(client)
                 yield client
         finally:
             started.close()
@@ -148,10 +149,18 @@ def warm() -> None:
                 thread.join()
 
 
+def rehearsed(client: Client) -> None:
+    """Make a short run: client and scheduler import what they need in their first."""
+    with tempfile.TemporaryDirectory() as folder:
+        fileset = write_sample(folder, datasets=["qcd"], files=1, events=400)
+        measured(client, fileset, Analysis(), chunksize=100)
+
+
 @cache
 def warm_once() -> None:
     """Import and load in this process what a client needs."""
-    warm()
+    with cluster(workers=1):
+        pass
 
 
 def imported(modules: Sequence[str]) -> None:
