@@ -30,8 +30,12 @@ MOST_WRONG: Final = 1
 CONTENDED: Final = 0.05
 """Share of run delay in the chunks' time from which contention is no false finding of a healthy run."""
 
-LARGER: Final = re.compile(r"\b(larger chunks|chunks? (?:\w+ )?larger|larger chunksize)\b", re.IGNORECASE)
-SMALLER: Final = re.compile(r"\b(smaller chunks|chunks? (?:\w+ )?smaller|smaller chunksize)\b", re.IGNORECASE)
+LARGER: Final = re.compile(
+    r"\blarger chunks|\bchunks?(?: (?!smaller)\w+){0,2} larger|\blarger chunksize", re.IGNORECASE
+)
+SMALLER: Final = re.compile(
+    r"\bsmaller chunks|\bchunks?(?: (?!larger)\w+){0,2} smaller|\bsmaller chunksize", re.IGNORECASE
+)
 SIZE: Final = re.compile(r"chunksize\s*=\s*([\d_,]*\d)")
 
 
@@ -193,7 +197,7 @@ def main() -> int:
         if options.texts:
             print(f"    {measurement.bound}; {measurement.outcome}; {ledger_of(measurement)}")
             for finding in measurement.verdict:
-                print(f"    {finding.cause} {finding.seconds:.1f} s: {finding.text}")
+                print(f"    {finding.cause}: {finding.text}")
             print(f"    concluded in {time.perf_counter() - began:.1f} s", flush=True)
         wrong, total = wrong + (plant.counted and not one.ok), total + plant.counted
     print(f"{total - wrong} of {total} right: {'kept' if wrong <= MOST_WRONG else 'MISSED'}")
