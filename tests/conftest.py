@@ -3,16 +3,14 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser import Browser, installed_browser
+from command_line import CommandLineCluster, wait_until
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -147,63 +145,6 @@ def _names_on_worker(dask_worker: Any) -> list[str]:
     modules = [name for name in sys.modules if name.startswith("_roastcoffea")]
     places = (dask_worker.plugins, dask_worker.metrics, vars(dask_worker), modules)
     return [str(name) for place in places for name in place if "roastcoffea" in str(name)]
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-    """Whether the condition came true in time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return condition()
-
-
-class CommandLineCluster:
-    """`dask scheduler` and `dask worker` processes of their own."""
-
-    def __init__(
-        self, folder: Path, workers: int = 2, threads: int = 1, path: str | None = None, python: str = sys.executable
-    ) -> None:
-        self.folder = folder
-        self.threads = threads
-        self.environment = dict(os.environ)
-        self.environment.pop("PYTHONPATH", None)
-        if path is not None:
-            self.environment["PYTHONPATH"] = path
-        self.python = python
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.file = folder / "scheduler.json"
-        self._run_dask("scheduler", "--port", "0", "--dashboard-address", ":0", "--scheduler-file", str(self.file))
-        assert wait_until(self.file.exists, 60), self.text()
-        self.workers = [self.add_worker() for _ in range(workers)]
-
-    def _run_dask(self, *command: str, started_by: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-        with (self.folder / f"log{len(self.processes)}").open("wb") as log:
-            process = subprocess.Popen(
-                [*(started_by or (self.python, "-m", "dask")), command[0], "--host", "127.0.0.1", *command[1:]],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.processes.append(process)
-        return process
-
-    def add_worker(self, *options: str, started_by: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-        place = ("--local-directory", str(self.folder), "--dashboard-address", ":0", "--no-nanny")
-        command = ("worker", "--scheduler-file", str(self.file), "--nthreads", str(self.threads), *place, *options)
-        return self._run_dask(*command, started_by=started_by)
-
-    def text(self) -> str:
-        return "\n".join(log.read_text() for log in sorted(self.folder.glob("log*")))
-
-    def close(self) -> None:
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.wait(10)
 
 
 @pytest.fixture

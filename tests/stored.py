@@ -25,16 +25,19 @@ class CountingServer(ThreadingHTTPServer):
     """Serves ranges of the files in a folder, each answer after a latency, and counts the bytes that it sends.
 
     The query of a URL makes no difference, but that it is repeated in the answer to who asks for `REFUSED`.
-    `refusals` has, by file, the statuses with which its next requests for content are refused; `CUT` closes the
-    connection in the middle of the answer.
+    An answer takes as long as `rate` (bytes per second) asks for, and by file `delays` seconds more. `refusals` has, by
+    file, the statuses with which its next requests for content are refused; `CUT` closes the connection in the middle
+    of the answer.
     """
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, latency: float = 0.0) -> None:
+    def __init__(self, folder: Path, latency: float = 0.0, rate: float = float("inf")) -> None:
         super().__init__(("127.0.0.1", 0), _Ranges)
         self.folder = folder
         self.latency = latency
+        self.rate = rate
+        self.delays: dict[str, float] = {}
         self.refusals: dict[str, list[int]] = {}
         self.sent = 0
         self.requests = 0
@@ -51,7 +54,7 @@ class _Ranges(BaseHTTPRequestHandler):
     server: CountingServer
 
     def do_GET(self) -> None:
-        time.sleep(self.server.latency)
+        time.sleep(self.server.latency + self.server.delays.get(self._file().name, 0.0))
         if self._file().name == REFUSED:
             self.send_error(403, f"Forbidden: {self.path}")
             return
@@ -68,6 +71,7 @@ class _Ranges(BaseHTTPRequestHandler):
         else:
             body = data
             self.send_response(200)
+        time.sleep(len(body) / self.server.rate)
         with self.server.lock:
             self.server.sent += len(body)
             self.server.requests += 1
@@ -100,9 +104,9 @@ class _Ranges(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(folder: Path, latency: float = 0.0) -> Iterator[CountingServer]:
+def served(folder: Path, latency: float = 0.0, rate: float = float("inf")) -> Iterator[CountingServer]:
     """A server of a folder while the block runs."""
-    server = CountingServer(folder, latency)
+    server = CountingServer(folder, latency, rate)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean
 from typing import Final
 
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.studies.compare import factors
+from roastcoffea.studies.compare.chunk_costs import OF_LOAD
 from roastcoffea.studies.compare.factors import Pair, Share, bytes_of, leaves_of, shares_of, wall_seconds
+from roastcoffea.studies.compare.load import CPU, shares_of_load
 from roastcoffea.studies.compare.observations import Observation
 from roastcoffea.units import BYTE, FRACTION, SECOND, number, three_digits
 
 CROWDED: Final = 0.1
 """Share of the chunks' time from which on waiting for a core is told."""
-
-OTHER_SIZE: Final = 1.25
-"""Factor from which on chunks differ in size."""
 
 MOST_BRANCHES: Final = 4
 MOST_REMARKS: Final = 4
@@ -69,7 +69,7 @@ def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Ex
     pair = Pair(_middle(before), _middle(after))
     if not all(volume.threads for volume in pair.volumes):
         return Explanation(absent="no worker thread was there")
-    shares = [share for leaf in leaves_of(pair) for share in shares_of(leaf, pair.volumes, pair.shared_rates)]
+    shares = _shares(pair)
     causes = dict.fromkeys(share.factor.cause for share in shares)
     every = (_part(each, shares, pair) for each in causes)
     parts = [part for part in every if part.thread_seconds or part.wall_seconds]
@@ -82,6 +82,20 @@ def explained(before: Sequence[Observation], after: Sequence[Observation]) -> Ex
         wall_seconds=wall[1] - wall[0],
         remarks=[*([middle] if len(pair.runs) < len(runs) else []), *_remarks(pair)],
     )
+
+
+def _shares(pair: Pair) -> list[Share]:
+    """What each factor has of each class; last of those that load brings, as they follow CPU time."""
+    leaves = [*leaves_of(pair)]
+    shares = [
+        share
+        for leaf in leaves
+        if leaf.row not in OF_LOAD
+        for share in shares_of(leaf, pair.volumes, pair.shared_rates)
+    ]
+    cpu = pair.means(lambda run: sum(run.time.get(name, 0.0) for name in CPU))
+    brought = [shares_of_load(leaf, shares, cpu, pair.volumes) for leaf in leaves if leaf.row in OF_LOAD]
+    return [*shares, *chain.from_iterable(brought)]
 
 
 def _middle(side: Sequence[Observation]) -> list[Observation]:
@@ -120,7 +134,7 @@ def _text(cause: str, pair: Pair) -> str | None:
         return _instead("threads", before.threads, after.threads)
     if cause == factors.CHUNK_SIZE:
         sizes = _instead("events", before.chunk_size, after.chunk_size)
-        return f"{sizes} in a chunk ({_instead('chunks', before.chunks, after.chunks)})"
+        return f"{sizes} in a chunk ({_instead('chunks', before.chunks, after.chunks)}){_fixed(pair)}"
     if cause in (factors.NEW_BRANCHES, factors.GONE_BRANCHES):
         new, gone = pair.branches
         side, some = (pair.after, new) if cause == factors.NEW_BRANCHES else (pair.before, gone)
@@ -149,7 +163,23 @@ def _instead(what: str, before: float | None, after: float | None) -> str:
     return f"{new} {what[:-1] if after == 1 else what} instead of {old}"
 
 
+def _fixed(pair: Pair) -> str:
+    """What process() takes for a chunk of any size, where that is known."""
+    each = ", ".join(f"{SECOND.text(fixed.each)} of {name}" for name, fixed in pair.fixed.items())
+    return f"; process() takes {each} for a chunk of any size" if each else ""
+
+
 # Remarks
+
+
+TOLD_APART: Final = (
+    "chunks differ in size: what process() takes for a chunk of any size is told from the cost of an event by all "
+    "chunks together, as if neither had changed"
+)
+NOT_TOLD_APART: Final = (
+    "chunks differ in size: what process() takes for a chunk of any size does not stand out, and is in the cost of an "
+    "event"
+)
 
 
 def _remarks(pair: Pair) -> list[str]:
@@ -169,7 +199,6 @@ def _remarks(pair: Pair) -> list[str]:
         for run in pair.runs
         if run.core_wait_share is not None and run.core_wait_share > CROWDED
     ]
-    sizes = [volume.chunk_size for volume in pair.volumes if volume.chunk_size]
-    if len(sizes) == len(pair.volumes) and max(sizes) > OTHER_SIZE * min(sizes):
-        remarks.append("chunks differ in size: what process() takes for a chunk of any size is in the cost of an event")
+    if pair.other_sizes:
+        remarks.append(TOLD_APART if pair.fixed else NOT_TOLD_APART)
     return list(dict.fromkeys(remarks))

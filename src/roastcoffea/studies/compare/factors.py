@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from roastcoffea.metrics import phases
+from roastcoffea.studies.compare.chunk_costs import SPLIT, Fixed, fixed_costs
 from roastcoffea.studies.compare.observations import OF_BRANCHES, Observation, bytes_of_branches
 
 EVENTS: Final = "events"
@@ -160,6 +161,9 @@ def _with_cost(volumes: list[Factor], leaf: Leaf, own: str, shared_rate: float) 
 # Leaves
 
 
+OTHER_SIZE: Final = 1.25
+"""Factor from which on chunks differ in size."""
+
 LEAST_SHARED: Final = 0.1
 """Share of the work that has to have been on hosts of both runs to tell nodes from code."""
 
@@ -192,6 +196,25 @@ class Pair:
     def volumes(self) -> tuple[Volumes, Volumes]:
         """Means of what there was to do."""
         return _volumes(self.before), _volumes(self.after)
+
+    @cached_property
+    def other_sizes(self) -> bool:
+        """Whether chunks differ in size."""
+        sizes = [volume.chunk_size for volume in self.volumes if volume.chunk_size]
+        return len(sizes) == len(self.volumes) and max(sizes) > OTHER_SIZE * min(sizes)
+
+    @cached_property
+    def fixed(self) -> dict[str, Fixed]:
+        """What chunks cost whatever their size, by class in process(), where they differ in size."""
+        if not self.other_sizes:
+            return {}
+        sides = [[run.products for run in side] for side in (self.before, self.after)]
+        # where other branches are read, those that both read would have to be told apart in each chunk
+        names = [name for name in SPLIT if not (name in OF_BRANCHES and any(self.branches))]
+        every_bytes = all(volume.bytes for volume in self.volumes)
+        traits = {name: BYTES if DRIVERS[name] == BYTES and every_bytes else EVENTS for name in names}
+        found = {name: fixed_costs(name, trait, *sides) for name, trait in traits.items()}
+        return {name: fixed for name, fixed in found.items() if fixed is not None}
 
     @cached_property
     def shared_rates(self) -> dict[str, float]:
@@ -252,7 +275,18 @@ def leaves_of(pair: Pair) -> Iterator[Leaf]:
         elif name in OF_BRANCHES and any(pair.branches):
             yield from _leaves_of_branches(pair, name)
         else:
-            yield Leaf(name, DRIVERS.get(name), *pair.means(partial(_of_class, name=name)))
+            yield from _leaves_of_chunks(pair, name)
+
+
+def _leaves_of_chunks(pair: Pair, name: str) -> Iterator[Leaf]:
+    """A class by what chunks cost whatever their size, where that is known, and all the rest of it."""
+    before, after = pair.means(partial(_of_class, name=name))
+    fixed = pair.fixed.get(name)
+    if fixed is not None:
+        of_chunks = min(fixed.before, before), min(fixed.after, after)
+        yield Leaf(name, CHUNKS, *of_chunks)
+        before, after = before - of_chunks[0], after - of_chunks[1]
+    yield Leaf(name, DRIVERS.get(name), before, after)
 
 
 def _of_class(run: Observation, name: str) -> float:

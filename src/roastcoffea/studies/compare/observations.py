@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +21,7 @@ from roastcoffea.metrics.facts import lifetimes as known_lifetimes
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.run import Run
 from roastcoffea.report.summary import title_of
+from roastcoffea.studies.compare.chunk_costs import Products, products
 from roastcoffea.units import STRUCTURE, WORD, Unit, number
 
 KNOWN: Final = {column.name for column in BRANCH_COLUMNS}
@@ -71,6 +72,8 @@ class Observation:
     """What the ledgers lack."""
     core_wait_share: float | None = None
     """Time in which chunks waited for a core beside their duration; None where that is not known."""
+    products: Products = field(default_factory=dict)
+    """By dataset, what least squares need of the chunks: see `chunk_costs`."""
 
     @property
     def thread_seconds(self) -> float:
@@ -105,6 +108,7 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
         chunk_seconds=wall,
         chunk_cpu_seconds=_values(chunks, "cpu_seconds"),
         core_wait_share=float(waited.sum() / wall.sum()) if len(waited) and wall.sum() else None,
+        products=products(chunks),
         incomplete=tuple(f"{what}: {reason}" for what, one in known.items() for reason in one.certificate.reasons),
     )
 

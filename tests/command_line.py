@@ -1,0 +1,79 @@
+"""A cluster of processes that commands start, as users do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Whether the condition came true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+class CommandLineCluster:
+    """`dask scheduler` and `dask worker` processes of their own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        workers: int = 2,
+        threads: int = 1,
+        path: str | None = None,
+        python: str = sys.executable,
+        options: Sequence[str] = ("--no-nanny",),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.threads = threads
+        self.environment = {**os.environ, **(environment or {})}
+        self.environment.pop("PYTHONPATH", None)
+        if path is not None:
+            self.environment["PYTHONPATH"] = path
+        self.python = python
+        self.options = options
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.file = folder / "scheduler.json"
+        self._run_dask("scheduler", "--port", "0", "--dashboard-address", ":0", "--scheduler-file", str(self.file))
+        assert wait_until(self.file.exists, 60), self.text()
+        self.workers = [self.add_worker() for _ in range(workers)]
+
+    def _run_dask(self, *command: str, started_by: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        with (self.folder / f"log{len(self.processes)}").open("wb") as log:
+            process = subprocess.Popen(
+                [*(started_by or (self.python, "-m", "dask")), command[0], "--host", "127.0.0.1", *command[1:]],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def add_worker(self, *options: str, started_by: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        place = ("--local-directory", str(self.folder), "--dashboard-address", ":0", *self.options)
+        command = ("worker", "--scheduler-file", str(self.file), "--nthreads", str(self.threads), *place, *options)
+        return self._run_dask(*command, started_by=started_by)
+
+    def text(self) -> str:
+        return "\n".join(log.read_text() for log in sorted(self.folder.glob("log*")))
+
+    def close(self) -> None:
+        for process in self.processes:
+            # a nanny's worker is in its group
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        for process in self.processes:
+            process.wait(10)

@@ -1,0 +1,65 @@
+"""Causes that are planted in short runs are found first, with their culprits; all are in `benchmarks/causes.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from planted_work import Analysis
+from plants import Ground, compared_runs, measured
+
+pytestmark = pytest.mark.slow
+
+
+def first(measurement: Any) -> Any:
+    """The first finding but for contention: others may use the host."""
+    return next(finding for finding in measurement.verdict if finding.cause != "contention")
+
+
+def names(finding: Any, kind: str) -> list[str]:
+    return [culprit.name for culprit in finding.culprits if culprit.kind == kind]
+
+
+@pytest.fixture
+def fileset(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return Ground(tmp_path_factory.getbasetemp()).sample()
+
+
+def test_a_section_that_sleeps(client: Any, fileset: Any) -> None:
+    plan = Analysis(cpu=0.005, section="calibration", sleep=0.1)
+    finding = first(measured(client, fileset, plan))
+    assert finding.cause == "blocked"
+    assert names(finding, "section") == ["calibration"]
+    assert "calibration" in finding.text
+    # 12,000 events in each of four files, on two threads
+    assert finding.seconds == pytest.approx(4 * 12 * 0.1 / 2, rel=0.3)
+
+
+def test_attempts_that_raise(client: Any, fileset: Any, tmp_path: Path) -> None:
+    plan = Analysis(cpu=0.01, failing=0.4, share=1.0, folder=str(tmp_path))
+    finding = first(measured(client, fileset, plan, retries=3))
+    assert finding.cause == "failures"
+    assert "the calibration service did not answer" in finding.text
+
+
+def test_a_function_that_takes_most_of_the_time(client: Any, fileset: Any) -> None:
+    finding = first(measured(client, fileset, Analysis(cpu=0.01, function=0.15)))
+    assert finding.cause == "compute"
+    assert any("reweighted" in name for name in names(finding, "function"))
+
+
+def test_a_file_that_is_missing(client: Any, fileset: Any, tmp_path: Path) -> None:
+    files = {**fileset["qcd"]["files"], str(tmp_path / "lost.root"): "Events"}
+    finding = measured(client, {"qcd": {"files": files}}, Analysis(cpu=0.01), skipbadfiles=True).verdict[0]
+    assert finding.cause == "missing data"
+    assert any("lost.root" in name for name in names(finding, "file"))
+
+
+def test_what_differs_between_two_runs_is_the_largest_part_of_the_explanation(tmp_path: Path) -> None:
+    from roastcoffea.studies.compare.compare import compare
+
+    for one in compared_runs(Ground(tmp_path)):
+        explanation = compare(one.before, one.after).explanation
+        parts = [part.cause for part in explanation.parts if part.cause != "contention"]
+        assert parts[0] in one.causes, (one.name, explanation.parts)

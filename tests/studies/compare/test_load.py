@@ -1,0 +1,66 @@
+"""Waiting that load brings, shared out by hand: twice the CPU time waits twice as long."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from observing import TIME, observation
+
+from roastcoffea.studies.compare.chunk_costs import OF_LOAD
+from roastcoffea.studies.compare.explanation import Explanation, explained
+from roastcoffea.studies.compare.factors import Leaf, Volumes
+from roastcoffea.studies.compare.load import CPU, shares_of_load
+
+LOADED = TIME | {"contention": 8.0, "wait": 0.0}
+"""Half a second of waiting for each of the 16 seconds of CPU time."""
+
+
+def parts(explanation: Explanation) -> dict[str, tuple[float, float]]:
+    """Thread seconds and wall seconds by cause."""
+    return {part.cause: (part.thread_seconds, part.wall_seconds) for part in explanation.parts}
+
+
+def test_more_cpu_time_under_the_same_load_is_the_whole_cause() -> None:
+    more = LOADED | {"compute": 18.0, "contention": 12.0}
+    explanation = explained([observation(time=LOADED)], [observation(time=more)])
+    assert parts(explanation) == {"compute": pytest.approx((12.0, 3.0))}
+    assert explanation.parts[0].rows == {"compute": pytest.approx(8.0), "contention": pytest.approx(4.0)}
+
+
+def test_more_load_is_contention() -> None:
+    explanation = explained([observation(time=LOADED)], [observation(time=LOADED | {"contention": 16.0})])
+    assert parts(explanation) == {"contention": pytest.approx((8.0, 2.0))}
+    assert explanation.parts[0].text == "1 s a second of CPU time instead of 500 ms"
+
+
+def test_both_share_what_they_bring_together() -> None:
+    # 16 s of CPU time and 0.5 s each become 24 s and 1 s each: 8 x 0.75 of the CPU time's, 0.5 x 20 of the load's
+    more = LOADED | {"compute": 18.0, "contention": 24.0}
+    found = parts(explained([observation(time=LOADED)], [observation(time=more)]))
+    assert found["compute"][0] == pytest.approx(8.0 + 6.0)
+    assert found["contention"][0] == pytest.approx(10.0)
+
+
+def test_without_cpu_time_it_grows_with_events() -> None:
+    idle = {name: seconds for name, seconds in LOADED.items() if name not in CPU}
+    found = parts(explained([observation(time=idle)], [observation(time=idle | {"contention": 10.0})]))
+    assert found == {"contention": pytest.approx((2.0, 0.5))}
+
+
+def test_its_shares_sum_to_its_difference_whatever_changes() -> None:
+    drawn = random.Random(1)
+    for _ in range(50):
+        time = [{name: drawn.uniform(0, 9) for name in (*CPU, *OF_LOAD, "idle: tail")} for _ in "ab"]
+        sides = [observation(time=one, threads=drawn.uniform(1, 8), events=drawn.randint(1, 9)) for one in time]
+        explanation = explained(sides[:1], sides[1:])
+        assert explanation.rest == pytest.approx(0.0, abs=1e-9)
+        found = sum(part.thread_seconds for part in explanation.parts)
+        assert found == pytest.approx(explanation.thread_seconds)
+
+
+def test_its_wall_time_is_that_of_threads_that_share_it() -> None:
+    volumes = Volumes(1.0, None, 1.0, 2.0), Volumes(1.0, None, 1.0, 4.0)
+    found = shares_of_load(Leaf("contention", None, 8.0, 8.0), [], (16.0, 16.0), volumes)
+    assert sum(share.wall_seconds for share in found) == pytest.approx(8 / 4 - 8 / 2)
+    assert {share.factor.cause for share in found if share.wall_seconds} == {"threads"}
