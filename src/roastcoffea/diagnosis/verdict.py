@@ -75,7 +75,7 @@ def verdict(  # noqa: PLR0917
         memory=memory_evidence,
         incompleteness=incompleteness,
         failures=failure_evidence,
-        started=getattr(time_ledger, "startup", ()),
+        started=time_ledger.startup,
         hot=hot_functions,
         reread=_read_again(byte_ledger),
     )
