@@ -7,7 +7,7 @@ the others, what is spilled, and what a chunk size costs are no rows of it: they
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding, Rows
@@ -139,15 +139,13 @@ def _left(seen: Evidence, chosen: list[_Candidate], one: _Candidate) -> float:
     return after - before
 
 
-def together(seen: Evidence, chosen: Iterable[Any]) -> float:
+def together(seen: Evidence, chosen: Iterable[_Candidate]) -> float:
     """Wall time that fixing all of these would save."""
     every = list(chosen)
     if len(every) == 1:
         return float(every[0].saving.seconds or 0.0)
-    of_replay = [one.taken for one in every if one.draft.saving is None]
-    others = [one.saving.seconds or 0.0 for one in every if one.draft.saving is not None]
-    saved = (seen.savings.all_together(of_replay).seconds or 0.0) if of_replay else 0.0
-    return min(max([saved, *others]) if others else saved, seen.elapsed)
+    saved = seen.savings.all_together(one.taken for one in every).seconds or 0.0
+    return min(saved, seen.elapsed)
 
 
 def _finding(seen: Evidence, one: _Candidate) -> Finding:

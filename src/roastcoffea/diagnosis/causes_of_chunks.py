@@ -14,6 +14,9 @@ from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.report.phrases import counted
 from roastcoffea.units import BYTE, FRACTION, SECOND, number
 
+DOMINATES: Final = 0.5
+"""Share of thread time from which on reading dominates."""
+
 PYTHON: Final = 0.5
 """Share of CPU time in process() that a function's own lines must have: columnar code spends it below its lines."""
 
@@ -37,15 +40,13 @@ def storage(seen: Evidence) -> Draft | None:
     found, rate = culprits.endpoints(seen, rows), culprits.rate_of_stream(seen)
     where = names_of(found) or "local files"
     speed = f" ({BYTE.text(rate)}/s a stream)" if rate else ""
-    what = f"Reading dominates: {share_of(seen, 'storage')} of thread time waits for {where}{speed}."
-    if not found:
-        what = f"Reading is slow: {share_of(seen, 'storage')} of thread time waits for local files{speed}."
-    advice = (
-        "Cache the dataset nearby, or run 2 threads per core so that others compute meanwhile."
-        if found
-        else "Move the files to a faster disk, or run 2 threads per core so that others compute meanwhile."
-    )
-    return Draft(what, advice, tuple(found), remedy="nthreads=2" if found else None)
+    verb = "dominates" if sum(rows.values()) >= DOMINATES * seen.total else "is slow"
+    what = f"Reading {verb}: {share_of(seen, 'storage')} of thread time waits for {where}{speed}."
+    move = "Cache the dataset nearby" if found else "Move the files to a faster disk"
+    if seen.threads_are_scarce:
+        return Draft(what, f"{move}.", tuple(found))
+    threads = "or run 2 threads per core so that others compute meanwhile"
+    return Draft(what, f"{move}, {threads}.", tuple(found), remedy="nthreads=2" if found else None)
 
 
 @cause("decompression")
@@ -70,10 +71,9 @@ def metadata(seen: Evidence) -> Draft | None:
     each = f", {SECOND.text(total / seen.chunks)} for each of {number(seen.chunks)} chunks" if seen.chunks else ""
     at = f" at {names_of(found)}" if found else ""
     what = f"Opening files and building events takes {share_of(seen, 'metadata')} of thread time{each}{at}."
-    size = seen.chunk_size
-    larger = size.size is not None and size.size > size.now
-    advice = f"Use {size.line}, so that fewer chunks open files." if larger else "Use a schema with fewer collections."
-    return Draft(what, advice, tuple(found), remedy=size.line if larger else None)
+    larger = seen.larger
+    advice = f"Use {larger}, so that fewer chunks open files." if larger else "Use a schema with fewer collections."
+    return Draft(what, advice, tuple(found), remedy=larger)
 
 
 @cause("start-up", names_culprit=True)
@@ -162,16 +162,17 @@ def compute(seen: Evidence) -> Draft | None:
     culprit = found[0]._replace(seconds=seconds)
     what = f"{culprit.name} takes {FRACTION.text(share)} of the CPU time in process(), in plain Python."
     advice = "Write it with array operations (awkward, numpy), or compile it with numba."
-    taken = Taken("compute", seconds=_of_each(seen, share))
+    seconds_of_each = _in_chunks(seen, phases.COMPUTE)
+    taken = Taken("compute", seconds=None if seconds_of_each is None else share * seconds_of_each)
     return Draft(what, advice, (culprit,), rows={culprit.name: seconds}, taken=taken)
 
 
-def _of_each(seen: Evidence, share: float) -> Numbers | None:
-    """This share of each chunk's computing."""
+def _in_chunks(seen: Evidence, time_class: str) -> Numbers | None:
+    """Seconds of each chunk in a class that has one column."""
     if seen.counted is None:
         return None
-    (column,) = phases.COLUMNS_OF[phases.COMPUTE]
-    return share * amounts(seen.counted, column)
+    (column,) = phases.COLUMNS_OF[time_class]
+    return amounts(seen.counted, column)
 
 
 @cause("interpretation")
@@ -184,7 +185,8 @@ def interpretation(seen: Evidence) -> Draft | None:
     found = tuple(Culprit("branch", str(name), seconds) for name, seconds in list(branches.items())[: culprits.NAMED])
     most = f", most of it for {names_of(list(found))}" if found else ""
     what = f"Making arrays of baskets takes {share_of(seen, 'interpretation')} of thread time{most}."
-    return Draft(what, "Read fewer branches, above all jagged ones.", found)
+    taken = Taken("interpretation", seconds=_in_chunks(seen, phases.INTERPRET))
+    return Draft(what, "Read fewer branches, above all jagged ones.", found, taken=taken)
 
 
 @cause("checkpoint")
@@ -193,4 +195,4 @@ def checkpoint(seen: Evidence) -> Draft | None:
     if not seen.rows_of("checkpoint"):
         return None
     what = f"Checkpoints take {share_of(seen, 'checkpoint')} of thread time."
-    return Draft(what, "Keep them on a faster disk, make the output smaller, or chunks larger.")
+    return Draft(what, "Keep them on a faster disk, or make the output smaller.")

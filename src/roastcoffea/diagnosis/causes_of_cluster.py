@@ -33,7 +33,7 @@ SMALLER_OUTPUT: Final = "Return a smaller output (histograms instead of columns,
 def chunk_size(seen: Evidence) -> Draft | None:
     """Chunks that are too small: what each costs besides its events."""
     found = seen.chunk_size
-    if found.size is None or found.line is None or found.size <= found.now:
+    if seen.larger is None:
         return None
     if (culprits.largest_outputs(seen) or 0.0) >= LARGE_OUTPUT:
         return None
@@ -43,7 +43,8 @@ def chunk_size(seen: Evidence) -> Draft | None:
     memory = "" if found.memory is None else f" A worker then needs {BYTE.text(found.memory)}."
     culprit = Culprit("chunk size", f"{now} events", found.fixed * seen.chunks)
     rows = {"fixed cost of chunks": found.fixed * seen.chunks}
-    return Draft(what, f"Use {found.line}.{memory}", (culprit,), found.line, rows, saving=found.saving)
+    taken = Taken("chunk size", removal=found.removal)
+    return Draft(what, f"Use {found.line}.{memory}", (culprit,), found.line, rows, taken, found.saving)
 
 
 @cause("scheduler", looks_idle=True)
@@ -56,10 +57,9 @@ def scheduler(seen: Evidence) -> Draft | None:
     doing = "the rest of the tasks around process()" if seen.local else "handing out tasks"
     share = share_of(seen, "scheduler")
     what = f"Scheduling limits the run: {share} of thread time goes to {doing}{culprits.task_length(seen)}, "
-    size = seen.chunk_size
-    larger = size.size is not None and size.size > size.now
-    advice = f"Use {size.line}: fewer, longer tasks." if larger else "Give the scheduler a core of its own."
-    return Draft(f'{what}most of it "{largest}".', advice, remedy=size.line if larger else None)
+    larger = seen.larger
+    advice = f"Use {larger}: fewer, longer tasks." if larger else "Give the scheduler a core of its own."
+    return Draft(f'{what}most of it "{largest}".', advice, remedy=larger)
 
 
 @cause("transfer")
@@ -112,17 +112,14 @@ def tail(seen: Evidence) -> Draft | None:
     idle = seen.ledger.get(phases.TAIL, 0.0) - of_others
     if idle <= 0:
         return None
-    worst, size = culprits.worst_straggler(seen), seen.chunk_size
+    worst, smaller = culprits.worst_straggler(seen), seen.smaller
     last = f"; the slowest chunk is {worst.name}" if worst is not None else ""
     what = f"{seen.share(idle)} of thread time is idle at an end, while other threads still work{last}."
-    smaller = size.size is not None and size.size < size.now
-    advice = (
-        f"Use {size.line}, so that all threads end together."
-        if smaller
-        else "Cut the longest chunks, or use fewer workers."
-    )
+    advice = "Use fewer workers." if seen.larger else "Cut the longest chunks, or use fewer workers."
+    if smaller:
+        advice = f"Use {smaller}, so that all threads end together."
     found = () if worst is None else (worst,)
-    return Draft(what, advice, found, size.line if smaller else None, {phases.TAIL: idle})
+    return Draft(what, advice, found, smaller, {phases.TAIL: idle})
 
 
 WHEN: Final = {"before": "before the first task", "between": "between tasks", "after": "after the last task"}
@@ -152,15 +149,14 @@ def client(seen: Evidence) -> Draft | None:
 def memory(seen: Evidence) -> Draft | None:
     """Workers that were killed, paused, or moved results to disk."""
     found = seen.memory
-    if found is None or not (found.killed or found.paused or found.spilled):
+    if found is None or not seen.lacks_memory:
         return None
     paused = seen.ledger.get(phases.PAUSED, 0.0)
     rows = {
         name: seconds for name, seconds in {phases.PAUSED: paused, "lost or spilling": found.seconds}.items() if seconds
     }
     what = f"{found.what} {found.how_much}"
-    size = found.fit
-    line = None if size is None or found.results_fill_it else f"chunksize={size.events}"
+    line = None if seen.fitting is None else f"chunksize={seen.fitting}"
     named = tuple(Culprit(*one) for one in found.culprits())
     taken = Taken("memory", seconds=sum(rows.values()))
     return Draft(what, f"{found.remedy}.", named, line, rows, taken)
@@ -260,7 +256,9 @@ def _slow(seen: Evidence, kind: str) -> Iterator[Draft]:
         on = f" on {one.host}" if one.host and one.host != one.name else ""
         if kind == "dataset":
             what = f"Dataset {one.name} takes {factor} as long per event as the others."
-            advice = "Look at what its events need beyond the others; give it smaller chunks if it ends last."
+            advice = "Look at what its events need beyond the others."
+            if not seen.larger:
+                advice = f"{advice[:-1]}; give it smaller chunks if it ends last."
         else:
             chunks = counted(one.chunks, "chunk")
             what = f"{kind.capitalize()} {one.name}{on} is slow{why}: its {chunks} took {factor} as long as expected."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -75,6 +75,8 @@ class ChunkSize(NamedTuple):
     memory: float | None = None
     """Bytes that a worker would need."""
     reason: str | None = None
+    removal: Removal | None = None
+    """Chunks of that size in place of those that there were, for a replay with other changes before it."""
 
     @property
     def line(self) -> str | None:
@@ -166,7 +168,8 @@ class _Weighed:
             return self._none("no other size saves more than the error of predicting it")
         peak = None if self.memory is None else self.memory.peak(size)
         reason = "with chunks as they are, workers lack memory" if too_large else None
-        return ChunkSize(size, self.now, self._bracketed(size, saving), self.fixed, self.in_process, peak, reason)
+        saving = self._bracketed(size, saving)
+        return ChunkSize(size, self.now, saving, self.fixed, self.in_process, peak, reason, self._removal(size))
 
     def _overlap(self) -> float:
         """How far the events of all chunks are from those of the files."""
@@ -192,31 +195,31 @@ class _Weighed:
         return self.memory is None or self.memory.peak(size) <= FILLED * self.memory.limit
 
     def _candidate(self, size: int) -> _Candidate:
+        return _Candidate(size, self.savings.changed(self._removal(size)))
+
+    def _removal(self, size: int) -> Removal:
         law = self.law
 
         def made(chunks: Chunks) -> Chunks:
-            return _scaled(chunks, size, self.reread) if isinstance(law, str) else by_law(chunks, law, size)
+            if isinstance(law, str):
+                return _scaled(chunks, size, self.reread)
+            return _less(by_law(chunks, law, size), self._left(chunks))
 
-        return _Candidate(size, self._beyond_failures(self.savings.changed(_removal(made, self.replay.workers))))
+        return _removal(made, self.replay.workers)
 
-    @cached_property
-    def _of_failures(self) -> float:
-        """What is saved alone because chunks of other sizes are made of those that gave a result."""
-        if all(len(counted) == len(every) for counted, every in zip(self.chunks, self.replay.chunks, strict=True)):
-            return 0.0
-        return self.savings.changed(_removal(lambda chunks: chunks, self.replay.workers)).seconds or 0.0
-
-    def _beyond_failures(self, saving: Saving) -> Saving:
-        less = self._of_failures
-        seconds, low, high = (max((each or 0.0) - less, 0.0) for each in saving[:3])
-        return saving._replace(seconds=seconds, low=low, high=high)
+    def _left(self, chunks: Chunks) -> dict[str, float]:
+        """What earlier changes left of each part of the chunks: the law knows nothing of these."""
+        every = (_counted(stage.chunks) for stage in self.replay.stages if stage.chunks is not None)
+        before = next((old for old in every if np.array_equal(old.row, chunks.row)), chunks)
+        pairs = zip(Parts._fields, before.parts, chunks.parts, strict=True)
+        return {name: float(now.sum() / old.sum()) for name, old, now in pairs if name != "first" and old.any()}
 
     def _bracketed(self, size: int, saving: Saving) -> Saving:
         """A saving whose interval has in it that all of process() may be a fixed cost, where nothing tells."""
         if not isinstance(self.law, str):
             return saving
         removal = _removal(lambda chunks: _scaled(chunks, size, self.reread, IN_PROCESS), self.replay.workers)
-        other = self._beyond_failures(self.savings.changed(removal))
+        other = self.savings.changed(removal)
         reason = f"between no fixed cost in process() and only such: {self.law}"
         return saving._replace(
             low=min(saving.low, other.low), high=max(saving.high, other.seconds or 0.0), reason=reason
@@ -244,12 +247,19 @@ def _removal(made: Change, workers: int) -> Removal:
     def change(chunks: Chunks) -> Chunks:
         counted = _counted(chunks)
         first.append(float(counted.parts.first.sum()) / workers)
-        return made(counted.with_parts(first=np.zeros(len(counted))))
+        found = made(counted.with_parts(first=np.zeros(len(counted))))
+        # attempts fail whatever the size
+        return found.with_parts(failed=np.full(len(found), float(chunks.parts.failed.sum()) / len(found)))
 
     def costs(old: Costs) -> Costs:
         return old._replace(cold_wait=old.cold_wait + (first[-1] if first else 0.0))
 
     return Removal(Scenario(chunks=change, costs=costs))
+
+
+def _less(chunks: Chunks, left: Mapping[str, float]) -> Chunks:
+    """Chunks of whose parts so much is left."""
+    return chunks.with_parts(**{name: share * getattr(chunks.parts, name) for name, share in left.items()})
 
 
 def _scaled(chunks: Chunks, size: int, reread: float, fixed: tuple[str, ...] = ()) -> Chunks:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.byte_ledger import endpoint
+from roastcoffea.metrics.byte_ledger import LOCAL, UNKNOWN, endpoint
 from roastcoffea.units import SECOND, number
 
 MOST: Final = 0.9
@@ -37,7 +37,7 @@ def endpoints(seen: Evidence, rows: Iterable[str]) -> list[Culprit]:
     sums: dict[str, float] = {}
     for file, seconds in by_part(seen.counted, "file", columns).items():
         host = endpoint(file)
-        if host is not None:
+        if host not in {None, LOCAL, UNKNOWN}:
             sums[host] = sums.get(host, 0.0) + seconds
     found = sorted(sums.items(), key=lambda item: -item[1])
     return [Culprit("endpoint", name, seconds) for name, seconds in found[:NAMED] if seconds > 0]

@@ -117,8 +117,47 @@ class Evidence:
 
     @cached_property
     def chunk_size(self) -> ChunkSize:
-        """The one recommended chunk size, or why there is none."""
-        return recommended(self.savings, self._memory(), self.reread)
+        """The one recommended chunk size, or why there is none; workers that lacked memory have the last word."""
+        found = recommended(self.savings, self._memory(), self.reread)
+        if self.fitting is not None:
+            return found._replace(size=self.fitting, reason="workers lacked memory")
+        if self.lacks_memory and found.size is not None and found.size > found.now:
+            return found._replace(size=None, reason="workers lacked memory")
+        return found
+
+    @property
+    def larger(self) -> str | None:
+        """What to give the Runner where larger chunks are recommended."""
+        found = self.chunk_size
+        return found.line if found.size is not None and found.size > found.now else None
+
+    @property
+    def smaller(self) -> str | None:
+        """What to give the Runner where smaller chunks are recommended."""
+        found = self.chunk_size
+        return found.line if found.size is not None and found.size < found.now else None
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether workers were killed, paused, or moved results to disk."""
+        found = self.memory
+        return found is not None and bool(found.killed or found.paused or found.spilled)
+
+    @property
+    def fitting(self) -> int | None:
+        """Events of a chunk that fit into memory, where workers lacked it for the chunks that they had."""
+        found = self.memory
+        if found is None or found.fit is None or not self.lacks_memory or found.results_fill_it:
+            return None
+        return found.fit.events if found.chunk_events is not None and found.fit.events < found.chunk_events else None
+
+    @property
+    def threads_are_scarce(self) -> bool:
+        """Whether more threads would only wait for cores, for the interpreter or for memory."""
+        crowding = ("contention", "interpreter lock")
+        return self.lacks_memory or any(
+            self.wall(sum(self.rows_of(word).values())) >= self.least(word) for word in crowding
+        )
 
     def _memory(self) -> Memory | None:
         fit = None if self.memory is None else self.memory.fit

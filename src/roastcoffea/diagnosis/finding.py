@@ -105,7 +105,8 @@ class Finding:
         if self.at_most or self.interval is None:
             return f"Fixing it saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)} {of}."
         low, high = map(SECOND.text, self.interval)
-        return f"Fixing it saves about {SECOND.text(self.seconds)} ({low} to {high}) {of}."
+        between = f" ({low} to {high})" if low != high else ""
+        return f"Fixing it saves about {SECOND.text(self.seconds)}{between} {of}."
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.text}"

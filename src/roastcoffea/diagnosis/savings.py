@@ -70,16 +70,19 @@ class Taken:
     factors
         Of slow workers, hosts, files and datasets: what each chunk that counted would take of what it took.
     seconds
-        Of computing: thread seconds of a function or section in each chunk that counted; of memory and other tasks, and
-        wherever a run cannot be replayed, thread seconds in all.
+        Of computing and interpretation: thread seconds in each chunk that counted; of what the replay does not know,
+        and wherever a run cannot be replayed, thread seconds in all.
     storage
         How many times faster storage is (`GONE`: it takes no time at all).
+    removal
+        Of a chunk size: chunks of that size, whatever else is changed before.
     """
 
     cause: str
     factors: Numbers | None = None
     seconds: Numbers | float | None = None
     storage: float = STORAGE_FACTOR
+    removal: Removal | None = None
 
 
 class Part(NamedTuple):
@@ -198,14 +201,21 @@ PARTS: Final[Mapping[str, Part]] = {
     "tail": Part(
         lambda _: Removal(balanced=True), (phases.TAIL,), at_most=True, reason="all threads work until the end"
     ),
+    "interpretation": Part(_compute, (phases.INTERPRET,), at_most=True, reason=BOUND),
     "client": Part(lambda _: Removal(client=True), (phases.CLIENT,), at_most=True, reason=BOUND),
     "failures": Part(lambda _: _emptied("failed"), (phases.FAILED,), reason="failed attempts take no time"),
     **dict.fromkeys(("slow worker", "slow host", "slow file", "slow dataset"), Part(_slow)),
 }
 """How causes are taken out."""
 
-NOT_REPLAYED: Final[Mapping[str, tuple[str, ...]]] = {"memory": (phases.PAUSED,), "other tasks": (phases.OTHER_TASKS,)}
-"""Classes of causes that a replay does not know."""
+NOT_REPLAYED: Final[Mapping[str, tuple[str, ...]]] = {
+    "memory": (phases.PAUSED,),
+    "other tasks": (phases.OTHER_TASKS,),
+    "checkpoint": (phases.CHECKPOINT,),
+    "serialization": (),
+    "compression": (),
+}
+"""Classes of causes that a replay does not know; what Dask counts in tasks is in no class of its own."""
 
 SPLIT_LATER: Final = {"interpreter lock": LOCK, "blocked": BLOCKED}
 """Columns of chunks that tell them; older runs have one for both."""
@@ -297,6 +307,8 @@ class Savings:
     def all_together(self, causes: Iterable[Taken | str]) -> Saving:
         """Wall time that the run would have saved without any of these causes: less than the sum of each."""
         every = [Taken(cause) if isinstance(cause, str) else cause for cause in causes]
+        # other changes are known for the chunks that there were
+        every.sort(key=lambda taken: taken.removal is not None)
         replayed, shares = Removal(), 0.0
         at_most, notes = False, []
         for taken in every:
@@ -325,6 +337,9 @@ class Savings:
         """How a cause is taken out; or why that cannot be."""
         if taken.cause in NOT_REPLAYED:
             return "the replay does not know of it"
+        own = taken.removal
+        if own is not None:
+            return Part(lambda _: own)
         column = SPLIT_LATER.get(taken.cause)
         chunks = self._run.chunks
         if column is not None and not _is_known(chunks, column):
