@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from roastcoffea.diagnosis import culprits
-from roastcoffea.diagnosis.evidence import FEW, LEAST_OF_CLIENT, Evidence, Finding, Rows
+from roastcoffea.diagnosis.evidence import LEAST_OF_CLIENT, Evidence, Finding, Rows
 from roastcoffea.metrics import phases
 from roastcoffea.records import tasks as task_records
 from roastcoffea.units import SECOND, number
@@ -100,14 +100,9 @@ def decompression(_: Claim) -> str:
 @cause("metadata")
 def metadata(claim: Claim) -> str:
     """Opening files and building events."""
-    evidence, first = claim.evidence, culprits.first_openings(claim.evidence)
-    first = first if first > FEW * claim.seconds else 0.0
-    later, chunks = claim.seconds - first, evidence.chunks
-    each = f", {SECOND.text(later / chunks)} for each of {number(chunks)} chunks" if chunks else ""
-    each += f" and {SECOND.text(first)} that the first chunks of threads took beyond that" if first else ""
-    if evidence.wall(later) < evidence.least("metadata"):
-        return f"opens files and builds events{each}: libraries are loaded once, which weighs less in a longer run"
-    larger = culprits.larger_chunks(evidence, later)
+    evidence, chunks = claim.evidence, claim.evidence.chunks
+    each = f", {SECOND.text(claim.seconds / chunks)} for each of {number(chunks)} chunks" if chunks else ""
+    larger = culprits.larger_chunks(evidence, claim.seconds)
     return f"opens files and builds events{each}. {larger}, or a schema with fewer collections"
 
 

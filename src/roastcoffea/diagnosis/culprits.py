@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import reduce
 
 import pyarrow.compute as pc
 
@@ -95,21 +94,6 @@ def commonest_error(evidence: Evidence) -> str:
         return ""
     ((commonest, times),) = Counter(errors).most_common(1)
     return f"; {number(times)} x {root_cause(commonest)[:LONGEST_LINE]}"
-
-
-def first_openings(evidence: Evidence) -> float:
-    """Seconds that the first chunk of each thread took to open its file and build events, beyond the median chunk."""
-    if evidence.counted is None:
-        return 0.0
-    columns = phases.COLUMNS_OF[phases.OPEN]
-    rows = evidence.counted.select(["worker", "thread", "start", *columns]).drop_null()
-    opened = reduce(pc.add, (rows[column] for column in columns))
-    rows = rows.append_column("opened", opened).sort_by("start")
-    first = rows.group_by(["worker", "thread"], use_threads=False).aggregate([("opened", "first")])["opened_first"]
-    if len(first) == len(rows):
-        return 0.0
-    beyond = pc.subtract(first, pc.quantile(opened, 0.5)[0])
-    return float(pc.sum(pc.max_element_wise(beyond, 0.0)).as_py())
 
 
 def larger_chunks(evidence: Evidence, fixed: float) -> str:

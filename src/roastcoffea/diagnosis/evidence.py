@@ -54,9 +54,6 @@ LONGEST_LINE: Final = 120
 MOST: Final = 0.9
 """A section inside of another is named in its place where it waited for so much of the other's time."""
 
-FEW: Final = 0.1
-"""First chunks of threads are told apart where they took more than that share of all opening."""
-
 LEAST_OF_CLIENT: Final = 0.01
 """Share of all thread time from which on a part of the client's time is named."""
 
