@@ -7,8 +7,11 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import analyses
 import pytest
+from coffea.processor import IterativeExecutor
 
 import roastcoffea
 
@@ -39,6 +42,12 @@ def run_in(folder: Path, *command: str, **environment: str) -> subprocess.Comple
         text=True,
         timeout=120,
     )
+
+
+def call_in_a_task(fileset: Any) -> Any:
+    """What a Runner gives that is called in a task."""
+    runner = analyses.runner_for(None, 1000, executor=lambda **_: IterativeExecutor(status=False))
+    return runner(fileset, processor_instance=analyses.count_events)[0]
 
 
 def printed(done: subprocess.CompletedProcess[str]) -> list[str]:

@@ -308,17 +308,13 @@ def test_calls_of_dask_tasks_are_not_recorded(client: Any, sample: Any, tmp_path
         *PYTHON,
         "-c",
         "import roastcoffea.auto, sys\nfrom distributed import Client\n"
-        "from test_auto import call_in_a_task\n"
+        "from scripts_run import call_in_a_task\n"
         "with Client(processes=False, n_workers=1, dashboard_address=':0') as client:\n"
         f"    print(client.submit(call_in_a_task, {sample!r}).result())\n",
         ROASTCOFFEA="runs",
     )
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "{'events': 16000}")
     assert saved_in(tmp_path) == []
-
-
-def call_in_a_task(fileset: Any) -> Any:
-    return runner()(fileset, processor_instance=analyses.count_events)
 
 
 @pytest.mark.parametrize("folder_set", ["", "runs"])

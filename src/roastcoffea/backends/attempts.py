@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import struct
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from roastcoffea.backends.worker import BEGUN
@@ -95,6 +95,8 @@ class Attempts:
         self._unfinished: set[Any] = set()
         self._begun: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._failures: dict[tuple[Any, int], Mapping[str, Any]] = {}
+        self.take_noted: Callable[[], object] = bool
+        """Takes the beginnings and ends that were noted and not taken yet, where somebody notes them first."""
 
     # what the scheduler tells
 
@@ -102,29 +104,70 @@ class Attempts:
         """Learn that a task came to another state."""
         try:
             if finish == "processing":
-                self._began(self.scheduler.tasks[key])
+                task = self.scheduler.tasks[key]
+                self.began(task, task.processing_on.address, time.time())
             elif start == "processing":
-                self._ended(key, finish, kwargs)
-            elif finish in UNASSIGNED:
-                self._runnable.setdefault(key, time.time())
-            elif start in UNASSIGNED:
-                self._runnable.pop(key, None)
+                task = self.scheduler.tasks[key]
+                self.ended(task, task.run_id, finish, kwargs, time.time())
+            elif finish in UNASSIGNED or start in UNASSIGNED:
+                self.waited(key, finish, time.time())
         except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
             self._failed(problem)
 
+    def began(self, task: Any, address: str, now: float) -> None:
+        """Learn that a task was given to a worker."""
+        runnable, mark = self._runnable.pop(task.key, now), self._mark(task)
+        self._assign(task, Assignment(address, runnable, now, kind_of(task, mark)))
+        span = task.group.span_id
+        if span not in self.elsewhere and mark is not None and not self._is_in_span(task):
+            counted = self.scheduler.extensions["spans"].spans[span]._cumulative_worker_metrics
+            self.elsewhere[span] = dict(counted)
+
+    def ended(self, task: Any, run_id: int, state: str, ending: Mapping[str, Any], now: float) -> None:
+        """Learn that an attempt ended, and how Dask reports it."""
+        mark = self._mark(task)
+        assignment = self._open.pop(task.key, None) or self._unseen(task, mark)
+        failed = self._failures.pop((task.key, run_id), None)
+        outcome = ERROR if failed else self._outcome(state, ending, assignment.worker)
+        metadata = ending.get("metadata") or {}
+        record, times = metadata.get(METADATA_KEY), metadata.get(self.name)
+        if times is not None:
+            task.metadata.pop(self.name, None)
+        if mark is None and (task.group.span_id in self.elsewhere or self._is_in_span(task)):
+            self.of_others += 1
+        if self._log.has_room(TASK):
+            of_user = self._is_of_user(task, mark)
+            found = _attempt_times(ending, times, failed)
+            self._write(task, run_id, ending, assignment, outcome, found, of_user, now)
+            if of_user and ending.get("exception_text"):
+                self._log.write_text(TASK_ERROR, redacted_beginning(ending["exception_text"], LONGEST_TEXT))
+        if isinstance(record, bytes) and mark is not None:
+            self._log.write(CHUNK, record)
+            task.metadata.pop(METADATA_KEY, None)
+
+    def waited(self, key: Any, state: str, now: float) -> None:
+        """Learn that a task waits for a worker, or no longer does."""
+        if state in UNASSIGNED:
+            self._runnable.setdefault(key, now)
+        else:
+            self._runnable.pop(key, None)
+
     def arrived_with(self, address: str, tasks: Iterable[Any]) -> None:
         """Learn of tasks that a worker had when it was first seen."""
+        self.take_noted()
         for task in tasks:
             self._assign(task, Assignment(address, NO_TIME, NO_TIME, kind_of(task, self._mark(task))))
 
     def restarted(self) -> None:
         """Forget the attempts that a restart of the cluster took away."""
+        self.take_noted()
         for assignment in self._open.values():
             self._begun[assignment.kind] -= 1
         self._open.clear()
 
     def stolen(self, message: Any) -> None:
         """Learn from Dask's event that a task was moved to another worker."""
+        self.take_noted()
         match message:
             case ("confirm", str() | tuple() as key, _, _, str() as thief, *_) if key in self._open:
                 before = self._open[key]
@@ -142,10 +185,12 @@ class Attempts:
     @property
     def open_keys(self) -> Iterable[Any]:
         """Keys of the tasks that go on."""
+        self.take_noted()
         return self._open.keys()
 
     def by_kind(self) -> dict[str, int]:
         """Attempts by kind of which a row was written, or had to be dropped: those that have not begun have none."""
+        self.take_noted()
         written = dict(self._begun)
         for key, assignment in self._open.items():
             if key not in self._unfinished:
@@ -154,6 +199,7 @@ class Attempts:
 
     def write_unfinished(self, running: Mapping[str, Iterable[tuple[Any, list[float]]]]) -> None:
         """Write rows of attempts that go on: they have a start and no stop."""
+        self.take_noted()
         for address, tasks in running.items():
             for key, times in tasks:
                 assignment, task = self._open.get(key), self.scheduler.tasks.get(key)
@@ -162,44 +208,14 @@ class Attempts:
                 begun, shift = times[2:BEGUN]
                 known = (begun + shift, NO_TIME, *_from_start(times, begun), 0)
                 of_user = self._is_of_user(task, self._mark(task))
-                self._write(task, {}, assignment, UNFINISHED, known, of_user)
+                self._write(task, task.run_id, {}, assignment, UNFINISHED, known, of_user, time.time())
                 self._unfinished.add(key)
 
     # how it does that
 
-    def _began(self, task: Any) -> None:
-        now = time.time()
-        runnable, mark = self._runnable.pop(task.key, now), self._mark(task)
-        self._assign(task, Assignment(task.processing_on.address, runnable, now, kind_of(task, mark)))
-        span = task.group.span_id
-        if span not in self.elsewhere and mark is not None and not self._is_in_span(task):
-            counted = self.scheduler.extensions["spans"].spans[span]._cumulative_worker_metrics
-            self.elsewhere[span] = dict(counted)
-
     def _assign(self, task: Any, assignment: Assignment) -> None:
         self._open[task.key] = assignment
         self._begun[assignment.kind] += 1
-
-    def _ended(self, key: Any, finish: str, ending: Mapping[str, Any]) -> None:
-        task = self.scheduler.tasks[key]
-        mark = self._mark(task)
-        assignment = self._open.pop(key, None) or self._unseen(task, mark)
-        failed = self._failures.pop((key, task.run_id), None)
-        outcome = ERROR if failed else self._outcome(finish, ending, assignment.worker)
-        metadata = ending.get("metadata") or {}
-        record, times = metadata.get(METADATA_KEY), metadata.get(self.name)
-        if times is not None:
-            task.metadata.pop(self.name, None)
-        if mark is None and (task.group.span_id in self.elsewhere or self._is_in_span(task)):
-            self.of_others += 1
-        if self._log.has_room(TASK):
-            of_user = self._is_of_user(task, mark)
-            self._write(task, ending, assignment, outcome, _attempt_times(ending, times, failed), of_user)
-            if of_user and ending.get("exception_text"):
-                self._log.write_text(TASK_ERROR, redacted_beginning(ending["exception_text"], LONGEST_TEXT))
-        if isinstance(record, bytes) and mark is not None:
-            self._log.write(CHUNK, record)
-            task.metadata.pop(METADATA_KEY, None)
 
     def _unseen(self, task: Any, mark: Any) -> Assignment:
         """Assignment of an attempt whose beginning was not seen."""
@@ -235,19 +251,21 @@ class Attempts:
     def _write(  # noqa: PLR0917
         self,
         task: Any,
+        run: int,
         ending: Mapping[str, Any],
         assignment: Assignment,
         outcome: str,
         times: tuple[float, ...],
         of_user: bool,
+        now: float,
     ) -> None:
         number = self._log.number
         start, stop, *others, thread = times
-        worker, now = number(ending.get("worker") or assignment.worker), time.time()
+        worker = number(ending.get("worker") or assignment.worker)
         kind, outcome_code = self._kinds[assignment.kind], self._outcomes[outcome]
         runnable, assigned, stolen = assignment.runnable, assignment.time, assignment.stolen
         if of_user:
-            key, size, run_id = str(task.key), ending.get("nbytes", NO_SIZE), task.run_id
+            key, size, run_id = str(task.key), ending.get("nbytes", NO_SIZE), run
             prefix, type_, span = number(task.prefix.name), number(ending.get("typename")), number(task.group.span_id)
         else:
             key, prefix, type_, span, size, run_id = "", NO_STRING, NO_STRING, NO_STRING, NO_SIZE, NO_SIZE

@@ -42,11 +42,11 @@ class LogWriter:
 
     # entries
 
-    def has_room(self, kind: Kind) -> bool:
-        """Whether a row can be written now; where it cannot, it is counted as dropped."""
+    def has_room(self, kind: Kind, rows: int = 1) -> bool:
+        """Whether rows can be written now; where they cannot, they are counted as dropped."""
         if self.size <= self.cap or kind.table is None:
             return True
-        self.dropped[kind.table] = self.dropped.get(kind.table, 0) + 1
+        self.dropped[kind.table] = self.dropped.get(kind.table, 0) + rows
         return False
 
     def write(self, kind: Kind, payload: bytes) -> None:
