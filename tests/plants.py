@@ -313,7 +313,7 @@ def large_outputs(ground: Ground, cause: bool = True) -> Grown:
 def small_chunks(ground: Ground, cause: bool = True) -> Grown:
     with cluster() as client:
         size = round(500 / ground.factor) if cause else 6000
-        return Grown(measured(client, ground.sample(3), Analysis(cpu=0.02), chunksize=size), (str(size), "chunk size"))
+        return Grown(measured(client, ground.sample(8), Analysis(cpu=0.02), chunksize=size), (str(size), "chunk size"))
 
 
 @plant("tail")

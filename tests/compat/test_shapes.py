@@ -143,6 +143,7 @@ def test_chunk_dictionaries() -> None:
         "lock_seconds": 0.125,
         "blocked_seconds": 0.125,
         "wait_seconds": None,
+        "gc_seconds": None,
         "checkpoint_seconds": 0.25,
         "result_seconds": 0.125,
         "timestamp": T,

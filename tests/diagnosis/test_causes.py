@@ -74,25 +74,22 @@ def test_what_dask_counts_in_tasks_is_found_where_it_is_a_large_share(activity, 
 def test_what_first_chunks_load_is_told_apart_from_what_each_chunk_opens():
     run = one_kind_of_time("compute_seconds").run
 
-    def text(*opened):
+    def found(*opened):
         rows = [
             row | {"thread": 1, "open_seconds": seconds, "build_seconds": 0.0, "compute_seconds": 10 - seconds}
             for row, seconds in zip(run.chunks.to_pylist(), opened, strict=True)
         ]
         chunks = table_of_rows(CHUNK_COLUMNS, reversed(rows))
-        (finding,) = Measurement(dataclasses.replace(run, chunks=chunks)).verdict
-        assert finding.cause == "metadata"
-        assert finding.seconds == pytest.approx(sum(opened))
-        return finding.text
+        return {each.cause: each for each in Measurement(dataclasses.replace(run, chunks=chunks)).verdict}
 
-    once = text(10.0, *[0.1] * 9)
-    assert "100 ms for each of 10 chunks and 9.9 s that the first chunks of threads took" in once
-    assert "loaded once" in once
-    assert "chunksize=" not in once
-    both = text(9.0, *[2.0] * 9)
-    assert "2 s for each of 10 chunks and 7 s that the first chunks of threads took" in both
-    assert "chunksize=330 instead of about 100 leaves 3 chunks for each thread" in both
-    assert "first chunks" not in text(2.1, *[2.0] * 9)
+    once = found(10.0, *[0.1] * 9)
+    assert set(once) == {"start-up"}
+    assert once["start-up"].seconds == pytest.approx(9.9)
+    both = found(9.0, *[2.0] * 9)
+    assert both["start-up"].seconds == pytest.approx(7.0)
+    assert "2 s for each of 10 chunks" in both["metadata"].text
+    assert "chunksize=330 instead of about 100 leaves 3 chunks for each thread" in both["metadata"].text
+    assert "start-up" not in found(2.01, *[2.0] * 9)
 
 
 def test_threads_that_share_a_busy_interpreter_do_not_wait_for_storage():

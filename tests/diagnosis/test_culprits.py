@@ -15,7 +15,6 @@ from roastcoffea.diagnosis.culprits import (
     commonest_error,
     crowded_host,
     fetched,
-    first_openings,
     larger_chunks,
     slowest_endpoint,
     smaller_chunks,
@@ -58,7 +57,6 @@ def test_errors_tasks_and_transfers() -> None:
     assert fetched(evidence) == " (2 kB were fetched)"
     nothing = evidence_of(handmade_run(chunks=None, tasks=None), fine=None)
     assert (commonest_error(nothing), task_length(nothing), fetched(nothing), worst_straggler(nothing)) == ("",) * 4
-    assert first_openings(nothing) == 0
 
 
 def test_the_innermost_section_that_waits_is_named() -> None:

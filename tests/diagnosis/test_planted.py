@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from planted_work import Analysis
-from plants import Ground, compared_runs, measured
+from plants import Ground, measured
 
 pytestmark = pytest.mark.slow
 
@@ -37,14 +37,14 @@ def test_a_section_that_sleeps(client: Any, fileset: Any) -> None:
 
 
 def test_attempts_that_raise(client: Any, fileset: Any, tmp_path: Path) -> None:
-    plan = Analysis(cpu=0.01, failing=0.4, share=1.0, folder=str(tmp_path))
+    plan = Analysis(cpu=0.01, failing=0.2, share=1.0, folder=str(tmp_path))
     finding = first(measured(client, fileset, plan, retries=3))
     assert finding.cause == "failures"
     assert "the calibration service did not answer" in finding.text
 
 
 def test_a_function_that_takes_most_of_the_time(client: Any, fileset: Any) -> None:
-    finding = first(measured(client, fileset, Analysis(cpu=0.01, function=0.15)))
+    finding = first(measured(client, fileset, Analysis(cpu=0.01, function=0.06)))
     assert finding.cause == "compute"
     assert any("reweighted" in name for name in names(finding, "function"))
 
@@ -54,12 +54,3 @@ def test_a_file_that_is_missing(client: Any, fileset: Any, tmp_path: Path) -> No
     finding = measured(client, {"qcd": {"files": files}}, Analysis(cpu=0.01), skipbadfiles=True).verdict[0]
     assert finding.cause == "missing data"
     assert any("lost.root" in name for name in names(finding, "file"))
-
-
-def test_what_differs_between_two_runs_is_the_largest_part_of_the_explanation(tmp_path: Path) -> None:
-    from roastcoffea.studies.compare.compare import compare
-
-    for one in compared_runs(Ground(tmp_path)):
-        explanation = compare(one.before, one.after).explanation
-        parts = [part.cause for part in explanation.parts if part.cause != "contention"]
-        assert parts[0] in one.causes, (one.name, explanation.parts)

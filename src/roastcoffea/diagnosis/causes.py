@@ -91,7 +91,7 @@ def conclusions(seen: Evidence) -> tuple[list[Finding], float | None]:
     candidates = list(_candidates(seen, (one for one in CAUSES.values() if complete or not one.looks_idle)))
     chosen: list[_Candidate] = []
     while candidates:
-        best = _first(candidates)
+        best = _first(seen, candidates)
         candidates.remove(best)
         if not chosen or _left(seen, chosen, best) >= max(LEFT * best.seconds, seen.least(best.cause.name)):
             chosen.append(best)
@@ -125,11 +125,12 @@ def _saving(seen: Evidence, taken: Taken, thread_seconds: float) -> Saving:
     return seen.savings.without(taken.cause, factors=taken.factors, seconds=taken.seconds, storage=taken.storage)
 
 
-def _first(candidates: list[_Candidate]) -> _Candidate:
-    """The one with the largest saving, but a culprit with a name before what may be a consequence of it."""
+def _first(seen: Evidence, candidates: list[_Candidate]) -> _Candidate:
+    """The one with the largest saving, but a culprit with a name before what is a consequence of it."""
     most = max(candidates, key=lambda one: one.seconds)
     named = [one for one in candidates if one.cause.names_culprit and one.seconds >= ENOUGH * most.seconds]
-    return max(named, key=lambda one: one.seconds, default=most)
+    best = max(named, key=lambda one: one.seconds, default=most)
+    return best if best is most or _left(seen, [best], most) < LEFT * most.seconds else most
 
 
 def _left(seen: Evidence, chosen: list[_Candidate], one: _Candidate) -> float:

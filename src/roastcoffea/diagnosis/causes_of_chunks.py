@@ -21,6 +21,10 @@ PYTHON: Final = 0.5
 """Share of CPU time in process() that a function's own lines must have: columnar code spends it below its lines."""
 
 
+OURS: Final = ("roastcoffea", "_")
+"""Beginnings of names of modules that a physicist need not know of."""
+
+
 def share_of(seen: Evidence, word: str) -> str:
     """Share of thread time of the classes with this word."""
     return seen.share(sum(seen.rows_of(word).values()))
@@ -84,7 +88,7 @@ def start_up(seen: Evidence) -> Draft | None:
         return None
     found = sorted(seen.started, key=lambda one: -one.seconds)
     workers = tuple(Culprit("worker", one.worker, one.seconds) for one in found[: culprits.NAMED])
-    modules = list(dict.fromkeys(name for one in found for name in one.modules))
+    modules = list(dict.fromkeys(name for one in found for name in one.modules if not name.startswith(OURS)))
     imports = f"; they imported {', '.join(modules[:4])}" if modules else ""
     what = (
         f"Start-up takes {share_of(seen, 'start-up')} of thread time on {counted(len(found), 'new worker')}{imports}."

@@ -42,4 +42,5 @@ def modules_since(number: int) -> list[str] | None:
     if len(sys.modules) <= number:
         return None
     names = (name.partition(".")[0] for name in [*sys.modules][number:])
-    return [*dict.fromkeys(names)][:MOST_MODULES]
+    # what open chunks of a process share stands there as well
+    return [*dict.fromkeys(name for name in names if not name.startswith("_roastcoffea"))][:MOST_MODULES] or None

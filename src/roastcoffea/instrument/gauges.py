@@ -116,6 +116,48 @@ class CoreWait:
     __del__ = close
 
 
+SHORTEST: Final = 2e-3
+"""Seconds that a wait takes from which on it is asked whether the thread had a core: that costs a system call."""
+ASKED_OFTEN: Final = 16
+"""After so many answers only waits of twice that length are asked for: a chunk may wait thousands of times."""
+
+
+class Delays:
+    """How much of a thread's waits for storage it had no core for; the times are those of one thread."""
+
+    core_wait: CoreWait | None = None
+    """Tells how long the thread has waited for a core, while process() goes on."""
+    off_core = 0.0
+    """Wall time less CPU time of that thread when it was last asked how long it has waited for a core."""
+    delay = 0.0
+    """What it answered."""
+    shortest, answers = SHORTEST, 0
+    waits_since = 0.0
+    """Wall time less CPU time of that thread since which it waits for a basket."""
+
+    def delayed(self, off_core: float) -> float:
+        """Seconds of the wait that ends now in which the thread had no core; 0 where the wait was short.
+
+        `off_core` is the thread's wall time less its CPU time.
+        """
+        waited = off_core - self.waits_since
+        return 0.0 if self.core_wait is None or waited < self.shortest else min(self._asked(off_core), waited)
+
+    def waits(self, off_core: float) -> None:
+        """Take note that the thread waits from now on: what came before is not of this wait."""
+        self.waits_since = off_core
+        if self.core_wait is not None and off_core - self.off_core > 2 * self.shortest:
+            self._asked(off_core)
+
+    def _asked(self, off_core: float) -> float:
+        """Seconds for which the thread waited for a core since it was last asked."""
+        self.off_core = off_core
+        before, self.delay = self.delay, (self.core_wait and self.core_wait.seconds()) or self.delay
+        self.answers += 1
+        self.shortest = SHORTEST * (1 << self.answers // ASKED_OFTEN)
+        return self.delay - before
+
+
 class Interval:
     """Memory of the process from construction to `close`, and how many such intervals overlapped.
 

@@ -11,7 +11,7 @@ from time import perf_counter, thread_time
 from typing import Any, Final
 
 from roastcoffea.errors import error_text
-from roastcoffea.instrument.gauges import CoreWait
+from roastcoffea.instrument.gauges import Delays
 from roastcoffea.log.packing import BRANCHES_HAVE
 
 INNER_SIZES: Final = 256
@@ -34,11 +34,6 @@ waiting is not told. Of the second: seconds of CPU and of wall time that it took
 """
 
 VALUES_OF_STEP: Final = 8
-SHORTEST: Final = 2e-3
-"""Seconds that a wait takes from which on it is asked whether the thread had a core: that costs a system call."""
-ASKED_OFTEN: Final = 16
-"""After so many answers only waits of twice that length are asked for: a chunk may wait thousands of times."""
-
 MOST_VALUES: Final = 40_000
 """Values that are noted before they are added up."""
 
@@ -121,7 +116,7 @@ class Places(dict[int, Place]):
         return self.setdefault(thread, Place(own=thread == self.own))
 
 
-class Tally:
+class Tally(Delays):
     """What one attempt has read so far.
 
     A shadow holds the shadowed object weakly where nothing takes the shadow away: else the data in it would wait for
@@ -152,15 +147,6 @@ class Tally:
     closed = False
     pools = False
     """Whether executors of the user's take part."""
-    core_wait: CoreWait | None = None
-    """Tells how long the thread that made the tally has waited for a core, while process() goes on."""
-    off_core = 0.0
-    """Wall time less CPU time of that thread when it was last asked how long it has waited for a core."""
-    delay = 0.0
-    """What it answered."""
-    shortest, answers = SHORTEST, 0
-    waits_since = 0.0
-    """Wall time less CPU time of that thread since which it waits for a basket."""
     stepping: int | None = None
     """Thread of the last step, if baskets were not asked for since."""
 
@@ -294,28 +280,6 @@ class Tally:
             if here.own:
                 with self.lock:
                     self.read += waited
-
-    def delayed(self, off_core: float) -> float:
-        """Seconds of the wait that ends now in which the tally's own thread had no core; 0 where the wait was short.
-
-        `off_core` is the thread's wall time less its CPU time.
-        """
-        waited = off_core - self.waits_since
-        return 0.0 if self.core_wait is None or waited < self.shortest else min(self._asked(off_core), waited)
-
-    def waits(self, off_core: float) -> None:
-        """Take note that the tally's own thread waits from now on: what came before is not of this wait."""
-        self.waits_since = off_core
-        if self.core_wait is not None and off_core - self.off_core > 2 * self.shortest:
-            self._asked(off_core)
-
-    def _asked(self, off_core: float) -> float:
-        """Seconds for which the thread waited for a core since it was last asked."""
-        self.off_core = off_core
-        before, self.delay = self.delay, (self.core_wait and self.core_wait.seconds()) or self.delay
-        self.answers += 1
-        self.shortest = SHORTEST * (1 << self.answers // ASKED_OFTEN)
-        return self.delay - before
 
     def add_up(self) -> None:
         """Add up what threads have noted."""
