@@ -29,15 +29,15 @@ def evidence_of(run: Run | None = None, **changes: Any) -> Evidence:
     return Evidence(**fields | changes)
 
 
-def memory_of(fits: int | None, chunk_events: float, paused: float = 50.0) -> MemoryEvidence:
-    """A worker of 1 GB that was paused; so many events would fit where chunks had `chunk_events`."""
+def memory_of(fits: int | None, chunk_events: float, paused: float = 50.0, lost: float = 0.0) -> MemoryEvidence:
+    """A worker of 1 GB that was paused, and lost an attempt of so long; `fits` events of a chunk would fit."""
     row: dict[str, Any] = {
         "worker": "w0",
         "threads": 1,
         "killed_by": None,
         "killed_memory": None,
-        "lost_seconds": 0.0,
-        "lost_attempts": 0,
+        "lost_seconds": lost,
+        "lost_attempts": int(lost > 0),
         "paused_seconds": paused,
         "spilled": 0,
         "spill_seconds": 0.0,

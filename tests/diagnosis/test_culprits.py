@@ -7,99 +7,165 @@ from typing import Any
 
 import pytest
 from evidence_by_hand import evidence_of
-from handmade import LIFETIMES, handmade_run
+from handmade import LIFETIMES, TASKS, handmade_run
 from made_runs import made_run, plan
-from one_kind_of_time import one_kind_of_time
 
 from roastcoffea.diagnosis.culprits import (
-    commonest_error,
-    crowded_host,
-    fetched,
-    larger_chunks,
-    slowest_endpoint,
-    smaller_chunks,
+    NAMED,
+    blocked_sections,
+    by_part,
+    contended,
+    crowded_hosts,
+    endpoints,
+    functions,
+    hosts_of,
+    largest_outputs,
+    rate_of_stream,
     task_length,
     worst_straggler,
 )
+from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.profile import HOT_COLUMNS
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import SECTION_COLUMNS
 from roastcoffea.records.run import Environment, Host
+from roastcoffea.records.tasks import TASK_COLUMNS
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 
-
-def test_where_most_was_waited() -> None:
-    assert slowest_endpoint(evidence_of(), ["read"]) == ", most at storage:1094"
-    assert slowest_endpoint(evidence_of(counted=None), ["read"]) == ""
-
-
-def test_a_host_is_that_of_the_classes_that_were_claimed() -> None:
-    plans = [plan(1.0, wait=3.0, file="root://slow//a.root"), plan(1.0, read=2.0, file="root://near//b.root")]
-    evidence = evidence_of(made_run(plans, 1))
-    assert slowest_endpoint(evidence, ["blocked"]) == ", most at slow"
-    assert slowest_endpoint(evidence, ["read"]) == ", most at near"
-    assert slowest_endpoint(evidence, ["read", "blocked"]) == ", most at slow"
-    assert slowest_endpoint(evidence, ["checkpoint"]) == slowest_endpoint(evidence, ["idle: tail"]) == ""
+FILES = [plan(1.0, wait=3.0, file="root://slow//a.root"), plan(1.0, read=2.0, file="root://near//b.root")]
+NOTHING = dataclasses.replace(
+    evidence_of(), run=handmade_run(chunks=None, tasks=None, sections=None, lifetimes=None), counted=None
+)
 
 
-@pytest.mark.parametrize(("cores", "text"), [(4, None), (2, "h has 4 threads for tasks on 2 cores"), (None, None)])
-def test_a_host_with_more_threads_than_cores(cores: int | None, text: str | None) -> None:
-    lives = table_of_rows(LIFETIME_COLUMNS, [row | {"host": "h"} for row in LIFETIMES[1:2]])
-    environment = Environment(versions={}, client_host="here", hosts=(Host(name="h", cores=cores, memory=None),))
-    run = handmade_run(lifetimes=lives, environment=environment)
-    assert crowded_host(evidence_of(run)) == text
+def test_sums_by_a_key_are_ordered() -> None:
+    counted = evidence_of(made_run([*FILES, plan(1.0, read=0.5, file="c")], 1)).counted
+    assert by_part(counted, "file", ["read_seconds"]) == {
+        "root://near//b.root": 2.0,
+        "c": 0.5,
+        "root://slow//a.root": 0.0,
+    }
+    assert by_part(None, "file", ["read_seconds"]) == by_part(counted, "file", []) == {}
 
 
-def test_errors_tasks_and_transfers() -> None:
-    evidence = evidence_of()
-    assert commonest_error(evidence) == "; 1 x boom"
-    assert task_length(evidence) == "; 10 tasks of 1.98 s in the mean"
-    assert fetched(evidence) == " (2 kB were fetched)"
-    nothing = evidence_of(handmade_run(chunks=None, tasks=None), fine=None)
-    assert (commonest_error(nothing), task_length(nothing), fetched(nothing), worst_straggler(nothing)) == ("",) * 4
+@pytest.mark.parametrize(
+    ("rows", "names"), [(["read"], ["near"]), (["blocked"], ["slow"]), (["checkpoint"], []), (["idle: tail"], [])]
+)
+def test_endpoints_are_those_of_the_files_that_took_the_time(rows: list[str], names: list[str]) -> None:
+    assert [culprit.name for culprit in endpoints(evidence_of(made_run(FILES, 1)), rows)] == names
 
 
-def test_the_innermost_section_that_waits_is_named() -> None:
-    run = one_kind_of_time("blocked_seconds").run
-    assert "sections (track_time) find them" in Measurement(dataclasses.replace(run, sections=None)).verdict[0].text
-    amounts = {"outer": (9.0, 1.0), "outer/inner": (8.0, 0.5), "other": (3.0, 0.0)}
+def test_endpoints_have_their_seconds_and_the_most_come_first() -> None:
+    found = endpoints(evidence_of(made_run(FILES, 1)), ["read", "blocked"])
+    assert found == [Culprit("endpoint", "slow", 3.0), Culprit("endpoint", "near", 2.0)]
+    many = [plan(1.0, read=1.0 + place, file=f"root://host{place}//a.root") for place in range(NAMED + 2)]
+    assert len(endpoints(evidence_of(made_run(many, 1)), ["read"])) == NAMED
+
+
+@pytest.mark.parametrize("file", ["/data/a.root", "a.root", "http://[broken/a.root"])
+def test_local_and_unknown_places_are_no_endpoints(file: str) -> None:
+    assert endpoints(evidence_of(made_run([plan(1.0, read=2.0, file=file)], 1)), ["read"]) == []
+
+
+def test_the_rate_of_a_stream_is_bytes_by_time_of_opening_and_reading() -> None:
+    # of the attempts of k1 and k2 that counted, and of the chunk without a task
+    seconds = (0.125 + 0.5 + 0.5) + (0.125 + 0.125 + 1.0) + (0.25 + 0.25 + 0.5)
+    assert rate_of_stream(evidence_of()) == pytest.approx(4500 / seconds)
+    assert rate_of_stream(NOTHING) is None
+    assert rate_of_stream(evidence_of(made_run([plan(1.0)], 1))) is None
+
+
+def sections_of(amounts: dict[str, tuple[float, float]]) -> list[Culprit]:
     rows: list[dict[str, Any]] = [
         {"name": name, "wall_seconds": wall, "cpu_seconds": cpu} for name, (wall, cpu) in amounts.items()
     ]
-    sections = table_of_rows(SECTION_COLUMNS, rows)
-    text = Measurement(dataclasses.replace(run, sections=sections)).verdict[0].text
-    assert "section 'outer/inner' was without CPU for 7.5 s" in text
+    return blocked_sections(evidence_of(handmade_run(sections=table_of_rows(SECTION_COLUMNS, rows))))
 
 
-# of chunks of 100 events and 10 s on one thread of 100 s
-EVIDENCE = evidence_of(one_kind_of_time("compute_seconds").run, spilled=0.0)
+def test_the_innermost_section_that_is_blocked_is_named() -> None:
+    found = sections_of({"outer": (9.0, 1.0), "outer/inner": (8.0, 0.5), "other": (3.0, 0.0)})
+    assert found == [Culprit("section", "outer/inner", 7.5), Culprit("section", "other", 3.0)]
 
 
-def test_chunks_are_as_large_as_makes_a_fixed_cost_small() -> None:
-    assert "chunksize=190 instead of about 100 makes that 5 % of a chunk's work" in larger_chunks(EVIDENCE, 10.0)
-    assert "chunksize=330 instead of about 100 leaves 3 chunks for each thread" in larger_chunks(EVIDENCE, 50.0)
-    assert larger_chunks(EVIDENCE, 1.0) == "Make chunks larger, if there are enough of them for all threads"
+def test_a_section_that_waits_by_itself_is_named_beside_one_inside_of_it() -> None:
+    found = sections_of({"outer": (9.0, 1.0), "outer/inner": (4.0, 0.5)})
+    assert [culprit.name for culprit in found] == ["outer", "outer/inner"]
 
 
-def test_no_larger_chunks_where_workers_are_out_of_memory() -> None:
-    assert "give them more first" in larger_chunks(dataclasses.replace(EVIDENCE, spilled=50.0), 50.0)
+def test_sections_that_compute_are_not_named() -> None:
+    assert sections_of({"busy": (3.0, 3.0)}) == []
+    assert blocked_sections(NOTHING) == []
 
 
-def test_without_chunks_there_is_no_size() -> None:
-    evidence = dataclasses.replace(EVIDENCE, counted=None)
-    assert larger_chunks(evidence, 1.0) == "Make tasks longer: fewer of them, each with more to do"
-    assert smaller_chunks(evidence) == "Cut the longest tasks"
+def hot(*rows: tuple[str, int, str | None, float, float]) -> Any:
+    return table_of_rows(
+        HOT_COLUMNS,
+        [
+            {
+                "dataset": "data",
+                "function": function,
+                "file": "my.py",
+                "line": line,
+                "leaf": leaf,
+                "core_seconds": core,
+                "blocked_seconds": blocked,
+            }
+            for function, line, leaf, core, blocked in rows
+        ],
+    )
 
 
-def test_chunks_are_small_enough_for_a_short_last_round() -> None:
-    assert smaller_chunks(EVIDENCE) == "Look at the slowest chunks: `measurement.stragglers`"
-    few = dataclasses.replace(EVIDENCE, counted=EVIDENCE.counted.slice(0, 2))
-    assert smaller_chunks(few) == "Make chunks smaller: chunksize=67 instead of about 100"
+def test_functions_are_named_with_the_line_that_took_the_most() -> None:
+    seen = evidence_of(hot=hot(("f", 3, None, 1.0, 0.0), ("f", 7, "sqrt", 4.0, 0.0), ("g", 9, None, 2.0, 6.0)))
+    assert functions(seen, "core") == [Culprit("function", "f (my.py:7)", 5.0), Culprit("function", "g (my.py:9)", 2.0)]
+    assert functions(seen, "blocked") == [Culprit("function", "g (my.py:9)", 6.0)]
 
 
-def test_files_that_are_smaller_than_the_chunk_size_are_to_be_merged() -> None:
-    measurement = one_kind_of_time("open_seconds")
-    assert "chunksize=" in measurement.verdict[0].text
-    calls = tuple(dataclasses.replace(call, options={"chunksize": 100_000}) for call in measurement.run.calls)
-    told = Measurement(dataclasses.replace(measurement.run, calls=calls)).verdict[0].text
-    assert "Merge files" in told
+def test_own_time_of_a_function_is_not_what_it_calls() -> None:
+    seen = evidence_of(hot=hot(("f", 3, None, 1.0, 0.0), ("f", 7, "sqrt", 4.0, 0.0), ("g", 9, None, 2.0, 6.0)))
+    own = functions(seen, "core", own=True)
+    assert own == [Culprit("function", "g (my.py:9)", 2.0), Culprit("function", "f (my.py:3)", 1.0)]
+    assert functions(evidence_of(), "core") == []
+
+
+@pytest.mark.parametrize(("cores", "found"), [(4, []), (2, [("h", 4, 2)]), (None, [])])
+def test_a_host_with_more_threads_than_cores(cores: int | None, found: list[tuple[str, int, int]]) -> None:
+    lives = table_of_rows(LIFETIME_COLUMNS, [row | {"host": "h"} for row in LIFETIMES[1:2]])
+    environment = Environment(versions={}, client_host="here", hosts=(Host(name="h", cores=cores, memory=None),))
+    run = handmade_run(lifetimes=lives, environment=environment)
+    assert crowded_hosts(evidence_of(run)) == found
+
+
+def test_hosts_that_waited_for_cores_else_their_workers() -> None:
+    run = made_run([plan(1.0, core_wait=2.0), plan(1.0, core_wait=1.0)], 2)
+    seen = evidence_of(run)
+    assert hosts_of(seen) == {"w0": "10.0.0.1", "w1": "10.0.0.1"}
+    assert contended(seen) == [Culprit("host", "10.0.0.1", 3.0)]
+    unknown = dataclasses.replace(seen, run=dataclasses.replace(run, lifetimes=None))
+    assert hosts_of(unknown) == {}
+    assert contended(unknown) == [Culprit("host", "w0", 2.0), Culprit("host", "w1", 1.0)]
+
+
+def test_tasks_and_their_outputs() -> None:
+    seen = evidence_of()
+    assert task_length(seen) == " (10 tasks of 1.98 s on average)"
+    assert largest_outputs(seen) is None
+    tasks = [row | {"nbytes": 100 + 100 * place} for place, row in enumerate(TASKS[:5])]
+    sized = evidence_of(handmade_run(tasks=table_of_rows(TASK_COLUMNS, tasks)))
+    assert largest_outputs(sized) == pytest.approx(300.0)
+    assert largest_outputs(evidence_of(handmade_run(tasks=table_of_rows(TASK_COLUMNS, [])))) is None
+    assert (task_length(NOTHING), largest_outputs(NOTHING)) == (
+        "",
+        None,
+    )
+
+
+def test_the_worst_straggler_is_a_file_with_its_entries() -> None:
+    assert worst_straggler(evidence_of()) is None
+    run = made_run([plan(1.0)] * 19 + [plan(20.0)], 4)
+    found = worst_straggler(evidence_of(run, stragglers=Measurement(run).metrics.evaluator.value("stragglers")))
+    assert found is not None
+    assert (found.kind, found.name) == ("file", "a.root, entries 1900 to 2000")
+    assert found.factor == pytest.approx(20.0)
+    assert found.seconds == pytest.approx(19.0)

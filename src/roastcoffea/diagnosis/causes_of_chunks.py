@@ -17,6 +17,9 @@ from roastcoffea.units import BYTE, FRACTION, SECOND, number
 DOMINATES: Final = 0.5
 """Share of thread time from which on reading dominates."""
 
+NAMED_FOR: Final = 0.1
+"""Share of the blocked time from which on a section is named for it."""
+
 PYTHON: Final = 0.5
 """Share of CPU time in process() that a function's own lines must have: columnar code spends it below its lines."""
 
@@ -139,11 +142,13 @@ def blocked(seen: Evidence) -> Draft | None:
     """Sleep, locks, network services."""
     if not seen.rows_of("blocked"):
         return None
-    sections, functions = culprits.blocked_sections(seen), culprits.functions(seen, "blocked")
+    enough = NAMED_FOR * sum(seen.rows_of("blocked").values())
+    sections = [one for one in culprits.blocked_sections(seen) if (one.seconds or 0.0) >= enough]
+    functions = culprits.functions(seen, "blocked")
     found = (*sections[:1], *functions[:1], *sections[1:])
     where = f" in section {sections[0].name}" if sections else f" in {functions[0].name}" if functions else ""
     share = share_of(seen, "blocked")
-    what = f"process() is blocked for {share} of thread time{where}: sleep, a lock or a network service."
+    what = f"Chunks are blocked in process() for {share} of thread time{where}: sleep, a lock or a network service."
     line = f"{functions[0].name}" if functions else None
     advice = f"Look at {line}." if line else "Name parts of process() with roastcoffea.track_time to see where."
     advice = advice if line or not sections else f"Look at what section {sections[0].name} calls."

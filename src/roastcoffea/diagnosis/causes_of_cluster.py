@@ -91,7 +91,7 @@ def merge(seen: Evidence) -> Draft | None:
     outputs = f"; the output of a chunk has {BYTE.text(size)}" if size else ""
     what = f"The merge step takes {seen.share(sum(rows.values()))} of thread time, with waiting for it{outputs}."
     advice = f"{SMALLER_OUTPUT}, or merge in larger steps."
-    return Draft(what, advice, remedy="DaskExecutor(treereduction=50)", rows=rows)
+    return Draft(what, advice, remedy="DaskExecutor(treereduction=50)", rows=rows, taken=_as_share("merge", rows))
 
 
 @cause("preprocessing", looks_idle=True)
@@ -102,7 +102,8 @@ def preprocessing(seen: Evidence) -> Draft | None:
         return None
     what = f"Preprocessing takes {seen.share(sum(rows.values()))} of thread time: files are opened for their metadata."
     advice = "Keep the metadata between runs: Runner(metadata_cache=...), or the chunks of Runner.preprocess."
-    return Draft(what, advice, remedy="Runner(..., metadata_cache=cache)", rows=rows)
+    taken = _as_share("preprocessing", rows)
+    return Draft(what, advice, remedy="Runner(..., metadata_cache=cache)", rows=rows, taken=taken)
 
 
 @cause("tail", looks_idle=True)
@@ -119,7 +120,7 @@ def tail(seen: Evidence) -> Draft | None:
     if smaller:
         advice = f"Use {smaller}, so that all threads end together."
     found = () if worst is None else (worst,)
-    return Draft(what, advice, found, smaller, {phases.TAIL: idle})
+    return Draft(what, advice, found, smaller, {phases.TAIL: idle}, Taken("tail", seconds=idle))
 
 
 WHEN: Final = {"before": "before the first task", "between": "between tasks", "after": "after the last task"}
@@ -218,7 +219,7 @@ def compression(seen: Evidence) -> Draft | None:
 
 
 def _as_share(name: str, rows: Rows) -> Taken:
-    """A cause that a replay does not know: its thread seconds, shared by all threads."""
+    """A cause with its thread seconds: where there is no replay that knows it, all threads share them."""
     return Taken(name, seconds=sum(rows.values()))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, NamedTuple
 
 from roastcoffea.report.phrases import absence
 from roastcoffea.report.presented import Presented
@@ -107,6 +107,12 @@ class Finding:
         low, high = map(SECOND.text, self.interval)
         between = f" ({low} to {high})" if low != high else ""
         return f"Fixing it saves about {SECOND.text(self.seconds)}{between} {of}."
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that it says as plain data, for other programs."""
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "incomplete"}
+        culprits = [culprit._asdict() for culprit in self.culprits]
+        return own | {"culprits": culprits, "severity": self.severity, "text": self.text}
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.text}"

@@ -27,7 +27,7 @@ def test_metrics_json_is_for_other_programs(tmp_path):
     assert (document["id"], document["outcome"]) == ("0123abcd", "finished")
     assert set(document["missing"]) == {"num_stragglers", "straggler_seconds"}
     values = {name: entry["value"] for name, entry in document["metrics"].items()}
-    assert [finding["cause"] for finding in values.pop("verdict")] == ["client", "tail", "memory"]
+    assert [finding["cause"] for finding in values.pop("verdict")] == ["missing data", "client", "memory"]
     expected = dict(EXPECTED)
     assert values.pop("bound") == expected.pop("bound")
     assert values.pop("per_dataset")["mc"]["num_chunks"] == 1
