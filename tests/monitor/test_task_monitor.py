@@ -169,11 +169,13 @@ def equal_moments(client: Client, tasks: int, moments: int, interval: float) -> 
     with TaskMonitor(client) as monitor:
         running = threading.Thread(target=told_and_released, args=(client, tasks))
         running.start()
+        data: list[Any] = []  # the scheduler tells no plugin of what comes with them
         for snapshot in monitor.watch(interval, now_on_scheduler):
             found = {task["key"]: (task["state"], task["worker"], task["nbytes"]) for task in snapshot.tasks}
             assert found == snapshot.reply
             assert snapshot.num_tasks == len(found)
             counts.append(dict(snapshot.states))
+            data = client.scatter([len(counts)] * 3, hash=False) if len(counts) % 3 else []
             if len(counts) == moments:
                 break
         running.join()
@@ -226,6 +228,75 @@ def test_forms_of_the_constructor(client: Client) -> None:
         TaskMonitor()
     with pytest.raises(TypeError, match="takes a client or a scheduler"):
         TaskMonitor(client, scheduler=scheduler)
+
+
+def test_data_that_is_scattered(client: Client) -> None:
+    with watching(client) as (monitor, clock):
+        before = time.time()
+        data = client.scatter({f"scattered-{number}": "x" * number for number in range(3)}, hash=False)
+        snapshot = monitor.snapshot(now_on_scheduler)
+        found = {task["key"]: (task["state"], task["worker"], task["nbytes"]) for task in snapshot.tasks}
+        assert found == snapshot.reply
+        assert snapshot.states == {"memory": 3}
+        unseen = client.scatter({"soon-released": 1}, hash=False)
+        client.cancel(list(unseen.values()))
+        assert wait_until(lambda: "soon-released" not in scheduler_states(client))
+        many = client.scatter({f"many-{number}": number for number in range(1500)}, hash=False)
+        assert monitor.snapshot().num_tasks == 1503
+        last = client.scatter({"last": 1}, hash=False)
+    tasks = {task["key"]: task for task in monitor.get_all_tasks()}
+    assert tasks.keys() == data.keys() | many.keys() | unseen.keys() | last.keys()
+    assert {task["state"] for task in tasks.values()} == {"memory"}
+    assert {task["attempts"] for task in tasks.values()} == {0}
+    assert all(before - clock < tasks[key]["created"] < snapshot.time + clock for key in data)
+    assert monitor.problems == []
+
+
+def held_wrongly(snapshot: Any) -> list[Any]:
+    """Tasks in memory that a snapshot shows on a worker that does not have them."""
+    assert {task["key"] for task in snapshot.tasks} == snapshot.reply.keys()
+    return [task for task in snapshot.tasks if task["worker"] not in snapshot.reply[task["key"]]]
+
+
+def holders(dask_scheduler: Any) -> dict[Any, list[str]]:
+    """Workers that have each task."""
+    return {key: [worker.address for worker in task.who_has or ()] for key, task in dask_scheduler.tasks.items()}
+
+
+def test_results_that_move_to_another_worker() -> None:
+    """Neither a rebalance nor a worker that is retired comes with a transition."""
+    calls: list[Any] = []
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", silence_logs=50
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        first, second = client.scheduler_info()["workers"]
+        with TaskMonitor(client, on_transition=lambda *words, **_: calls.append(words[1:])) as monitor:
+            made = client.map(bytes, [1_000_000 + number for number in range(8)], workers=[first])
+            data = client.scatter([bytes(2_000_000)], workers=[first], hash=False)
+            client.gather(made)
+            before = monitor.snapshot(holders)
+            client.replicate(made[:1], n=2)
+            client.run_on_scheduler(drop, key=made[0].key, worker=first)
+            moved = monitor.snapshot(holders)
+            assert held_wrongly(before) == held_wrongly(moved) == []
+            assert moved.reply[made[0].key] == [second]
+            client.retire_workers([first])
+            retired = monitor.snapshot(holders)
+            assert held_wrongly(retired) == []
+            assert {task["worker"] for task in retired.tasks} == {second}
+            assert retired.num_tasks == 9
+            assert monitor.problems == []
+        tasks = {task["key"]: task for task in monitor.get_all_tasks()}
+        assert {tasks[future.key]["worker"] for future in made} == {first}  # that computed it
+        assert tasks[data[0].key]["worker"] == second
+        assert ("memory", "memory") not in calls
+
+
+async def drop(dask_scheduler: Any, key: Any, worker: str) -> None:
+    await dask_scheduler.delete_worker_data(worker, [key], "roastcoffea-test")
 
 
 def test_keys_that_are_tuples_stay_tuples(client: Client) -> None:
