@@ -194,9 +194,9 @@ class TaskStates(Addition):
             self._log.append(STATE, struct.pack(STATE.packing, self._written, len(rows)) + rows + names)
         self._written = self._known
         self._names.clear()
-        for number, *state in zip(*parts, strict=True):
+        for row in zip(*parts, strict=True):
             try:
-                self._take_attempt(number, *state)
+                self._take_attempt(*row)
             except Exception as problem:  # noqa: BLE001  (that of one task is not that of the others)
                 self._failed(problem)
 
