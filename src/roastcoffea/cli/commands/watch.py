@@ -43,8 +43,9 @@ def command(*, address: str, interval: float, seconds: float | None, as_json: bo
     """
     from distributed import Client
 
-    from roastcoffea.backends.connection import SCHEDULER_TIMEOUT
+    from roastcoffea.backends.connection import SCHEDULER_TIMEOUT, check_address
 
+    check_address(address)
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it writes a traceback when a scheduler goes
     try:
         client = Client(address, timeout=SCHEDULER_TIMEOUT, set_as_default=False)
