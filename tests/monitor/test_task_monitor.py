@@ -175,7 +175,7 @@ def equal_moments(client: Client, tasks: int, moments: int, interval: float) -> 
             assert found == snapshot.reply
             assert snapshot.num_tasks == len(found)
             counts.append(dict(snapshot.states))
-            data = client.scatter([len(counts)] * 3, hash=False) if len(counts) % 3 else []
+            data[:] = client.scatter([len(counts)] * 3, hash=False) if len(counts) % 3 else []
             if len(counts) == moments:
                 break
         running.join()
@@ -667,9 +667,51 @@ def test_comparison_with_the_report(analysed: Any) -> None:
     assert (chunks["bytes_per_event"] * chunks["events"]).sum() == pytest.approx(report["bytesread"])
     assert (chunks["throughput"] * chunks["seconds"]).sum() == pytest.approx(report["bytesread"])
     assert (chunks["output_bytes"] > 0).all()
-    lacking = monitor.compare_with_report({}, measurement).totals
-    assert lacking["report"].isna().all()
-    assert lacking["difference"].isna().all()
+    lacking = monitor.compare_with_report({"chunks": 16}, measurement).totals
+    assert lacking["report"].notna().tolist() == lacking["difference"].notna().tolist() == [True, *[False] * 4]
+    for other in ({}, {"a": 1}):
+        with pytest.raises(ValueError, match="and none of chunks, entries, bytesread"):
+            monitor.compare_with_report(other, measurement)
+
+
+def test_totals_are_printed_as_people_read_them(analysed: Any) -> None:
+    monitor, measurement, report = analysed
+    totals = monitor.compare_with_report(report, measurement).totals
+    printed = {words[1]: words[2:] for words in (line.split() for line in str(totals).splitlines()[1:])}
+    for name, unit in {"chunks": "chunks", "entries": "events", "bytesread": "B"}.items():
+        assert printed[name] == [unit, str(report[name]), str(report[name]), "0"]
+    assert "e+" not in str(totals)
+    assert printed["processtime"][0] == "s"
+
+
+def test_what_was_not_recorded_is_not_zero(analysed: Any, client: Client) -> None:
+    _, _, report = analysed
+    never = TaskMonitor(client)
+    chunks, totals = never.compare_with_report(report)
+    assert len(chunks) == 0
+    assert totals["tasks"].isna().all()
+    assert totals.attrs["missing"].keys() == set(totals["quantity"])
+    with never:
+        client.submit(abs, -1, pure=False).result()
+    totals = never.compare_with_report(report).totals.set_index("quantity")
+    assert totals["tasks"].notna().to_dict() == {name: name == "chunks" for name in totals.index}
+    assert totals["tasks"]["chunks"] == 0
+    assert "give the collector" in totals.attrs["missing"]["bytesread"]
+    assert "recorded no chunk" in totals.attrs["missing"]["entries"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "reason"),
+    [
+        ({"run_spec": "a"}, TypeError, "a number of characters, not 'a'"),
+        ({"run_spec": 2.5}, TypeError, "a number of characters, not 2.5"),
+        ({"run_spec": -5}, ValueError, "a number of characters, not -5"),
+        ({"run_spec": True, "worker_view": False}, ValueError, "needs worker_view=True"),
+    ],
+)
+def test_what_run_spec_may_be(client: Client, settings: Any, error: type[Exception], reason: str) -> None:
+    with pytest.raises(error, match=reason):
+        TaskMonitor(client, **{"worker_view": True, **settings})
 
 
 def test_the_example_of_the_readme(client: Client, sample: Any, capsys: Any) -> None:
