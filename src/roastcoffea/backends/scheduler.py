@@ -193,6 +193,8 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.problems.note_rest()
         answer["counted"] = [(address, list(counts.items())) for address, counts in workers.counted.items()]
         self.sample()
+        if self.interval:
+            self.workers.states.take(workers.here, 0.0, 0)
         last = {"of_others": attempts.of_others, "attempts": attempts.by_kind()}
         return answer | self.drain(limit, received) | last
 

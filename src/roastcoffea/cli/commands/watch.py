@@ -125,7 +125,7 @@ def _follow(watch: Iterator[Shown], interval: float, seconds: float | None, line
 
 def _line(look: Shown) -> str:
     """A look as a line of text."""
-    from roastcoffea.report.phrases import counted
+    from roastcoffea.units import counted
 
     states = ", ".join(f"{count} {state}" for state, count in look.states.items())
     workers, tasks = counted(look.num_workers, "worker"), counted(look.num_tasks, "task")
