@@ -133,9 +133,9 @@ def test_a_class_is_in_its_ledger_and_all_that_reads_it(found: dict[str, Any]) -
     }
     assert found["class in tables"]
     assert found["bound"] == "storage"
-    cause, rows, text = found["findings"][0]
-    assert (cause, rows) == ("storage", {"authorize": sum(TOKENS)})
-    assert "waits for storage, most at local files" in text
+    rows, text = {cause: said for cause, *said in found["findings"]}["storage"]
+    assert rows == {"authorize": sum(TOKENS)}
+    assert "of thread time waits for local files" in text
     assert found["compared"]["authorize"] == pytest.approx(sum(TOKENS))
     assert found["colours"][0] == "#123456"
 

@@ -48,9 +48,10 @@ PROGRAM = """
 import json, sys, tempfile
 from pathlib import Path
 sys.path[:0] = sys.argv[1:]
+from evidence_by_hand import evidence_of
 from handmade import CHUNKS, handmade_run
 import write_references
-from roastcoffea.diagnosis import causes, evidence, stragglers
+from roastcoffea.diagnosis import evidence, stragglers
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -73,8 +74,7 @@ print(json.dumps({
     "metrics": [metrics["time_authorise_seconds"], metrics["chunk_token_seconds"], metrics["bytes_probe"]],
     "chunks": [chunk["token_seconds"] for chunk in metrics["raw_chunk_metrics"]],
     "word": evidence.WORDS["authorise"],
-    "finding": sorted(causes.CAUSES["storage"].rows(evidence.Evidence(
-        run=measurement.run, ledger=ledger, counted=None, stragglers=None, slow_workers={}, spilled=0.0, fine=None))),
+    "finding": sorted(evidence_of(measurement.run).rows_of("storage")),
     "comparison": [DRIVERS["authorise"], "authorise" in DRIVEN],
     "colours": [colours.OF_TIME["authorise"], colours.OF_PHASES["token"], colours.OF_BYTES["probe"]],
     "stream": "authorise" in SHOWN,

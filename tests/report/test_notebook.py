@@ -69,7 +69,7 @@ def test_the_page_of_a_measurement_has_its_numbers(handmade: Measurement) -> Non
     assert rows["elapsed"] == ["1 min 40 s"]
     assert rows["total_events"][0] == "450"
     assert rows["data"][:3] == ["2", "1", "400"]
-    assert "Bound by client" in page.text
+    assert "Bottleneck: client" in page.text
     assert "a <b> problem" in page.text
     assert handmade.verdict[0].text in page.text
     assert "by hand" in page.text

@@ -271,26 +271,6 @@ class Savings:
         chunks = self._run.chunks
         return self._counted if self._counted is not None or chunks is None else counted_chunks(chunks)
 
-    def relief(self, kind: str, slow: Mapping[str, float]) -> Numbers | None:
-        """What each chunk that counted would take of what it took without slow ones; None where chunks are not known.
-
-        Parameters
-        ----------
-        kind
-            "worker", "host", "file" or "dataset".
-        slow
-            By name how many times as long as with others chunks took.
-        """
-        if self.counted is None:
-            return None
-        names = self.counted["worker" if kind == "host" else kind].to_pylist()
-        if kind == "host":
-            lives = self._run.lifetimes
-            rows = [] if lives is None else lives.select(["worker", "host"]).to_pylist()
-            hosts = {row["worker"]: row["host"] for row in rows}
-            names = [hosts.get(name) for name in names]
-        return np.array([1 / slow.get(name, 1.0) for name in names])
-
     def changed(self, removal: Removal) -> Saving:
         """Wall time that a change of the run would have saved.
 

@@ -66,7 +66,7 @@ def test_both_ledgers_stand_on_it_with_totals_and_certificates(page: str, measur
         assert all([name, unit.text(amount)] in [row[:2] for row in rows] for name, amount in ledger.items() if amount)
         assert str(ledger.certificate) in ledgers
     assert text(measurement.verdict[0].text) in page
-    assert f"Bound by {measurement.bound}" in page
+    assert f"Bottleneck: {measurement.bound}" in page
 
 
 def test_names_of_any_kind_are_text() -> None:
