@@ -149,11 +149,11 @@ def test_a_phase_is_in_its_class_and_all_that_reads_it(found: dict[str, Any]) ->
     assert found["colours"][1] == "#123456"
 
 
-def test_a_phase_that_waits_is_replayed_as_waiting(found: dict[str, Any]) -> None:
+def test_a_phase_that_waits_for_storage_is_replayed_so(found: dict[str, Any]) -> None:
     waited = sum(TOKENS) + 20
     alone = waited + 40 / (1 + CROWDED)
     assert found["what if"]["as recorded"] == pytest.approx(alone, rel=1e-3)
-    assert found["what if"]["storage 2 x faster"] == pytest.approx(alone - 20 / 2, rel=1e-3)
+    assert found["what if"]["storage 2 x faster"] == pytest.approx(alone - waited / 2, rel=1e-3)
 
 
 def test_a_backend(found: dict[str, Any]) -> None:

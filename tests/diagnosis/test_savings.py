@@ -126,20 +126,6 @@ def test_the_interpreters_lock_is_not_known_of_older_runs() -> None:
         assert "not told apart" in str(found.reason)
 
 
-def test_chunks_of_who_is_slow() -> None:
-    """Every second chunk is on the second worker; the chunks of two files follow one another."""
-    savings = savings_of(made_run([plan(1.0, file=file) for file in "aabb"], 2))
-    for kind, name, expected in (
-        ("worker", "w1", [1.0, 0.25, 1.0, 0.25]),
-        ("file", "b", [1.0, 1.0, 0.25, 0.25]),
-        ("host", "10.0.0.1", [0.25] * 4),
-        ("dataset", "other", [1.0] * 4),
-    ):
-        assert np.asarray(savings.relief(kind, {name: 4.0})).tolist() == expected
-    found = savings.without("slow file", factors=savings.relief("file", {"b": 4.0}))
-    assert found.seconds == pytest.approx(0.75, rel=EACH)
-
-
 def test_savings_are_a_fact_of_a_run() -> None:
     run = made_run(MIXED, 2)
     assert isinstance(CATALOGUE.entries["savings"].function(run, Measurement(run).time_ledger), Savings)

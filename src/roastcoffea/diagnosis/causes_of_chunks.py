@@ -13,6 +13,9 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.units import BYTE, FRACTION, SECOND, counted, number
 
+OF_LOCK: Final = 0.5
+"""Waiting for the interpreter divided by a function's CPU time from which on the lock is the cause, and not it."""
+
 DOMINATES: Final = 0.5
 """Share of thread time from which on reading dominates."""
 
@@ -109,8 +112,8 @@ def contention(seen: Evidence) -> Draft | None:
     what = f"CPU contention: {share_of(seen, 'contention')} of thread time could run and had no free core on {where}."
     if crowded:
         host, threads, cores = crowded[0]
-        what = f"{what[:-1]}, which has {number(threads)} threads for tasks on {number(cores)} cores."
-        advice = f"Use {number(cores)} threads on {host}, or more cores."
+        what = f"{what[:-1]}, which has {number(threads)} threads for tasks on {counted(cores, 'core')}."
+        advice = f"Use {counted(cores, 'thread')} on {host}, or more cores."
         return Draft(what, advice, tuple(hosts), remedy=f"nthreads={cores}")
     return Draft(what, "Stop what else runs on these cores, or ask for cores of your own.", tuple(hosts))
 
@@ -167,6 +170,9 @@ def compute(seen: Evidence) -> Draft | None:
         return None
     # a profile has a hundredth of the time; the ledger has all of it
     seconds = share * cpu
+    # threads that wait for each other's Python: the lock's finding names the function
+    if sum(seen.rows_of("interpreter lock").values()) >= OF_LOCK * seconds:
+        return None
     culprit = found[0]._replace(seconds=seconds)
     what = f"{culprit.name} takes {FRACTION.text(share)} of the CPU time in process(), in plain Python."
     advice = "Write it with array operations (awkward, numpy), or compile it with numba."

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.metrics.busy import sum_of
-from roastcoffea.metrics.phases import DECOMPRESS, PHASES, READ, Part
+from roastcoffea.metrics.phases import DECOMPRESS, PHASES, READ, TIME_CLASSES, Part
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, places
 from roastcoffea.replay.cluster import CROWDED, Load
 
@@ -150,7 +150,8 @@ def chunks_in_parts(
     # where waiting for a core was much, all waiting is less: opening and reading keep their shares of what is left
     opened, blocked = np.clip(opening - open_cpu, 0.0, None), _waiting(chunks)
     share = np.minimum(ratio(waited, opened + blocked), 1.0)
-    open_wait, read, lock = opened * share, _seconds_in(chunks, "waiting", READ) * share, _known(chunks, LOCK) * share
+    read = _seconds_in(chunks, "waiting", *OF_STORAGE) * share
+    open_wait, lock = opened * share, _known(chunks, LOCK) * share
     none = np.zeros(len(chunks))
     return Chunks(
         datasets=tuple(map(str, pc.unique(chunks["dataset"]).to_pylist())),
@@ -177,6 +178,10 @@ def chunks_in_parts(
 
 
 OF_CHUNKS: Final = ("wall_seconds", "core_wait_seconds", "cpu_seconds", "helper_cpu_seconds")
+WORD_OF: Final = {one.name: one.word for one in TIME_CLASSES}
+OF_STORAGE: Final = tuple(name for name, word in WORD_OF.items() if word == WORD_OF[READ])
+"""Classes of waiting for storage."""
+
 UNSPLIT: Final = "wait_seconds"
 CONTENTION: Final = "contention_seconds"
 LOCK: Final = "lock_seconds"
@@ -198,9 +203,9 @@ def _known(chunks: pa.Table, column: str) -> Numbers:
     return amounts(chunks, column) if column in chunks.column_names else np.zeros(len(chunks))
 
 
-def _seconds_in(chunks: pa.Table, part: Part, time_class: str | None = None) -> Numbers:
-    """Seconds of each chunk in the phases of a part, or in those of them that belong to a class."""
-    phases = (phase for phase in PHASES if phase.part == part and time_class in {None, phase.time_class})
+def _seconds_in(chunks: pa.Table, part: Part, *classes: str) -> Numbers:
+    """Seconds of each chunk in the phases of a part, or in those of them that belong to these classes."""
+    phases = (phase for phase in PHASES if phase.part == part and (not classes or phase.time_class in classes))
     return sum_of(chunks, tuple(phase.column for phase in phases))
 
 

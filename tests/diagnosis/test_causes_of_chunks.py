@@ -1,0 +1,186 @@
+"""Causes within chunks: when each is found, whom it names, and what it advises."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from evidence_by_hand import evidence_of
+from made_runs import made_run, plan, waiting_in
+from one_kind_of_time import one_kind_of_time
+
+from roastcoffea.diagnosis.causes import conclusions
+from roastcoffea.diagnosis.causes_of_chunks import PYTHON
+from roastcoffea.diagnosis.finding import Culprit, Finding
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.profile import HOT_COLUMNS
+from roastcoffea.metrics.startup import StartUp
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.run import Run
+from roastcoffea.records.workers import LIFETIME_COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("column", "cause", "seconds"),
+    [
+        # runs of 100 s on one thread, without a replay
+        ("read_seconds", "storage", 50),  # at twice the rate
+        ("decompress_seconds", "decompression", 70),  # zstd needs 30 % of LZMA's time
+        ("interpret_seconds", "interpretation", 100),
+        ("contention_seconds", "contention", 100),
+        ("lock_seconds", "interpreter lock", 100),
+        ("blocked_seconds", "blocked", 100),
+        ("open_seconds", "metadata", 100),
+        ("checkpoint_seconds", "checkpoint", 100),
+    ],
+)
+def test_each_phase_has_its_cause(column: str, cause: str, seconds: float) -> None:
+    measurement = one_kind_of_time(column)
+    (finding,) = measurement.verdict
+    assert (measurement.bound, finding.cause) == (cause, cause)
+    assert finding.seconds == pytest.approx(seconds)
+    assert "100 % of thread time" in finding.what
+    assert finding.severity == "high"
+
+
+def only(run: Run, cause: str, **facts: Any) -> Finding:
+    """The finding of a cause."""
+    return {finding.cause: finding for finding in conclusions(evidence_of(run, **facts))[0]}[cause]
+
+
+FAR, NEAR = "root://far.org//a.root", "/data/a.root"
+
+
+def test_storage_names_endpoint_and_rate() -> None:
+    run = made_run([plan(1.0, read=2.0, file=FAR)] * 20, 2)
+    rows = [row | {"bytes_requested": 20_000_000} for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
+    finding = only(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows)), "storage")
+    assert finding.what == "Reading dominates: 66.7 % of thread time waits for far.org (10 MB/s a stream)."
+    assert finding.advice.startswith("Cache the dataset nearby, or run 2 threads per core")
+    assert finding.remedy == "nthreads=2"
+    assert finding.culprits == (Culprit("endpoint", "far.org", pytest.approx(40.0)),)
+
+
+def test_local_files_are_read_from_a_disk_and_have_no_culprit() -> None:
+    finding = only(made_run([plan(1.0, read=0.5, file=NEAR)] * 20, 2), "storage")
+    assert finding.what == "Reading is slow: 33.3 % of thread time waits for local files."
+    assert finding.advice.startswith("Move the files to a faster disk")
+    assert (finding.culprits, finding.remedy) == ((), None)
+
+
+def test_no_more_threads_where_they_wait_for_cores_already() -> None:
+    finding = only(made_run([plan(1.0, read=2.0, core_wait=1.0, file=FAR)] * 20, 2), "storage")
+    assert finding.advice == "Cache the dataset nearby."
+    assert finding.remedy is None
+
+
+def test_decompression_names_the_datasets() -> None:
+    run = one_kind_of_time("decompress_seconds").run
+    rows = [row | {"dataset": "b" if row["id"] < 3 else "a"} for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
+    (finding,) = Measurement(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows))).verdict
+    assert finding.culprits == (Culprit("dataset", "a", 70.0), Culprit("dataset", "b", 30.0))
+    assert "most of it in dataset a" in finding.what
+    assert "zstd" in finding.advice
+
+
+def test_metadata_of_one_chunk_a_file_are_no_matter_of_chunk_size() -> None:
+    plans = [plan(1.0, open_cpu=1.0, open_wait=1.0, file=f"root://far.org//{place}.root") for place in range(20)]
+    found = {finding.cause: finding for finding in conclusions(evidence_of(made_run(plans, 2)))[0]}
+    assert not any("chunksize=" in finding.text for finding in found.values())
+
+
+def test_metadata_say_what_each_chunk_takes() -> None:
+    (finding,) = one_kind_of_time("open_seconds").verdict
+    assert "100 % of thread time, 10 s for each of 10 chunks." in finding.what
+
+
+def test_start_up_names_workers_and_what_they_imported() -> None:
+    run = one_kind_of_time("compute_seconds").run
+    rows = [row | {"open_seconds": 1.0, "compute_seconds": 9.0} for row in run.chunks.to_pylist()]  # type: ignore[union-attr]
+    rows[0].update(open_seconds=8.0, compute_seconds=2.0)
+    chunks = table_of_rows(CHUNK_COLUMNS, [row | {"thread": 1, "build_seconds": 0.0} for row in rows])
+    seen = evidence_of(dataclasses.replace(run, chunks=chunks))
+    started = seen.ledger.startup
+    assert isinstance(next(iter(started), None), StartUp)
+    found = {one.cause: one for one in conclusions(dataclasses.replace(seen, started=started))[0]}
+    assert found["start-up"].seconds == pytest.approx(7.0)
+    assert [(one.kind, one.name) for one in found["start-up"].culprits] == [("worker", "A")]
+    assert "on 1 new worker" in found["start-up"].what
+    assert "--preload" in str(found["start-up"].remedy)
+
+
+def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
+    plans = [plan(1.0, core_wait=1.0)] * 20
+    finding = only(made_run(plans, 2), "contention")
+    assert finding.what == "CPU contention: 50 % of thread time could run and had no free core on 10.0.0.1."
+    assert "Stop what else runs" in finding.advice
+    assert finding.remedy is None
+    crowded = only(made_run(plans, 2, cores=1), "contention")
+    assert crowded.what.endswith("on 10.0.0.1, which has 2 threads for tasks on 1 core.")
+    assert crowded.remedy == "nthreads=1"
+
+
+def hot(core: float, blocked: float = 0.0, leaf: str | None = None) -> Any:
+    row = {"dataset": "data", "function": "smear", "file": "mine.py", "line": 7, "leaf": leaf}
+    other = {"dataset": "data", "function": "select", "file": "mine.py", "line": 30, "leaf": "cut", "leaf_line": 1}
+    rows = [row | {"core_seconds": core, "blocked_seconds": blocked}, other | {"core_seconds": 1 - core}]
+    return table_of_rows(HOT_COLUMNS, rows)
+
+
+def test_the_interpreter_lock_names_who_holds_it_and_how_many_share_it() -> None:
+    run = waiting_in(made_run([plan(1.0, wait=1.0)] * 20, 2), "lock_seconds")
+    finding = only(run, "interpreter lock", hot=hot(0.9))
+    assert finding.what == "The interpreter lock blocks 50 % of thread time; smear (mine.py:7) holds it most."
+    assert finding.remedy is None
+    shared = one_kind_of_time("lock_seconds").run
+    life = table_of_rows(LIFETIME_COLUMNS, [row | {"threads": 4} for row in shared.lifetimes.to_pylist()])  # type: ignore[union-attr]
+    found = Measurement(dataclasses.replace(shared, lifetimes=life)).verdict
+    (locked,) = (one for one in found if one.cause == "interpreter lock")
+    assert "(4 threads share one interpreter)" in locked.what
+    assert locked.remedy == "nthreads=1"
+
+
+def sections(**seconds: float) -> Any:
+    return table_of_rows(
+        SECTION_COLUMNS, [{"name": name, "wall_seconds": wall, "cpu_seconds": 0.0} for name, wall in seconds.items()]
+    )
+
+
+def test_blocked_names_the_section_else_the_function_else_how_to_find_it() -> None:
+    run = one_kind_of_time("blocked_seconds").run
+    named = only(dataclasses.replace(run, sections=sections(weights=60.0, other=9.0)), "blocked")
+    assert "in section weights:" in named.what
+    assert named.advice == "Look at what section weights calls."
+    assert named.culprits == (Culprit("section", "weights", 60.0),)  # the other one has less than a tenth
+    function = only(run, "blocked", hot=hot(0.5, blocked=1.0))
+    assert "in smear (mine.py:7)" in function.what
+    assert "track_time" in only(run, "blocked").advice
+
+
+def test_computing_is_a_finding_where_one_function_computes_in_plain_python() -> None:
+    run = made_run([plan(1.0)] * 40, 2)
+    finding = only(run, "compute", hot=hot(0.8))
+    assert finding.what == "smear (mine.py:7) takes 80 % of the CPU time in process(), in plain Python."
+    assert finding.culprits == (Culprit("function", "smear (mine.py:7)", pytest.approx(32.0)),)
+    assert finding.seconds == pytest.approx(16.0, rel=0.01)  # 0.8 of 20 s on each thread
+    assert finding.at_most
+    for innocent in (hot(PYTHON - 0.1), hot(0.8, leaf="numpy.sum"), None):
+        assert conclusions(evidence_of(run, hot=innocent))[0] == []
+
+
+def test_threads_that_share_an_interpreter_are_the_lock_s_and_else_the_function_s() -> None:
+    for waited, cause in ((1.0, "interpreter lock"), (0.2, "compute")):
+        run = waiting_in(made_run([plan(1.0, wait=waited)] * 40, 2), "lock_seconds")
+        findings, _ = conclusions(evidence_of(run, hot=hot(0.9)))
+        assert findings[0].cause == cause
+        assert "smear (mine.py:7)" in findings[0].what
+
+
+def test_interpretation_names_branches() -> None:
+    run = one_kind_of_time("interpret_seconds").run
+    reads = [{"chunk": 1, "branch": name, "interpret_seconds": seconds} for name, seconds in (("a", 1.0), ("b", 3.0))]
+    (finding,) = Measurement(dataclasses.replace(run, branch_reads=table_of_rows(BRANCH_READ_COLUMNS, reads))).verdict
+    assert "most of it for b, a" in finding.what
+    assert finding.culprits == (Culprit("branch", "b", 3.0), Culprit("branch", "a", 1.0))
