@@ -124,7 +124,11 @@ class MemoryEvidence:
         for found, verb in ((self.paused, "paused"), (self.spilled, "moved results to disk")):
             if found:
                 peak = found[0]["memory_peak"]
-                at = "" if peak is None else f", {BYTE.text(peak)} at most{self._of_limit(found[0], 'memory_peak')}"
+                at = (
+                    ""
+                    if peak is None
+                    else f", {BYTE.text(peak)} at most{self._of_limit(found[0], 'memory_peak').rstrip(',')}"
+                )
                 were = f"{_were(found)} paused for it" if verb == "paused" else f"{verb} for want of it"
                 return f"Memory: {self._of(found)} {were} ({found[0]['worker']}{at})."
         return "Memory: no worker was killed or paused, and none spilled."

@@ -1,0 +1,205 @@
+"""Causes around chunks: when each is found, whom it names, and what it advises."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from evidence_by_hand import evidence_of, memory_of
+from handmade import T, handmade_run
+from made_runs import made_run, plan
+from one_kind_of_time import one_kind_of_time
+
+from roastcoffea.diagnosis.causes import CAUSES, conclusions
+from roastcoffea.diagnosis.causes_of_cluster import LARGE_OUTPUT
+from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.diagnosis.finding import Culprit, Finding
+from roastcoffea.diagnosis.slowness import Slow
+from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS
+
+SMALL = made_run([plan(0.2, open_cpu=0.5, open_wait=0.5, file=f"{number % 4}.root") for number in range(80)], 4)
+UNEVEN = made_run([plan(1.0)] * 19 + [plan(20.0)], 4)
+
+
+def findings(seen: Evidence) -> dict[str, Finding]:
+    return {finding.cause: finding for finding in conclusions(seen)[0]}
+
+
+def with_outputs(run: Run, size: int) -> Run:
+    assert run.tasks is not None
+    return dataclasses.replace(
+        run, tasks=table_of_rows(TASK_COLUMNS, [row | {"nbytes": size} for row in run.tasks.to_pylist()])
+    )
+
+
+def test_small_chunks_have_one_size_to_use() -> None:
+    seen = evidence_of(SMALL)
+    finding = findings(seen)["chunk size"]
+    assert finding.what == "Chunks of 100 events are too small: each costs 1 s besides its events."
+    assert finding.remedy == seen.chunk_size.line
+    assert finding.advice == f"Use {finding.remedy}."
+    assert finding.culprits == (Culprit("chunk size", "100 events", pytest.approx(80.0)),)
+    assert finding.rows == {"fixed cost of chunks": pytest.approx(80.0)}
+    assert "metadata" not in findings(seen)  # a consequence
+
+
+def test_large_outputs_are_not_the_chunk_sizes_fault() -> None:
+    assert "chunk size" in findings(evidence_of(with_outputs(SMALL, LARGE_OUTPUT - 1)))
+    assert "chunk size" not in findings(evidence_of(with_outputs(SMALL, LARGE_OUTPUT)))
+
+
+def test_a_tail_names_the_slowest_chunk_and_a_smaller_size() -> None:
+    stragglers = Measurement(UNEVEN).metrics.evaluator.value("stragglers")
+    finding = findings(evidence_of(UNEVEN, stragglers=stragglers))["tail"]
+    # one thread works for 19 s more than the three others
+    assert finding.rows == {"idle: tail": pytest.approx(57.0)}
+    assert finding.seconds == pytest.approx(24.0 - 39.0 / 4, rel=0.02)
+    assert finding.at_most
+    assert "a.root, entries 1900 to 2000" in finding.what
+    assert finding.advice == f"Use {finding.remedy}, so that all threads end together."
+    assert [(one.kind, one.factor) for one in finding.culprits] == [("file", pytest.approx(20.0))]
+
+
+def test_a_tail_of_merging_is_the_merges() -> None:
+    seen = evidence_of(handmade_run())
+    assert seen.ledger.tail_of["merge"] + seen.ledger.tail_of["preprocessing"] == pytest.approx(58.75 - 46.5)
+    merge = next(iter(CAUSES["merge"].drafts(seen)))
+    assert merge.rows == {"merge": 2.0, "idle: tail (merge)": pytest.approx(seen.ledger.tail_of["merge"])}
+    preprocessing = next(iter(CAUSES["preprocessing"].drafts(seen)))
+    assert preprocessing.rows is not None
+    assert preprocessing.rows["preprocessing"] == 1.75
+
+
+def test_the_client_says_when_it_kept_workers_idle() -> None:
+    found = findings(evidence_of(made_run([plan(1.0)] * 20, 2, before=10.0)))["client"]
+    assert found.what == "The client keeps the workers idle for 50 % of thread time (10 s before the first task)."
+    assert found.seconds == pytest.approx(10.0, rel=0.01)
+
+
+def test_scheduling_names_tasks_and_their_length() -> None:
+    """20 tasks of 200 ms on two threads, of which the chunk takes 100 ms."""
+    run = made_run([plan(0.1)] * 20, 2)
+    assert run.tasks is not None
+    assert run.chunks is not None
+    assert run.lifetimes is not None
+    starts = [T + 0.2 * (place // 2) for place in range(20)]
+    tasks, chunks = (
+        [row | {"start": start, "stop": start + seconds} for row, start in zip(table.to_pylist(), starts, strict=True)]
+        for table, seconds in ((run.tasks, 0.2), (run.chunks, 0.1))
+    )
+    tables: dict[str, Any] = {
+        "tasks": table_of_rows(TASK_COLUMNS, tasks),
+        "chunks": table_of_rows(CHUNK_COLUMNS, chunks),
+        "lifetimes": table_of_rows(LIFETIME_COLUMNS, [row | {"stop": T + 2.0} for row in run.lifetimes.to_pylist()]),
+    }
+    (draft,) = CAUSES["scheduler"].drafts(evidence_of(dataclasses.replace(run, stop=T + 2.0, **tables)))
+    assert draft.what.startswith("Scheduling limits the run: 50 % of thread time goes to handing out tasks")
+    assert draft.what.endswith('(20 tasks of 200 ms on average), most of it "task overhead".')
+
+
+def test_memory_names_the_worker_and_the_size_that_fits() -> None:
+    seen = evidence_of(UNEVEN, memory=memory_of(40, 100.0, lost=40.0))
+    found = findings(seen)
+    memory = found["memory"]
+    assert memory.what.startswith("Memory: 1 of 1 worker was paused for it (w0, 900 MB at most, 90 % of its 1 GB).")
+    assert memory.advice.startswith("chunksize=40 instead of about 100 fits")
+    assert memory.remedy == "chunksize=40"
+    assert memory.culprits[0][:2] == ("worker", "w0")
+    assert all("chunksize=40" in one.text for one in found.values() if "chunksize=" in one.text)
+
+
+def test_memory_that_fits_is_no_reason_for_a_chunk_size() -> None:
+    memory = findings(evidence_of(UNEVEN, memory=memory_of(300, 100.0, lost=40.0)))["memory"]
+    assert memory.remedy is None
+    assert "Give workers more memory" in memory.advice
+    unknown = findings(evidence_of(UNEVEN, memory=memory_of(None, 100.0, lost=40.0)))["memory"]
+    assert unknown.remedy is None
+    assert "no chunk size can be told" in unknown.advice
+
+
+def test_failures_are_named_with_their_error() -> None:
+    seen = evidence_of(failures=Measurement(handmade_run()).metrics.evaluator.value("failure_evidence"))
+    draft = next(iter(CAUSES["failures"].drafts(seen)))
+    assert "boom" in draft.what
+    assert draft.rows is not None
+    assert draft.rows["failed"] > 0
+    assert list(CAUSES["failures"].drafts(evidence_of(failures=None))) == []
+
+
+@pytest.mark.parametrize(
+    ("activity", "cause", "words"),
+    [
+        ("serialize", "serialization", "Dask's serialization takes 12 % of thread time in tasks (serialization 12 s)."),
+        ("deserialize", "serialization", "(deserialization 12 s)"),
+        ("compress", "compression", "Dask's own compression, which is not ROOT's, takes 12 % of thread time"),
+        ("decompress", "compression", "(decompression 12 s)"),
+    ],
+)
+def test_what_dask_counts_in_tasks_is_found_where_it_is_a_large_share(activity: str, cause: str, words: str) -> None:
+    run = one_kind_of_time("compute_seconds").run
+    key = ("execute", "Dijet", activity, "seconds")
+
+    def verdict(*seconds: float) -> Any:
+        counted = {f"worker {place}": {key: amount} for place, amount in enumerate(seconds)}
+        changes: dict[str, Any] = {"span_metrics": {key: sum(seconds)}, "span_metrics_per_worker": counted}
+        return Measurement(dataclasses.replace(run, **changes)).verdict
+
+    (finding,) = verdict(9.0, 3.0)
+    assert finding.cause == cause
+    assert finding.seconds == pytest.approx(12)
+    assert finding.at_most
+    assert words in finding.text
+    assert verdict(1.0, 1.0).healthy
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "says"),
+    [
+        ("worker", "w0", "Worker w0 is slow: its 3 chunks took 14 times (12 to 16) as long as expected."),
+        ("host", "10.0.0.1", "Host 10.0.0.1 is slow: its 3 chunks took 14 times (12 to 16) as long as expected."),
+        ("file", "a.root", "File a.root is slow: its 3 chunks took 14 times (12 to 16) as long as expected."),
+        ("dataset", "data", "Dataset data takes 14 times (12 to 16) as long per event as the others."),
+    ],
+)
+def test_who_is_slow_is_named_with_factor_and_interval(kind: str, name: str, says: str) -> None:
+    slow = Slow(kind, name, 14.0, (12.0, 16.0), 39.0, 3)
+    plans = [plan(14.0 if place in {0, 15, 30} else 1.0) for place in range(40)]
+    finding = findings(evidence_of(made_run(plans, 2), slow=[slow]))[f"slow {kind}"]
+    assert finding.what == says
+    assert finding.culprits == (Culprit(kind, name, 39.0, 14.0),)
+    assert finding.rows == {f"{kind} {name}": 39.0}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("worker", "w1"), ("file", "b.root"), ("dataset", "heavy")])
+def test_only_the_chunks_of_who_is_slow_become_faster(kind: str, name: str) -> None:
+    """Each second chunk is of w1, b.root and "heavy": 20 of these take 4 s instead of 1 s on one of two threads."""
+    pair = [plan(1.0), plan(4.0, file="b.root", dataset="heavy")]
+    run = made_run(pair * 10, 2)
+    assert run.chunks is not None
+    mine = [row["wall_seconds"] for row in run.chunks.to_pylist() if row[kind] == name]
+    slow = Slow(kind, name, 4.0, (3.5, 4.5), 0.75 * sum(mine), len(mine))
+    found = findings(evidence_of(run, slow=[slow]))[f"slow {kind}"]
+    left = sum(row["wall_seconds"] for row in run.chunks.to_pylist()) - 0.75 * sum(mine)
+    assert found.seconds == pytest.approx(run.stop - run.start - left / 2, abs=2.0)
+
+
+def test_slow_ones_say_what_is_slow_where_and_what_this_run_cannot_tell_apart() -> None:
+    slow = Slow("worker", "w0", 14.0, (12.0, 16.0), 39.0, 3, "read_seconds", 38.0, "node3", (("file", "a.root"),))
+    plans = [plan(14.0 if place in {0, 15, 30} else 1.0) for place in range(40)]
+    finding = findings(evidence_of(made_run(plans, 2), slow=[slow]))["slow worker"]
+    assert finding.what.startswith("Worker w0 on node3 is slow and waits for its storage: its 3 chunks")
+    assert finding.what.endswith("; this run cannot tell it from file a.root.")
+
+
+def test_a_heavy_dataset_gets_no_smaller_chunks_where_larger_ones_are_advised() -> None:
+    slow = Slow("dataset", "data", 5.0, (4.0, 6.0), 60.0, 80)
+    (draft,) = CAUSES["slow dataset"].drafts(evidence_of(SMALL, slow=[slow]))
+    assert draft.advice == "Look at what its events need beyond the others."
+    (draft,) = CAUSES["slow dataset"].drafts(evidence_of(UNEVEN, slow=[slow]))
+    assert draft.advice.endswith("give it smaller chunks if it ends last.")
