@@ -124,7 +124,7 @@ class Measurement:
 
     @property
     def bound(self) -> str | None:
-        """What the run spent most of its thread time on, in one word; None where no time ledger tells."""
+        """What most of the thread time went into, in the words of findings; None where no time ledger tells."""
         word: str | None = self.metrics.get("bound")
         return word
 

@@ -60,7 +60,7 @@ class TimeClass(NamedTuple):
     colour: str
     """What it has in every plot."""
     word: str | None
-    """The verdict's word for a run that spends most of its time on it."""
+    """Cause that it belongs to, as findings name it."""
     grows_with: Volume | None
     """What a comparison takes it to grow with; none where its seconds are compared as they are.
 
