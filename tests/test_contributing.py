@@ -106,7 +106,7 @@ def test_the_page_counts_the_places_rightly() -> None:
     chapters = PAGE.read_text(encoding="utf-8").split("\n### ")[1:]
     counted = [re.search(r": (one|two|three) place", chapter.partition("\n")[0]) for chapter in chapters]
     numbers = [("one", "two", "three").index(found[1]) + 1 for found in counted if found]
-    assert numbers == [len(BLOCK.findall(chapter)) for chapter in chapters] == [1, 1, 1, 1, 2, 3]
+    assert numbers == [len(BLOCK.findall(chapter)) for chapter in chapters] == [1, 1, 1, 1, 1, 2, 3]
 
 
 def test_a_metric(found: dict[str, Any]) -> None:
@@ -154,6 +154,14 @@ def test_a_phase_that_waits_for_storage_is_replayed_so(found: dict[str, Any]) ->
     alone = waited + 40 / (1 + CROWDED)
     assert found["what if"]["as recorded"] == pytest.approx(alone, rel=1e-3)
     assert found["what if"]["storage 2 x faster"] == pytest.approx(alone - waited / 2, rel=1e-3)
+
+
+def test_a_cause_is_a_finding(found: dict[str, Any]) -> None:
+    rows, text = {cause: said for cause, *said in found["findings"]}["token service"]
+    assert rows == {"authorize": sum(TOKENS)}
+    assert text.startswith("Waiting for tokens takes ")
+    assert text.endswith("Ask for one token a worker.")
+    assert "Fixing it saves at most " in text
 
 
 def test_a_backend(found: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding, Rows
-from roastcoffea.diagnosis.savings import Saving, Taken
+from roastcoffea.diagnosis.savings import PARTS, Saving, Taken
 
 ENOUGH: Final = 0.5
 """Share of the largest saving from which on a culprit with a name comes before a class of time that has more."""
@@ -112,8 +112,10 @@ def _candidates(seen: Evidence, causes: Iterable[Cause]) -> Iterator[_Candidate]
             continue
         for draft in one.drafts(seen):
             rows = seen.rows_of(one.name) if draft.rows is None else draft.rows
-            taken = draft.taken or Taken(one.name)
-            saving = draft.saving or _saving(seen, taken, sum(rows.values()))
+            seconds = sum(rows.values())
+            # what the replay does not know is shared by all threads
+            taken = draft.taken or Taken(one.name, seconds=None if one.name in PARTS else seconds)
+            saving = draft.saving or _saving(seen, taken, seconds)
             if (saving.seconds or 0.0) >= seen.least(one.name):
                 yield _Candidate(one, draft, taken, saving, rows)
 

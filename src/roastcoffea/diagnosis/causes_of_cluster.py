@@ -201,7 +201,7 @@ def serialization(seen: Evidence) -> Draft | None:
         return None
     what = f"Dask's serialization takes {seen.share(sum(rows.values()))} of thread time in tasks ({_parts(rows)})."
     advice = "Return arrays, histograms and numbers instead of other objects, and keep large data out of the processor."
-    return Draft(what, advice, rows=rows, taken=_as_share("serialization", rows))
+    return Draft(what, advice, rows=rows)
 
 
 @cause("compression")
@@ -214,7 +214,7 @@ def compression(seen: Evidence) -> Draft | None:
     what = f"Dask's own compression, which is not ROOT's, takes {share} of thread time in tasks ({_parts(rows)})."
     line = "distributed.comm.compression: false"
     advice = f"Switch it off in Dask's configuration ({line}; distributed.worker.memory.spill-compression: false)."
-    return Draft(what, advice, remedy=line, rows=rows, taken=_as_share("compression", rows))
+    return Draft(what, advice, remedy=line, rows=rows)
 
 
 def _as_share(name: str, rows: Rows) -> Taken:
@@ -231,7 +231,7 @@ def other_tasks(seen: Evidence) -> Draft | None:
         return None
     what = f"{share_of(seen, 'other tasks')} of thread time went to tasks of no Runner call here."
     advice = "If they are another user's or another run's, use workers of your own."
-    return Draft(what, advice, taken=_as_share("other tasks", rows))
+    return Draft(what, advice)
 
 
 PHASES_IN_WORDS: Final = {

@@ -212,10 +212,8 @@ NOT_REPLAYED: Final[Mapping[str, tuple[str, ...]]] = {
     "memory": (phases.PAUSED,),
     "other tasks": (phases.OTHER_TASKS,),
     "checkpoint": (phases.CHECKPOINT,),
-    "serialization": (),
-    "compression": (),
 }
-"""Classes of causes that a replay does not know; what Dask counts in tasks is in no class of its own."""
+"""Classes of causes that a replay does not know."""
 
 SPLIT_LATER: Final = {"interpreter lock": LOCK, "blocked": BLOCKED}
 """Columns of chunks that tell them; older runs have one for both."""
@@ -315,7 +313,7 @@ class Savings:
 
     def _part(self, taken: Taken) -> Part | str:
         """How a cause is taken out; or why that cannot be."""
-        if taken.cause in NOT_REPLAYED:
+        if taken.cause not in PARTS and taken.removal is None:
             return "the replay does not know of it"
         own = taken.removal
         if own is not None:
