@@ -56,7 +56,9 @@ def test_a_run_that_reads_each_byte_once_needs_no_advice():
     assert ledger_of([CHUNKS[-1]], BRANCH_READS[-2:]).advice == []
 
 
-def test_after_an_interrupt_the_events_of_the_largest_file_are_not_known():
-    texts = [saving.text for saving in ledger_of(calls=(runner_call("c1", 3, outcome="failed"),)).advice]
+def test_after_an_interrupt_only_the_chunks_that_were_asked_for_tell_the_events_of_the_largest_file():
+    calls = (runner_call("c1", 3, outcome="failed"),)
+    assert any("chunksize=400" in saving.text for saving in ledger_of(calls=calls).advice)
+    texts = [saving.text for saving in ledger_of(calls=calls, asked=None).advice]
     assert texts
     assert not any("chunksize=" in text for text in texts)

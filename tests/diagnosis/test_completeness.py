@@ -172,7 +172,7 @@ def test_a_missing_file_that_ends_the_run_leaves_nothing_of_the_others(good: Pat
     assert collector.measurement.missing_fileset(fileset) == fileset
     assert "1 file that could not be opened and 1 file that was not reached are missing" in found.what
     assert found.share is None
-    assert "the events of 2 files are not known" in found.how_much
+    assert "The events of 2 files are not known" in found.how_much
 
 
 def test_what_raises_after_the_last_call_leaves_its_output_whole(good: Path) -> None:

@@ -59,9 +59,12 @@ def test_a_slow_worker_is_told_and_its_chunks_are_no_stragglers():
     balance = measurement.worker_balance.set_index("worker")
     assert balance.loc["C", "slowness"] == pytest.approx(3.0, rel=0.05)
     assert balance.loc["A", "slowness"] == pytest.approx(1.0, rel=0.05)
-    finding = next(found for found in measurement.verdict if found.cause == "workers")
-    assert finding.rows["slow: C"] == pytest.approx(2 * usual, rel=0.1)
-    assert "C by 3 x" in finding.text
+    (finding,) = (found for found in measurement.verdict if found.cause == "slow worker")
+    assert finding.rows == {"worker C": pytest.approx(2 * usual, rel=0.1)}
+    assert "its 20 chunks took 3 times as long as expected" in finding.text
+    (culprit,) = finding.culprits
+    assert culprit[:2] == ("worker", "C")
+    assert culprit.factor == pytest.approx(3.0, rel=0.05)
 
 
 def test_few_chunks_tell_nothing():
@@ -76,7 +79,9 @@ def test_a_worker_that_is_twice_as_slow_as_the_only_other_one_is_slow(number):
     balance = measurement.worker_balance.set_index("worker")
     assert balance.loc["A", "slowness"] == pytest.approx(1.0, rel=0.05)
     assert balance.loc["B", "slowness"] == pytest.approx(2.0, rel=0.05)
-    assert any(found.cause == "workers" for found in measurement.verdict)
+    slow = [culprit.name for found in measurement.verdict for culprit in found.culprits if culprit.kind == "worker"]
+    assert slow
+    assert {*slow} <= {"B", "D"}
 
 
 def test_workers_with_few_chunks_are_judged_with_their_host():

@@ -251,8 +251,8 @@ def _slow(seen: Evidence, kind: str) -> Iterator[Draft]:
             continue
         phase = PHASES_IN_WORDS.get(one.phase.removesuffix("_seconds")) if one.phase else None
         why = f" and {phase}" if phase else ""
-        low, high = one.interval
-        factor = f"{one.factor:.3g} times ({low:.2g} to {high:.2g})"
+        low, high = (f"{bound:.2g}" for bound in one.interval)
+        factor = f"{one.factor:.3g} times" + (f" ({low} to {high})" if low != high else "")
         on = f" on {one.host}" if one.host and one.host != one.name else ""
         if kind == "dataset":
             what = f"Dataset {one.name} takes {factor} as long per event as the others."
