@@ -58,8 +58,11 @@ class Planting(NamedTuple):
 def planted(
     client: Any, fileset: Any, processor: Any, chunksize: int = 500, pause: float = 0.0, **options: Any
 ) -> Planting:
-    """A run, after which the client does nothing for a while."""
-    with contended() as host, MetricsCollector(client) as collector:
+    """A run, after which the client does nothing for a while.
+
+    Its work is a loop in plain Python, which would be a finding of its own: there is no profile.
+    """
+    with contended() as host, MetricsCollector(client, profile=False) as collector:
         with suppress(OSError):
             runner_for(client, chunksize, schema=BaseSchema, **options)(fileset, processor_instance=processor)
         time.sleep(pause)
@@ -101,13 +104,15 @@ def test_a_healthy_run_has_no_findings(folder: Path) -> None:
     assert (verdict.absent, verdict.incomplete) == (None, [])
     # what other programs took from it may be found, and nothing else
     least = LEAST * (measurement.run.stop - measurement.run.start)
-    assert [finding for finding in verdict if finding.seconds >= busy + least] == []
+    assert [finding for finding in verdict if (finding.seconds or 0.0) >= busy + least] == []
 
 
 def test_sleeping(client: Any, folder: Path) -> None:
     measurement = measured(client, local(folder), Planted(sleep=0.4))
-    waited = measurement.time_ledger["blocked"]
-    assert 0.4 * CHUNKS <= waited <= 1.1 * 0.4 * CHUNKS + core_wait(measurement)
+    ledger = measurement.time_ledger
+    waited = ledger["blocked"]
+    assert waited + ledger["start-up"] + core_wait(measurement) >= 0.4 * CHUNKS
+    assert waited <= 1.1 * 0.4 * CHUNKS + core_wait(measurement)
     assert measurement.bound == "blocked"
     assert measurement.verdict[0].cause == "blocked"
     assert measurement.verdict[0].seconds == pytest.approx(waited / 2, rel=0.1)
@@ -133,6 +138,7 @@ def test_one_long_chunk(client: Any, folder: Path) -> None:
     assert longer > 2.5
     # the other worker ends its last chunk at any moment of the long one's beginning
     assert measurement.time_ledger["idle: tail"] == pytest.approx(longer, rel=0.1, abs=others[-1] + 0.05)
+    assert "tail" in {finding.cause for finding in measurement.verdict}, (measurement.verdict, measurement.time_ledger)
     (finding,) = (finding for finding in measurement.verdict if finding.cause == "tail")
     assert measurement.verdict[0].seconds <= finding.seconds + busy
     assert "b.root" in finding.text
@@ -179,7 +185,7 @@ def test_too_little_memory(folder: Path, tmp_path: Path) -> None:
         Client(cluster) as own,
     ):
         measurement, busy = planted(own, local(folder), Bulky(80_000_000), compression=None)
-    found = {finding.cause: finding.seconds for finding in measurement.verdict}
+    found = {finding.cause: finding.seconds or 0.0 for finding in measurement.verdict}
     assert measurement.bound == "memory" or max(found.values()) <= found["memory"] + busy, measurement.verdict
 
 
@@ -208,8 +214,8 @@ def test_tiny_chunks_of_a_wide_file(client: Any, tmp_path: Path) -> None:
     outside = chunks["wall_seconds"].sum() - chunks["coffea_process_seconds"].sum()
     assert measurement.time_ledger["open"] == pytest.approx(outside, rel=0.15)
     assert measurement.bound == "metadata"
-    assert measurement.verdict[0].cause == "metadata"
-    assert "Make chunks larger" in measurement.verdict[0].text
+    assert measurement.verdict[0].cause in {"metadata", "chunk size"}
+    assert "Use chunksize=" in measurement.verdict[0].text
 
 
 def mixtures() -> Iterator[tuple[int, dict[str, float]]]:
@@ -248,7 +254,7 @@ def test_mixtures_of_causes(client: Any, folder: Path, tmp_path: Path) -> None:
         marks = tmp_path / str(seed)
         marks.mkdir()
         measurement, busy = run_mixture(client, folder, marks, causes)
-        found = {finding.cause: round(finding.seconds, 2) for finding in measurement.verdict}
+        found = {finding.cause: round(finding.seconds or 0.0, 2) for finding in measurement.verdict}
         # another cause may only be above the largest by what other programs took
         if max(found.values(), default=0.0) > found.get(next(iter(causes)), 0.0) + busy:
             wrong.append((causes, found, busy))

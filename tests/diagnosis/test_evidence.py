@@ -85,3 +85,10 @@ def test_threads_are_scarce_where_they_wait_for_cores(of_a_chunk: dict[str, floa
     run = made_run([plan(1.0, **of_a_chunk)] * 20, 2)
     assert evidence_of(run).threads_are_scarce is scarce
     assert evidence_of(run, memory=memory_of(None, 100.0)).threads_are_scarce
+
+
+def test_a_straggler_is_no_reason_for_larger_chunks() -> None:
+    """Chunks of other sizes have none in the replay: what larger ones would save must be there to be saved."""
+    plans = [plan(0.3, open_cpu=0.003, file=f"{number // 8}.root") for number in range(16)]
+    seen = evidence_of(made_run([*plans[:15], dict(plans[15]) | {"cpu": 3.0}], 2))
+    assert seen.larger is None

@@ -38,10 +38,11 @@ def chunk_size(seen: Evidence) -> Draft | None:
         return None
     now = number(round(found.now))
     inside = f", {SECOND.text(found.in_process)} of it in process()" if found.in_process else ""
-    what = f"Chunks of {now} events are too small: each costs {SECOND.text(found.fixed)} besides its events{inside}."
+    cost = found.fixed + (found.in_process or 0.0)
+    what = f"Chunks of {now} events are too small: each costs {SECOND.text(cost)} besides its events{inside}."
     memory = "" if found.memory is None else f" A worker then needs {BYTE.text(found.memory)}."
-    culprit = Culprit("chunk size", f"{now} events", found.fixed * seen.chunks)
-    rows = {"fixed cost of chunks": found.fixed * seen.chunks}
+    culprit = Culprit("chunk size", f"{now} events", cost * seen.chunks)
+    rows = {"fixed cost of chunks": cost * seen.chunks}
     taken = Taken("chunk size", removal=found.removal)
     return Draft(what, f"Use {found.line}.{memory}", (culprit,), found.line, rows, taken, found.saving)
 

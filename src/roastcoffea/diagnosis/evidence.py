@@ -51,10 +51,13 @@ LEAST_OF: Final[Mapping[str, float]] = {
 }
 """Causes with a larger share in healthy runs, and why."""
 
-OF_CHUNK_SIZE: Final = (
+OF_CHUNKS: Final = (
     *(phases.OPEN, phases.OVERHEAD, phases.MERGE, phases.WORKER_OVERHEAD, phases.IN_FLIGHT),
-    *(phases.QUEUED, phases.MISPLACED, phases.TAIL, phases.PAUSED, phases.FAILED),
+    *(phases.QUEUED, phases.MISPLACED),
 )
+"""Classes of time that fewer chunks would have less of."""
+
+OF_CHUNK_SIZE: Final = (*OF_CHUNKS, phases.TAIL, phases.PAUSED, phases.FAILED)
 """Classes of time that other chunk sizes would change."""
 
 MANY: Final = 100_000
@@ -172,10 +175,18 @@ class Evidence:
         )
 
     def _weighed(self) -> ChunkSize:
-        fixed = sum(self.ledger[name] for name in OF_CHUNK_SIZE if name in self.ledger)
-        if self.chunks > MANY and self.wall(fixed) < self.least("chunk size"):
+        if self.chunks > MANY and self.wall(self._sum_of(OF_CHUNK_SIZE)) < self.least("chunk size"):
             return ChunkSize(None, math.nan, Saving(0.0, 0.0, 0.0), math.nan, None, reason=LITTLE)
-        return recommended(self.savings, self._memory(), self.reread)
+        found = recommended(self.savings, self._memory(), self.reread)
+        if found.size is None or found.size <= found.now:
+            return found
+        # chunks of other sizes have no straggler: that is no reason for larger ones
+        again = self.reread * sum(self.rows_of("storage").values())
+        most = self._sum_of(OF_CHUNKS) + again + (found.in_process or 0.0) * self.chunks
+        return found if self.wall(most) >= self.least("chunk size") / 2 else found._replace(size=None, reason=LITTLE)
+
+    def _sum_of(self, classes: Sequence[str]) -> float:
+        return sum(self.ledger[name] for name in classes if name in self.ledger)
 
     def _memory(self) -> Memory | None:
         fit = None if self.memory is None else self.memory.fit
