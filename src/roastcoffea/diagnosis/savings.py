@@ -26,7 +26,7 @@ from roastcoffea.replay.changes import (
     with_computing,
     without_dask,
 )
-from roastcoffea.replay.cluster import Cluster, Merging
+from roastcoffea.replay.cluster import Cluster
 from roastcoffea.replay.parts import BLOCKED, LOCK, Chunks
 from roastcoffea.replay.recorded import Known, recorded_with
 from roastcoffea.units import SECOND
@@ -188,7 +188,11 @@ PARTS: Final[Mapping[str, Part]] = {
         reason=BOUND,
     ),
     "merge": Part(
-        lambda _: Removal(Scenario(merging=lambda _: Merging())), (phases.MERGE,), at_most=True, reason=BOUND
+        # fetching of what is merged is "transfer"
+        lambda _: Removal(Scenario(merging=lambda old: replace(old, cpu=0.0, wait=0.0))),
+        (phases.MERGE,),
+        at_most=True,
+        reason=BOUND,
     ),
     "preprocessing": Part(
         lambda _: Removal(stages=(task_records.PREPROCESSING,)),
@@ -204,7 +208,12 @@ PARTS: Final[Mapping[str, Part]] = {
 }
 """How causes are taken out."""
 
-NOT_REPLAYED: Final[Mapping[str, tuple[str, ...]]] = {"memory": (phases.PAUSED,), "other tasks": (phases.OTHER_TASKS,)}
+NOT_REPLAYED: Final[Mapping[str, tuple[str, ...]]] = {
+    "memory": (phases.PAUSED,),
+    "other tasks": (phases.OTHER_TASKS,),
+    "interpretation": (phases.INTERPRET,),
+    "checkpoint": (phases.CHECKPOINT,),
+}
 """Classes of causes that a replay does not know."""
 
 SPLIT_LATER: Final = {"interpreter lock": LOCK, "blocked": BLOCKED}
@@ -323,7 +332,7 @@ class Savings:
 
     def _part(self, taken: Taken) -> Part | str:
         """How a cause is taken out; or why that cannot be."""
-        if taken.cause in NOT_REPLAYED:
+        if taken.cause not in PARTS:
             return "the replay does not know of it"
         column = SPLIT_LATER.get(taken.cause)
         chunks = self._run.chunks
