@@ -39,10 +39,11 @@ def chunk_size(seen: Evidence) -> Draft | None:
         return None
     now = number(round(found.now))
     inside = f", {SECOND.text(found.in_process)} of it in process()" if found.in_process else ""
-    what = f"Chunks of {now} events are too small: each costs {SECOND.text(found.fixed)} besides its events{inside}."
+    each = found.fixed + (found.in_process or 0.0)
+    what = f"Chunks of {now} events are too small: each costs {SECOND.text(each)} besides its events{inside}."
     memory = "" if found.memory is None else f" A worker then needs {BYTE.text(found.memory)}."
-    culprit = Culprit("chunk size", f"{now} events", found.fixed * seen.chunks)
-    rows = {"fixed cost of chunks": found.fixed * seen.chunks}
+    culprit = Culprit("chunk size", f"{now} events", each * seen.chunks)
+    rows = {"fixed cost of chunks": each * seen.chunks}
     return Draft(what, f"Use {found.line}.{memory}", (culprit,), found.line, rows, saving=found.saving)
 
 
