@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, NamedTuple
 
 from roastcoffea.report.phrases import absence
 from roastcoffea.report.presented import Presented
@@ -106,6 +106,16 @@ class Finding:
             return f"Fixing it saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)} {of}."
         low, high = map(SECOND.text, self.interval)
         return f"Fixing it saves about {SECOND.text(self.seconds)} ({low} to {high}) {of}."
+
+    @property
+    def page(self) -> str:
+        """Page of the documentation on its cause."""
+        return f"limited/{self.cause.replace(' ', '-')}"
+
+    def plain(self) -> dict[str, Any]:
+        """All of it by name, for other programs."""
+        said = {name: getattr(self, name) for name in ("text", "severity", "page")}
+        return asdict(self) | {"culprits": [one._asdict() for one in self.culprits]} | said
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.text}"

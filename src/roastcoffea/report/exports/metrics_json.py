@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -53,7 +52,7 @@ def _standard(value: Any) -> Any:
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Finding):
-        value = dataclasses.asdict(value)
+        value = value.plain()
     if isinstance(value, Mapping):
         return {str(key): _standard(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
