@@ -161,6 +161,7 @@ def test_four_collectors_in_a_row(client: Any, sample: Any) -> None:
     [
         ({"client": None, "backend": "dask"}, ValueError, "needs a distributed.Client"),
         ({"backend": "spark"}, ValueError, "unknown backend 'spark'"),
+        ({"live": "maybe"}, TypeError, "live is True or False, not 'maybe'"),
         ({"worker_tracking_interval": 0}, ValueError, "positive number of seconds, not 0"),
         ({"worker_tracking_interval": float("nan")}, ValueError, "positive number of seconds, not nan"),
     ],

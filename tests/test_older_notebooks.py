@@ -199,7 +199,8 @@ def test_fine_metrics(client: Client, fileset: dict[str, Any], pyplot: Any, caps
         *("total_compression_overhead_seconds", "decompression_time_seconds", "compression_time_seconds"),
         *("total_serialization_overhead_seconds", "deserialization_time_seconds", "serialization_time_seconds"),
     ):
-        assert f"{metrics.get(name, 0):.2f}" == f"{metrics[name]:.2f}"
+        assert metrics.get(name, 0) >= 0
+        assert name in metrics or metrics.missing[name] == "none was counted in the tasks of this run"
     assert metrics["compression_ratio"] > 1
     assert metrics.get("total_bytes_uncompressed", 0) / 1e9 > 0
 

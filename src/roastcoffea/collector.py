@@ -31,6 +31,7 @@ from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
 from roastcoffea.report.live import LiveLine, Progress
+from roastcoffea.units import counted
 
 
 class MetricsCollector(CollectorOf012, Enterable):
@@ -64,7 +65,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         Backend "dask" without a client, a client that is not connected, an unknown backend, an interval that is not
         positive.
     TypeError
-        An asynchronous client, or a backend that is none.
+        An asynchronous client, a backend that is none, or `live` that is no bool.
 
     Examples
     --------
@@ -86,6 +87,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         live: bool = False,
         profile: bool = True,
     ) -> None:
+        if not isinstance(live, bool):
+            raise TypeError(f"live is True or False, not {live!r}")
         self.profile = profile
         self.client, self.processor_instance = client, processor_instance
         self.track_workers, self.worker_tracking_interval = track_workers, worker_tracking_interval
@@ -214,7 +217,9 @@ class MetricsCollector(CollectorOf012, Enterable):
         """Learn what a Runner call asked for: files for preprocessing, or chunks."""
         merged = self._asked.add(call, items)
         if merged:
-            self.note(f"{merged} file(s) differ from others only in what is masked in their names, and count as one")
+            self.note(
+                f"names of {counted(merged, 'file')} differ from others only in what is masked: they count as one"
+            )
 
     def items_unseen(self) -> None:
         """Learn that it is not known what a Runner call asked for."""
@@ -271,7 +276,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         """Why no number can be made of the records of chunks, where that is so; what they lack is noted."""
         running = len(set(self._began_calls) - {call.id for call in self._calls})
         if running:
-            self.chunks_unseen(f"{running} Runner call(s) still ran when the collector was left")
+            self.chunks_unseen(f"{counted(running, 'Runner call')} still ran when the collector was left")
         if self._chunks_unseen is not None:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), self._chunks_unseen)
         if not self._calls:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final
 
 from roastcoffea.redaction import Added, redacted_beginning
@@ -36,6 +37,13 @@ class MissingMetricError(RoastcoffeaError, KeyError):
 
     def __str__(self) -> str:
         return Exception.__str__(self)
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """What a KeyError says of a name that is none, with those that are near."""
+    near = get_close_matches(str(name), list(known))
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"there is no {what} {name!r}{hint}"
 
 
 CAUSED_BY: Final = "; caused by "

@@ -53,6 +53,22 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def counted(amount: float, noun: str) -> str:
+    """Number of things, in the plural but for one.
+
+    Examples
+    --------
+    >>> counted(1, "core"), counted(2000, "chunk")
+    ('1 core', '2,000 chunks')
+    """
+    return f"{number(amount)} {noun}{'' if amount == 1 else 's'}"
+
+
+def were(amount: float) -> str:
+    """Verb for so many things."""
+    return "was" if amount == 1 else "were"
+
+
 def duration(seconds: float) -> str:
     """Seconds as people say them.
 

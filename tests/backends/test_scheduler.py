@@ -138,7 +138,7 @@ def test_a_run_that_lost_rows_says_so(client: Any) -> None:
     measurement = collector.measurement
     assert measurement.run.dropped["tasks"] == 200
     assert len(measurement.tasks) == 0
-    assert "200 row(s) of tasks were dropped on the scheduler" in measurement.problems
+    assert "200 rows of tasks were dropped on the scheduler" in measurement.problems
     assert len(measurement.lifetimes) == 2
 
 
@@ -179,7 +179,7 @@ def test_a_thousand_messages_of_another_client_cost_nothing(client: Client, samp
     measurement = collector.measurement
     assert measurement.chunks["outcome"].tolist() == ["ok"] * 16
     assert (measurement.tasks["kind"] == "processor").sum() == 16
-    assert measurement.problems == ["1000 message(s) that others sent to the collector's topic were refused"]
+    assert measurement.problems == ["1,000 messages of others to the collector's topic were refused"]
     assert measurement.byte_ledger.residual == 0
 
 

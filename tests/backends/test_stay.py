@@ -147,13 +147,14 @@ def test_no_sample_is_missing_but_where_the_loop_was_blocked(client: Client) -> 
     tracking = backend.stop_tracking()
     closed = time.monotonic()
     found = backend.sampling().to_pandas()
-    assert (closing - latest) // INTERVAL <= len(found) + found["missed"].sum() <= (closed - earliest) // INTERVAL + 1
+    assert (closing - latest) // INTERVAL <= len(found) + found["missed"].sum() <= (closed - earliest) // INTERVAL + 2
+    assert closing < closed - (time.time() - found["time"].iloc[-1]) + 0.05  # the last one is of the end
     assert found["missed"].max() >= 3
     assert (found["time"].diff().dropna() > 0).all()
     moments = [moment.timestamp() for moment in tracking["worker_counts"]]
     assert moments == pytest.approx(found["time"].tolist())
     assert set(tracking["worker_counts"].values()) == {2}
-    by_scheduler = ("worker_active_tasks", "worker_nbytes", "worker_occupancy", "worker_cores", "worker_memory_limit")
+    by_scheduler = ("worker_active_tasks", "worker_nbytes", "worker_occupancy")
     for field in ("worker_counts", *by_scheduler):
         assert tracking[field].pace == "at the sampling interval, by the scheduler"
     for field in by_scheduler:

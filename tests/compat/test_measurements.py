@@ -144,3 +144,7 @@ def test_metrics_saved_the_old_way_come_back(load: Callable[..., tuple[dict, flo
     metrics, t0, t1 = load(save_measurement(saved, 100.0, 112.5, tmp_path, "good [red]run"))
     assert {name: metrics[name] for name in saved} == saved
     assert (t0, t1) == (100.0, 112.5)
+    with pytest.raises(MeasurementError, match="or overwrite=True to replace it"):
+        save_measurement(saved, 100.0, 112.5, tmp_path, "good [red]run")
+    folder = save_measurement({"total_events": 1}, 100.0, 112.5, tmp_path, "good [red]run", overwrite=True)
+    assert load(folder)[0]["total_events"] == 1

@@ -68,7 +68,6 @@ def test_series_of_the_scheduler_have_its_pace() -> None:
     assert tracking["worker_active_tasks"] == {"A": [(local(1), 3), (local(2), 1)], "B": [(local(1), 0)]}
     assert tracking["worker_nbytes"]["A"] == [(local(1), 7), (local(2), 7)]
     assert tracking["worker_occupancy"]["A"] == [(local(1), 0.5), (local(2), 0.25)]
-    assert tracking["worker_cores"] == {"A": [(local(1), 2), (local(2), 2)], "B": [(local(1), 4)]}
     paces = {name: series.pace for name, series in tracking.items()}
     at_interval = {name for name, pace in paces.items() if "by the scheduler" in pace}
     assert at_interval == {
@@ -76,8 +75,6 @@ def test_series_of_the_scheduler_have_its_pace() -> None:
         "worker_active_tasks",
         "worker_nbytes",
         "worker_occupancy",
-        "worker_cores",
-        "worker_memory_limit",
     }
     for name in tracking.keys() - at_interval:
         assert tracking[name] == before[name]

@@ -324,6 +324,16 @@ def test_a_gauge_that_fails_is_told_and_the_analysis_goes_on(chunk: OpenChunk) -
     assert chunk.sections.problems == ["a pass through a section was not counted: ValueError: planted"]
 
 
+def test_a_section_without_a_name_is_told_and_the_analysis_goes_on(chunk: OpenChunk) -> None:
+    with track_time("jets"), track_time(""), track_memory(object(), " "):
+        pass
+    assert [row["name"] for row in chunk.sections.rows()] == ["jets"]
+    assert chunk.sections.problems == [
+        "a section without a name is not counted: give track_time a name",
+        "a section without a name is not counted: give track_memory a name",
+    ]
+
+
 def test_names_made_in_a_loop_are_bounded(chunk: OpenChunk) -> None:
     for number in range(MOST_SECTIONS + 100):
         with track_time(f"event {number}"):

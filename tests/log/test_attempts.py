@@ -26,8 +26,8 @@ def test_tasks_and_workers_with_impossible_times() -> None:
     assert log.attempts.table(0.0)["start"].to_pylist() == [None, T]
     assert log.workers.lifetimes(0.0, T, T + 10)["cpu_seconds"].to_pylist() == [None]
     assert log.problems == [
-        "1 task(s) ended before they began: their times were set aside",
-        "1 CPU time(s) of workers were impossible and set aside",
+        "1 task ended before they began: their times were set aside",
+        "1 CPU time of workers was impossible and set aside",
     ]
 
 

@@ -23,6 +23,7 @@ from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
 from roastcoffea.records.run import FINISHED, RunnerCall
 from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.units import counted
 
 Rows = list[dict[str, Any]]
 
@@ -79,7 +80,7 @@ def test_counts_of_what_lacks_a_record(seed: int) -> None:
         f"{number - ended_of[call]} of {number} chunks" for call, number in {"a": 50, "b": 60}.items()
     ]
     assert [problem.split(": the sums")[0] for problem in of_attempts] == [
-        f"{number} attempt(s) of chunks left no record (the task's outcome: {outcome})"
+        f"{counted(number, 'attempt')} of chunks left no record (the task's outcome: {outcome})"
         for outcome, number in lacking.items()
     ]
 
@@ -173,7 +174,7 @@ def test_a_file_that_cannot_be_opened_is_a_problem(good: Path, on_dask: bool, cl
     cluster = client if on_dask else None
     with MetricsCollector(cluster) as collector:
         runner(client=cluster, metadata_cache={})(files(good, missing), processor_instance=Counting())
-    assert collector.measurement.problems == [f"1 file(s) could not be opened and are not in the output: {missing}"]
+    assert collector.measurement.problems == [f"1 file could not be opened, not in the output: {missing}"]
 
 
 def test_files_that_are_lost_are_counted_and_the_first_are_named(good: Path) -> None:
@@ -182,7 +183,7 @@ def test_files_that_are_lost_are_counted_and_the_first_are_named(good: Path) -> 
         runner(metadata_cache={})(files(good, *missing), processor_instance=Counting())
     named = ", ".join(map(str, missing[:3]))
     assert collector.measurement.problems == [
-        f"5 file(s) could not be opened and are not in the output: {named}, and 2 more files"
+        f"5 files could not be opened, not in the output: {named}, and 2 more files"
     ]
 
 
@@ -197,7 +198,7 @@ def test_chunks_that_are_skipped_are_a_problem(
             files(good), processor_instance=Counting(error, (EVENTS,))
         )
     assert output == {"events": EVENTS}
-    told = f"1 chunk(s) with 1,000 events were skipped and are not in the output: {good}"
+    told = f"1 chunk with 1,000 events was skipped, not in the output: {good}"
     assert collector.measurement.problems == [told]
 
 
@@ -216,7 +217,7 @@ def test_a_file_that_was_lost_before_the_runner_call_is_a_problem(good: Path) ->
     with MetricsCollector() as collector:
         items = list(tolerant.preprocess(files(good, missing)))
         tolerant(items, processor_instance=Counting())
-    assert collector.measurement.problems == [f"1 file(s) could not be opened and are not in the output: {missing}"]
+    assert collector.measurement.problems == [f"1 file could not be opened, not in the output: {missing}"]
 
 
 def test_what_another_call_of_the_same_processor_gave_is_not_lost(good: Path) -> None:

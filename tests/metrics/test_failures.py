@@ -50,6 +50,15 @@ def test_what_is_missing_can_be_run_again(measurement):
     assert measurement.missing_items(fileset) == [WorkItem("mc", A, "Events", 0, 10, b"\xab", {"x": 1})]
 
 
+@pytest.mark.parametrize("fileset", ["x", ["mc"], {1: []}])
+def test_what_is_no_fileset_is_refused(measurement, fileset):
+    for missing in (measurement.missing_fileset, measurement.missing_items):
+        with pytest.raises(
+            TypeError, match="give the fileset of the run, a mapping of names of datasets to their files"
+        ):
+            missing(fileset)
+
+
 def test_what_was_not_recorded_is_not_made_up():
     measurement = Measurement(run_without_tables())
     assert measurement.failed.attrs["absent"]

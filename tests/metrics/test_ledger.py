@@ -13,6 +13,7 @@ from stored import write_tree
 
 from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics import evaluate
 from roastcoffea.metrics.ledger import Attempts, Certificate
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import FAILED
@@ -22,6 +23,18 @@ from roastcoffea.report.sheets import Sheet
 
 def texts(sheet: Sheet) -> list[list[str]]:
     return [[cell.text for cell in row] for row in sheet.cells()]
+
+
+def test_a_name_that_is_none_has_those_that_are_near() -> None:
+    metrics = evaluate(handmade_run())
+    with pytest.raises(KeyError, match="there is no class of the byte ledger 'payloda'; did you mean payload"):
+        metrics["byte_ledger"]["payloda"]
+    assert metrics["byte_ledger"].get("payloda") is None
+    with pytest.raises(KeyError, match=r"there is no metric 'total_event'; did you mean .*total_events"):
+        metrics.unit["total_event"]
+    with pytest.raises(KeyError, match="there is no table 'worker_balanc'; did you mean worker_balance"):
+        metrics.tables["worker_balanc"]
+    assert metrics.missing.get("total_events") is None
 
 
 def test_the_time_ledger_shows_what_occurred_with_shares() -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import dask
 import dask.bag
 import pytest
 from distributed import Client
 
-from roastcoffea import MeasurementError, TaskMonitor
+from roastcoffea import MeasurementError, TaskMonitor, load
+from roastcoffea.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,19 @@ def test_a_name_is_taken_once(monitor: TaskMonitor, tmp_path: Path) -> None:
 def test_there_must_be_something_to_save(client: Client, tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match="has recorded nothing"):
         TaskMonitor(client).save(tmp_path)
+
+
+def test_commands_for_measurements_name_what_loads_it(monitor: TaskMonitor, tmp_path: Path, capsys: Any) -> None:
+    path = monitor.save(tmp_path, "tasks")
+    for command, status in {"show": 1, "report": 1, "list": 0}.items():
+        assert main([command, str(path)]) == status
+        captured = capsys.readouterr()
+        assert f"{path} holds what a TaskMonitor recorded" in captured.out + captured.err
+        assert f"TaskMonitor.load('{path}')" in captured.out + captured.err
+    assert main(["list", str(tmp_path)]) == 0
+    assert "There are no measurements" in capsys.readouterr().out
+    with pytest.raises(FileNotFoundError, match=r"TaskMonitor\.load"):
+        load(path)
 
 
 def test_what_cannot_be_read_is_named(monitor: TaskMonitor, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,23 @@ def wait_for(event: str, number: int) -> int:
     return number
 
 
+def fail_once(marker: str) -> int:
+    if not Path(marker).exists():
+        Path(marker).touch()
+        raise OSError("once")
+    return 1
+
+
+def wait_for_file(marker: str, number: int) -> int:
+    while not Path(marker).exists():
+        time.sleep(0.01)
+    return number
+
+
+def fail_and_wait(marker: str) -> int:
+    return fail_once(marker) and wait_for_file(f"{marker}-go", 1)
+
+
 @pytest.fixture(scope="module")
 def monitor(shared_client: Client) -> TaskMonitor:
     with TaskMonitor(shared_client) as monitor:
@@ -40,6 +58,52 @@ def test_the_table_has_a_row_for_each_prefix(monitor: TaskMonitor) -> None:
     assert "abs" in html
     assert "<script" not in html
     assert repr(monitor) == "<TaskMonitor: stopped>"
+
+
+def row_of(monitor: TaskMonitor, prefix: str) -> dict[str, str]:
+    """The row of a prefix in the printed table."""
+    lines = [line.split() for line in str(monitor).splitlines()]
+    (heads,) = [words for words in lines if words[:1] == ["prefix"]]
+    (row,) = [words for words in lines if words[:1] == [prefix]]
+    return dict(zip(heads, row, strict=False))
+
+
+def test_what_became_of_each_task_adds_up(client: Client, tmp_path: Path) -> None:
+    with TaskMonitor(client) as monitor:
+        waiting = client.map(wait_for_file, [str(tmp_path / "go")] * 10, range(10), pure=False)
+        assert wait_until(lambda: monitor.snapshot().states["processing"] >= 2)
+        queued = {task["key"] for task in monitor.snapshot().tasks if task["state"] == "queued"}
+        assert queued
+        given_up = [future for future in waiting if future.key in queued][:1]
+        client.cancel(given_up)
+        assert wait_until(lambda: monitor.snapshot().num_tasks == 9)
+        failed = client.submit(int, "x", retries=1, pure=False)
+        done = client.submit(fail_once, str(tmp_path / "marker"), retries=1, pure=False)
+    fates = row_of(monitor, "wait_for_file")
+    counts = {name: int(fates[name]) for name in ("tasks", "finished", "failed", "unfinished", "cancelled")}
+    assert counts == {"tasks": 10, "finished": 0, "failed": 0, "unfinished": 9, "cancelled": 1}
+    tasks = {task["key"]: task for task in monitor.get_all_tasks()}
+    assert (tasks[given_up[0].key]["state"], tasks[given_up[0].key]["outcome"]) == ("queued", "cancelled")
+    assert {tasks[future.key]["attempts"] for future in waiting} == {0}
+    with TaskMonitor(client) as monitor:
+        (tmp_path / "go").touch()
+        assert failed.exception() is not None
+        assert done.result() == 1
+        client.gather([future for future in waiting if future not in given_up])
+    assert [row_of(monitor, "wait_for_file")[name] for name in ("tasks", "finished", "failed")] == ["9", "9", "0"]
+    # two attempts each; the one that failed in the end is one task
+    assert [row_of(monitor, "int")[name] for name in ("tasks", "finished", "failed")] == ["1", "0", "1"]
+    assert [row_of(monitor, "fail_once")[name] for name in ("tasks", "finished", "failed")] == ["1", "1", "0"]
+    with TaskMonitor(client) as later:
+        pass
+    assert [row_of(later, "int")[name] for name in ("tasks", "finished", "failed")] == ["1", "0", "1"]
+    with TaskMonitor(client) as monitor:
+        again = client.submit(fail_and_wait, str(tmp_path / "again"), retries=5, pure=False)
+        assert wait_until((tmp_path / "again").exists)
+        assert wait_until(lambda: len(monitor.attempts) >= 1)
+    assert [row_of(monitor, "fail_and_wait")[name] for name in ("tasks", "failed", "unfinished")] == ["1", "0", "1"]
+    (tmp_path / "again-go").touch()
+    assert again.result() == 1
 
 
 def test_a_monitor_that_saw_nothing_says_so(client: Client) -> None:
@@ -95,10 +159,10 @@ def test_states_over_time_are_means() -> None:
     """Two tasks: one waits for a second and computes for two, the other is there from the third second on."""
     rows = np.zeros(4, DTYPE)
     codes = {name: code for code, name in enumerate(STATES)}
-    for row, (task, state, time) in zip(
+    for row, (task, state, moment) in zip(
         rows, [(0, "waiting", 1.0), (0, "processing", 2.0), (1, "memory", 3.0), (0, "forgotten", 4.0)], strict=True
     ):
-        row["task"], row["state"], row["time"], row["before"] = task, codes[state], time, NO_STATE
+        row["task"], row["state"], row["time"], row["before"] = task, codes[state], moment, NO_STATE
         row["worker"] = row["type"] = NO_STRING
         row["nbytes"] = NO_SIZE
     history = History(rows, [Named("a"), Named("b")], [])

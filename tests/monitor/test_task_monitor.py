@@ -169,11 +169,13 @@ def equal_moments(client: Client, tasks: int, moments: int, interval: float) -> 
     with TaskMonitor(client) as monitor:
         running = threading.Thread(target=told_and_released, args=(client, tasks))
         running.start()
+        data: list[Any] = []  # the scheduler tells no plugin of what comes with them
         for snapshot in monitor.watch(interval, now_on_scheduler):
             found = {task["key"]: (task["state"], task["worker"], task["nbytes"]) for task in snapshot.tasks}
             assert found == snapshot.reply
             assert snapshot.num_tasks == len(found)
             counts.append(dict(snapshot.states))
+            data[:] = client.scatter([len(counts)] * 3, hash=False) if len(counts) % 3 else []
             if len(counts) == moments:
                 break
         running.join()
@@ -226,6 +228,75 @@ def test_forms_of_the_constructor(client: Client) -> None:
         TaskMonitor()
     with pytest.raises(TypeError, match="takes a client or a scheduler"):
         TaskMonitor(client, scheduler=scheduler)
+
+
+def test_data_that_is_scattered(client: Client) -> None:
+    with watching(client) as (monitor, clock):
+        before = time.time()
+        data = client.scatter({f"scattered-{number}": "x" * number for number in range(3)}, hash=False)
+        snapshot = monitor.snapshot(now_on_scheduler)
+        found = {task["key"]: (task["state"], task["worker"], task["nbytes"]) for task in snapshot.tasks}
+        assert found == snapshot.reply
+        assert snapshot.states == {"memory": 3}
+        unseen = client.scatter({"soon-released": 1}, hash=False)
+        client.cancel(list(unseen.values()))
+        assert wait_until(lambda: "soon-released" not in scheduler_states(client))
+        many = client.scatter({f"many-{number}": number for number in range(1500)}, hash=False)
+        assert monitor.snapshot().num_tasks == 1503
+        last = client.scatter({"last": 1}, hash=False)
+    tasks = {task["key"]: task for task in monitor.get_all_tasks()}
+    assert tasks.keys() == data.keys() | many.keys() | unseen.keys() | last.keys()
+    assert {task["state"] for task in tasks.values()} == {"memory"}
+    assert {task["attempts"] for task in tasks.values()} == {0}
+    assert all(before - clock < tasks[key]["created"] < snapshot.time + clock for key in data)
+    assert monitor.problems == []
+
+
+def held_wrongly(snapshot: Any) -> list[Any]:
+    """Tasks in memory that a snapshot shows on a worker that does not have them."""
+    assert {task["key"] for task in snapshot.tasks} == snapshot.reply.keys()
+    return [task for task in snapshot.tasks if task["worker"] not in snapshot.reply[task["key"]]]
+
+
+def holders(dask_scheduler: Any) -> dict[Any, list[str]]:
+    """Workers that have each task."""
+    return {key: [worker.address for worker in task.who_has or ()] for key, task in dask_scheduler.tasks.items()}
+
+
+def test_results_that_move_to_another_worker() -> None:
+    """Neither a rebalance nor a worker that is retired comes with a transition."""
+    calls: list[Any] = []
+    with (
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", silence_logs=50
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        first, second = client.scheduler_info()["workers"]
+        with TaskMonitor(client, on_transition=lambda *words, **_: calls.append(words[1:])) as monitor:
+            made = client.map(bytes, [1_000_000 + number for number in range(8)], workers=[first])
+            data = client.scatter([bytes(2_000_000)], workers=[first], hash=False)
+            client.gather(made)
+            before = monitor.snapshot(holders)
+            client.replicate(made[:1], n=2)
+            client.run_on_scheduler(drop, key=made[0].key, worker=first)
+            moved = monitor.snapshot(holders)
+            assert held_wrongly(before) == held_wrongly(moved) == []
+            assert moved.reply[made[0].key] == [second]
+            client.retire_workers([first])
+            retired = monitor.snapshot(holders)
+            assert held_wrongly(retired) == []
+            assert {task["worker"] for task in retired.tasks} == {second}
+            assert retired.num_tasks == 9
+            assert monitor.problems == []
+        tasks = {task["key"]: task for task in monitor.get_all_tasks()}
+        assert {tasks[future.key]["worker"] for future in made} == {first}  # that computed it
+        assert tasks[data[0].key]["worker"] == second
+        assert ("memory", "memory") not in calls
+
+
+async def drop(dask_scheduler: Any, key: Any, worker: str) -> None:
+    await dask_scheduler.delete_worker_data(worker, [key], "roastcoffea-test")
 
 
 def test_keys_that_are_tuples_stay_tuples(client: Client) -> None:
@@ -596,9 +667,51 @@ def test_comparison_with_the_report(analysed: Any) -> None:
     assert (chunks["bytes_per_event"] * chunks["events"]).sum() == pytest.approx(report["bytesread"])
     assert (chunks["throughput"] * chunks["seconds"]).sum() == pytest.approx(report["bytesread"])
     assert (chunks["output_bytes"] > 0).all()
-    lacking = monitor.compare_with_report({}, measurement).totals
-    assert lacking["report"].isna().all()
-    assert lacking["difference"].isna().all()
+    lacking = monitor.compare_with_report({"chunks": 16}, measurement).totals
+    assert lacking["report"].notna().tolist() == lacking["difference"].notna().tolist() == [True, *[False] * 4]
+    for other in ({}, {"a": 1}):
+        with pytest.raises(ValueError, match="and none of chunks, entries, bytesread"):
+            monitor.compare_with_report(other, measurement)
+
+
+def test_totals_are_printed_as_people_read_them(analysed: Any) -> None:
+    monitor, measurement, report = analysed
+    totals = monitor.compare_with_report(report, measurement).totals
+    printed = {words[1]: words[2:] for words in (line.split() for line in str(totals).splitlines()[1:])}
+    for name, unit in {"chunks": "chunks", "entries": "events", "bytesread": "B"}.items():
+        assert printed[name] == [unit, str(report[name]), str(report[name]), "0"]
+    assert "e+" not in str(totals)
+    assert printed["processtime"][0] == "s"
+
+
+def test_what_was_not_recorded_is_not_zero(analysed: Any, client: Client) -> None:
+    _, _, report = analysed
+    never = TaskMonitor(client)
+    chunks, totals = never.compare_with_report(report)
+    assert len(chunks) == 0
+    assert totals["tasks"].isna().all()
+    assert totals.attrs["missing"].keys() == set(totals["quantity"])
+    with never:
+        client.submit(abs, -1, pure=False).result()
+    totals = never.compare_with_report(report).totals.set_index("quantity")
+    assert totals["tasks"].notna().to_dict() == {name: name == "chunks" for name in totals.index}
+    assert totals["tasks"]["chunks"] == 0
+    assert "give the collector" in totals.attrs["missing"]["bytesread"]
+    assert "recorded no chunk" in totals.attrs["missing"]["entries"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "reason"),
+    [
+        ({"run_spec": "a"}, TypeError, "a number of characters, not 'a'"),
+        ({"run_spec": 2.5}, TypeError, "a number of characters, not 2.5"),
+        ({"run_spec": -5}, ValueError, "a number of characters, not -5"),
+        ({"run_spec": True, "worker_view": False}, ValueError, "needs worker_view=True"),
+    ],
+)
+def test_what_run_spec_may_be(client: Client, settings: Any, error: type[Exception], reason: str) -> None:
+    with pytest.raises(error, match=reason):
+        TaskMonitor(client, **{"worker_view": True, **settings})
 
 
 def test_the_example_of_the_readme(client: Client, sample: Any, capsys: Any) -> None:

@@ -28,13 +28,29 @@ def test_what_is_saved_is_the_users_own(tmp_path: Path) -> None:
     assert set(modes(saved.parent).values()) == {0o600, 0o700}
 
 
-@pytest.mark.parametrize("name", ["a b", "日本", "ttbar.2026", "-", "C:x", "x" * 255, "a\nb", "run=1"])
+@pytest.mark.parametrize("name", ["a b", "日本", "ttbar.2026", "-", "C:x", "x" * 255, "run=1"])
 def test_a_name_may_be_what_a_folder_may_be(name: str, tmp_path: Path) -> None:
     assert save_run(a_run(), tmp_path, name) == tmp_path / name
     assert load_run(tmp_path / name) == a_run()
 
 
 BAD_NAMES = ["", " ", ".", "..", ".hidden", "../x", "a/b", "/tmp/x", "a\\b", "..\\x", "a\0b", "\ud800"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("a\0b", r"the control character '\\x00'"),
+        ("name\nline", r"the control character '\\n'"),
+        ("a\u2028b", r"the control character '\\u2028'"),
+        ("x" * 300, "it has 300 bytes; take one of 255 at most"),
+        ("é" * 128, "it has 256 bytes"),
+    ],
+)
+def test_names_that_are_no_line_or_too_long_are_told_why(name: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match=reason):
+        save_run(a_run(), tmp_path / "runs", name)
+    assert contents(tmp_path) == {}
 
 
 @pytest.mark.parametrize("name", [*BAD_NAMES, "x" * 256])

@@ -15,6 +15,11 @@ from roastcoffea.visualization.plots import PLOTS
 from roastcoffea.visualization.registry import figure_alone
 
 NO_SECTIONS = "sections"
+OF_WORKERS = [
+    name
+    for name, entry in PLOTS.items()
+    if {"worker_samples", "states_of_workers", "worker_counts"} & set(entry.needs.inputs) - set(entry.needs.optional)
+]
 OVERHEAD = "per_task_overhead"
 
 
@@ -39,6 +44,9 @@ def test_a_run_that_finished(client: Any, sample: Any, tmp_path: Path) -> None:
     overhead = {(activity, "seconds") for activity in ("serialize", "deserialize", "compress", "decompress")}
     assert bool(reasons[OVERHEAD]) == counted.isdisjoint(overhead)  # such a run spills nothing
     assert reasons[NO_SECTIONS] == "plot_sections has nothing to draw: the processor names no section"
+    # version 0.1.2 took them alone
+    older = {PLOTS[name].function(tracking_data=collector.tracking_data)[1].get_title() for name in OF_WORKERS}
+    assert older == {PLOTS[name].title for name in OF_WORKERS}
     assert drawn(load(collector.save_measurement(tmp_path))) == reasons
 
 

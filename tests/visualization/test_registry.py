@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from pictures import synthetic_run
 
 import roastcoffea
+from roastcoffea.errors import MissingMeasurementError
 from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import evaluate
 from roastcoffea.records.run import FAILED, Run
@@ -253,6 +254,15 @@ def test_a_file_is_the_second_argument_as_it_was(run: Run, tmp_path: Path, no_py
     assert (tmp_path / "rate.svg").read_text().startswith("<?xml")
     with pytest.raises(TypeError, match=r"takes a file as its second argument, not dict: give data by name \(tracking"):
         plots.plot_throughput_timeline(info, {"worker_counts": {}})
+
+
+def test_a_folder_is_drawn_as_its_measurement_is(run: Run, tmp_path: Path, no_pyplot: None) -> None:
+    folder = Measurement(run).save(tmp_path, "run")
+    for path in (folder, str(folder)):
+        _, ax = plots.plot_byte_ledger(path)
+        assert ax.get_title() == PLOTS["byte_ledger"].title
+    with pytest.raises(MissingMeasurementError, match="there is no folder"):
+        plots.plot_time_ledger("nowhere")
 
 
 def test_nothing_to_draw_from() -> None:

@@ -209,10 +209,28 @@ def test_the_sum_over_workers_has_no_ramps_between_their_samples() -> None:
     samples = table_of_rows(SAMPLE_COLUMNS, rows)
     run = handmade_run(samples=samples, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
     times, values = axes_of(plots.plot_total_active_tasks_timeline, run).lines[0].get_data()
-    assert values.tolist() == np.where(times <= 22, 6, 4).tolist()
+    assert values.tolist() == np.where(times < 22, 6, 4).tolist()
     untold = replace(run, lifetimes=None)
     times, values = axes_of(plots.plot_total_active_tasks_timeline, untold).lines[0].get_data()
-    assert values.tolist() == np.where(times <= 28, 6, 4).tolist()
+    assert values.tolist() == np.where(times < 28, 6, 4).tolist()
+
+
+def test_counts_are_steps_until_the_worker_left_on_the_axis_of_the_whole_run() -> None:
+    rows = [{"worker": name, "time": T + at, "processing": at, "executing": 1} for name in "AB" for at in (0, 10, 20)]
+    lives = [LIFETIMES[0] | {"worker": name, "start": T, "stop": T + left} for name, left in (("A", 100), ("B", 15))]
+    rows = [row for row in rows if row["worker"] == "A" or row["time"] < T + 15]
+    samples = table_of_rows(SAMPLE_COLUMNS, rows)
+    run = handmade_run(samples=samples, lifetimes=table_of_rows(LIFETIME_COLUMNS, lives))
+    ax = axes_of(plots.plot_worker_activity_timeline, run)
+    assert ax.get_xlim() == (0, run.stop - run.start)
+    assert [line.get_drawstyle() for line in ax.lines] == ["steps-post"] * 2
+    assert [line.get_xydata().tolist() for line in ax.lines] == [
+        [[0, 0], [10, 10], [20, 20], [20, 20]],
+        [[0, 0], [10, 10], [15, 10]],
+    ]
+    total = axes_of(plots.plot_total_active_tasks_timeline, run).lines[0]
+    assert total.get_drawstyle() == "steps-post"
+    assert total.get_xydata().tolist() == [[0, 0], [10, 20], [15, 10], [20, 20]]
 
 
 def test_activities_of_tasks() -> None:

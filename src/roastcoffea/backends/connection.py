@@ -9,13 +9,22 @@ from functools import cache
 from typing import Any, Final
 
 from distributed import Client
+from distributed.comm import parse_address, parse_host_port
+from distributed.comm.registry import get_backend
 from distributed.protocol.pickle import dumps
+from distributed.security import Security
 
 from roastcoffea.backends.byvalue import ByValue
 from roastcoffea.errors import RoastcoffeaError, error_text
+from roastcoffea.redaction import redacted
 
 SCHEDULER_TIMEOUT: Final = 10.0
 """Seconds that the scheduler has to accept a connection, or to answer."""
+
+ENCRYPTED: Final = ("tls", "wss")
+"""Schemes of addresses that need certificates."""
+
+MOST_PORT: Final = 65535
 
 
 class NoAnswerError(RoastcoffeaError, ConnectionError):
@@ -102,6 +111,30 @@ class Connection:
     async def call_late(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
         """Call a function of ours on the scheduler from the client's loop, whenever it answers."""
         await self.client._run_on_scheduler(_portable(function), **arguments)
+
+
+def check_address(address: str) -> None:
+    """Refuse what is no address of a scheduler: a `Client` would try it for long, and fail as it is thrown away.
+
+    Raises
+    ------
+    RoastcoffeaError
+        If it has no host or port, or Dask cannot connect by its scheme.
+    """
+    try:
+        scheme, place = parse_address(address)
+        get_backend(scheme).get_connector()
+        if scheme == "inproc":
+            raise ValueError("inproc does not leave its own process")
+        host, _, port = place.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) <= MOST_PORT:
+            raise ValueError("it needs a host and the number of a port")
+        parse_host_port(place)
+        if scheme in ENCRYPTED and Security().get_connection_args("client")["ssl_context"] is None:
+            raise ValueError(f"{scheme} needs the certificates of Dask's configuration, distributed.comm.tls")
+    except (ValueError, TypeError, ImportError, OSError) as error:
+        reason = f"{address!r} is no address to watch ({redacted(str(error))}); give tcp://HOST:PORT"
+        raise RoastcoffeaError(reason) from None
 
 
 def lost(reason: str) -> NoAnswerError:

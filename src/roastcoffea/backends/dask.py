@@ -22,6 +22,7 @@ from roastcoffea.backends.spans import RunSpan
 from roastcoffea.backends.survey import metrics_of_span
 from roastcoffea.backends.worker import PUSH_SECONDS, WorkerHalf, flush
 from roastcoffea.log.reader import ClusterLog
+from roastcoffea.units import counted
 
 SHORTEST_INTERVAL: Final = 0.05
 """Seconds between samples of the scheduler, at least: it takes them itself, and has other things to do."""
@@ -29,12 +30,13 @@ SHORTEST_INTERVAL: Final = 0.05
 LOSS = f"its fine metrics lack what it did in its last {PUSH_SECONDS:g} s at most"
 """What is missing of a worker that is lost."""
 
+
 OF_OTHERS = (
-    "Dask counted {} task(s) of others together with those of this run, because tasks of the same name were alive at "
+    "Dask counted {} of others together with those of this run, because tasks of the same name were alive at "
     "the same time"
 )
 SILENT = (
-    "{} worker(s) did not answer within {:g} s at the end ({}): the fine metrics and the CPU time of the workers may "
+    "{} did not answer within {:g} s at the end ({}): the fine metrics and the CPU time of the workers may "
     "lack what they did since their last heartbeat"
 )
 
@@ -230,7 +232,7 @@ class DaskMetricsBackend(Recorder):
         self._learn_environment(answer)
         self.attempts = dict(answer["attempts"])
         if answer["of_others"]:
-            self.absent["span_metrics"] = OF_OTHERS.format(answer["of_others"])
+            self.absent["span_metrics"] = OF_OTHERS.format(counted(answer["of_others"], "task"))
             self.note(f"no fine metrics: {self.absent['span_metrics']}")
         elif answer["span"] is None:
             self.absent["span_metrics"] = "no Dask task ran in the span of the run"
@@ -238,7 +240,7 @@ class DaskMetricsBackend(Recorder):
             self.span_metrics = dict(answer["span"])
         if answer["silent"]:
             silent = answer["silent"]
-            self.note(SILENT.format(len(silent), WORKERS_TIMEOUT, ", ".join(silent[:5])))
+            self.note(SILENT.format(counted(len(silent), "worker"), WORKERS_TIMEOUT, ", ".join(silent[:5])))
         elif not answer["complete"]:
             self.note("the fine metrics lack a part of what the workers counted")
 

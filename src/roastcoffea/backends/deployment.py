@@ -27,6 +27,7 @@ from roastcoffea.backends.worker import WorkerHalf, flush
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.log.reader import ClusterLog
+from roastcoffea.units import counted, were
 
 DRAIN_INTERVAL: Final = 1.0
 DRAIN_BYTES: Final = 1_000_000
@@ -34,6 +35,7 @@ DRAIN_BYTES: Final = 1_000_000
 
 WORKERS_TIMEOUT: Final = 2.0
 """Seconds that workers have to answer when a collector begins or ends; a task that holds the GIL keeps one silent."""
+
 
 GONE: Final = (AttributeError, OSError, RuntimeError)
 """What calling the scheduler raises where the client was closed, or its loop."""
@@ -163,11 +165,15 @@ class Deployment(Period):
         """Problems of the plugins and of their log."""
         notes = [*self.log.problems, *self.log.received.problems]
         if self._failures:
-            notes.append(f"the scheduler plugin failed {self._failures} time(s): records are missing")
+            notes.append(f"the scheduler plugin failed {counted(self._failures, 'time')}: records are missing")
         if self.refused:
-            notes.append(f"{self.refused} message(s) that others sent to the collector's topic were refused")
+            notes.append(
+                f"{counted(self.refused, 'message')} of others to the collector's topic {were(self.refused)} refused"
+            )
         dropped = self.dropped.items()
-        return notes + [f"{rows} row(s) of {table} were dropped on the scheduler" for table, rows in dropped]
+        return notes + [
+            f"{counted(rows, 'row')} of {table} {were(rows)} dropped on the scheduler" for table, rows in dropped
+        ]
 
     # how it does that
 

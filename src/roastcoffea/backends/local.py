@@ -24,6 +24,7 @@ from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, THROTTLED
+from roastcoffea.units import counted
 
 LOOK_INTERVAL: Final = 0.1
 """Seconds between looks for processes that came or went; a pool may live no longer than a second."""
@@ -167,16 +168,19 @@ class LocalMetricsBackend(Recorder):
         hosts = [host_and_process(worker)[0] for worker in self._unseen]
         here, unknown = hosts.count(socket.gethostname()), hosts.count(None)
         notes = {
-            "worker process(es) were not seen (they ended too soon, or ran in a container): they are taken to have "
-            "been there from their first chunk to their last, and what they used is not known": here,
-            f"worker(s) ran on other hosts than {socket.gethostname()}: when they were there and what they used is not "
-            "known": len(hosts) - here - unknown,
-            "worker(s) have no name of host and process: where and when they were there and what they used is not "
+            "not seen (ended too soon, or in a container): taken to have been there from the first chunk to the last, "
+            "and what was used is not known": here,
+            f"on other hosts than {socket.gethostname()}: when they were there and what they used is not known": len(
+                hosts
+            )
+            - here
+            - unknown,
+            "without a name of host and process: where and when they were there and what they used is not "
             "known": unknown,
         }
         for text, number in notes.items():
             if number:
-                self.note(f"{number} {text}")
+                self.note(f"{counted(number, 'worker')} {text}")
         if self._unseen and not self._threads:
             self.absent["samples"] = "no process that ran chunks was seen on this host"
         else:

@@ -39,6 +39,9 @@ class Addition:
     def departed(self, address: str) -> None:
         """Learn that a worker left."""
 
+    def moved(self, keys: Iterable[Any]) -> None:
+        """Learn that a worker was told to drop its copies of these results."""
+
     def before_drain(self) -> int:
         """Put what waits into the log; give how many things are still to be written."""
         return 0
@@ -134,6 +137,7 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
                 self.workers.killed(msg)
             elif topic in self.workers.here:
                 self.workers.changed(topic, msg)
+                self._take_moved(msg)
             elif topic == "all":
                 self.workers.removed(msg)
         except Exception as problem:  # noqa: BLE001  (as above)
@@ -191,6 +195,8 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
         self.problems.note_rest()
         answer["counted"] = [(address, list(counts.items())) for address, counts in workers.counted.items()]
         self.sample()
+        if self.interval:
+            self.workers.states.take(workers.here, 0.0, 0)
         last = {"of_others": attempts.of_others, "attempts": attempts.by_kind()}
         return answer | self.drain(limit, received) | last
 
@@ -237,6 +243,13 @@ class ClusterPlugin(SchedulerPlugin):  # type: ignore[misc]
     def _note_lost(self, address: str) -> None:
         if self.loss is not None:
             self.problems.note(f"{address} was lost: {self.loss}")
+
+    def _take_moved(self, message: Any) -> None:
+        """Take Dask's event that a worker drops results, as it does when they are moved to another one."""
+        match message:
+            case {"action": "remove-worker-data", "keys": keys}:
+                for addition in self.additions:
+                    addition.moved(keys)
 
     def _take_message(self, message: Any) -> None:
         """Take a message of our own worker plugins; what others send to this topic is refused."""

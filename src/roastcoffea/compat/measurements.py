@@ -31,6 +31,7 @@ def save_measurement(  # noqa: PLR0917  (the order in which 0.1.2 took them)
     output_dir: str | PathLike[str],
     measurement_name: str | None = None,
     config: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Save metrics as they are, without the records behind them; `load_measurement` gives all three back.
 
@@ -40,6 +41,13 @@ def save_measurement(  # noqa: PLR0917  (the order in which 0.1.2 took them)
         Readings of any one clock in seconds, at the beginning and the end of what was measured.
     config
         Settings of the analysis, kept with them as plain JSON and without passwords and tokens.
+    overwrite
+        Replace a measurement of that name.
+
+    Raises
+    ------
+    MeasurementError
+        If the name leaves the folder, is taken, or the measurement cannot be written.
     """
     if config is not None and not isinstance(config, Mapping):
         raise TypeError(f"config is a mapping of names to settings, not {type(config).__name__}: give vars(config)")
@@ -54,7 +62,7 @@ def save_measurement(  # noqa: PLR0917  (the order in which 0.1.2 took them)
         reported_by="the caller of save_measurement",
         absent=dict.fromkeys(RECORDS, NOT_HANDED_OVER),
     )
-    return Measurement(run).save(output_dir, measurement_name)
+    return Measurement(run).save(output_dir, measurement_name, overwrite)
 
 
 @overload

@@ -40,9 +40,6 @@ AT_INTERVAL: Final = "at the sampling interval, by the scheduler"
 WITH_SAMPLES: Final = "with the samples of each worker: on Dask its heartbeats"
 AT_CHANGES: Final = "at each arrival, departure and sample of a worker"
 
-KNOWN_TO_SCHEDULER: Final = ("processing", "nbytes", "occupancy", "threads", "memory_limit")
-"""Columns that a scheduler knows without being told; those that stand in no state of a worker do not change."""
-
 
 class Series(dict[Any, Any]):
     """One of the series, a dictionary; `pace` says when its values were taken."""
@@ -72,21 +69,20 @@ def tracking_data(
         times, counts = (sampling[name].to_pylist() for name in ("time", "workers"))
         data[COUNTS] = _paced(dict(zip(map(datetime.fromtimestamp, times), counts, strict=True)), AT_INTERVAL)
     if states is not None and len(states):
-        data |= _of_states(states, lifetimes)
+        data |= _of_states(states)
     return data
 
 
-def _of_states(states: pa.Table, lifetimes: pa.Table) -> TrackingData:
+def _of_states(states: pa.Table) -> TrackingData:
     """Series of what the scheduler knew."""
-    lasting = {row["worker"]: row for row in lifetimes.select(["worker", "threads", "memory_limit"]).to_pylist()}
-    names = {name: column for name, column in SERIES if column in KNOWN_TO_SCHEDULER}
+    names = {name: column for name, column in SERIES if column in OF_SCHEDULER}
     data = {name: _paced({}, AT_INTERVAL) for name in names}
     for row in states.to_pylist():
-        time, values = datetime.fromtimestamp(row["time"]), lasting.get(row["worker"], {}) | row
+        time = datetime.fromtimestamp(row["time"])
         for name, column in names.items():
             points = data[name].setdefault(row["worker"], [])
-            if values.get(column) is not None:
-                points.append((time, values[column]))
+            if row[column] is not None:
+                points.append((time, row[column]))
     return data
 
 
@@ -119,13 +115,17 @@ def samples_of(tracking: Mapping[str, Mapping[Any, Any]]) -> pa.Table:
 
 
 def sample_rows(tracking: Mapping[str, Any], moment_of: Callable[[Any], float]) -> list[dict[str, Any]]:
-    """Row for each worker and moment."""
+    """Row for each worker and moment; where the limit of its memory was not told, it is as it was last."""
     rows: dict[tuple[str, float], dict[str, Any]] = {}
     for name, column in SAMPLED:
         for worker, points in tracking.get(name, {}).items():
             for time, value in points:
                 moment = moment_of(time)
                 rows.setdefault((worker, moment), {"worker": worker, "time": moment})[column] = value
+    limits: dict[str, Any] = {}
+    for worker, moment in sorted(rows):
+        row = rows[worker, moment]
+        limits[worker] = row.setdefault("memory_limit", limits.get(worker))
     return list(rows.values())
 
 

@@ -11,8 +11,7 @@ from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.savings import Taken
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers, amounts
-from roastcoffea.report.phrases import counted
-from roastcoffea.units import BYTE, FRACTION, SECOND, number
+from roastcoffea.units import BYTE, FRACTION, SECOND, counted, number
 
 PYTHON: Final = 0.5
 """Share of CPU time in process() that a function's own lines must have: columnar code spends it below its lines."""

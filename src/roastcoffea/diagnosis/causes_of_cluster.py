@@ -17,8 +17,7 @@ from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import tasks as task_records
-from roastcoffea.report.phrases import counted
-from roastcoffea.units import BYTE, SECOND, number
+from roastcoffea.units import BYTE, SECOND, counted, number
 
 LEAST_OF_CLIENT: Final = 0.01
 """Share of all thread time from which on a part of the client's time is named."""

@@ -19,8 +19,7 @@ from roastcoffea.metrics.statistics import one_of
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.chunks import ERROR, SKIPPED
 from roastcoffea.records.run import FAILED, FINISHED, Run, RunnerCall
-from roastcoffea.report.phrases import counted
-from roastcoffea.units import FRACTION, number
+from roastcoffea.units import FRACTION, counted, number
 
 MOST_NAMED: Final = 3
 """Files that a text names."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +15,7 @@ from roastcoffea.diagnosis.chunk_size import ChunkSize, Memory, recommended
 from roastcoffea.diagnosis.completeness import Incompleteness
 from roastcoffea.diagnosis.failures import FailureEvidence
 from roastcoffea.diagnosis.memory import MemoryEvidence
-from roastcoffea.diagnosis.savings import Savings
+from roastcoffea.diagnosis.savings import Saving, Savings
 from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.startup import StartUp
@@ -49,6 +50,17 @@ LEAST_OF: Final[Mapping[str, float]] = {
     "compute": 0.25,
 }
 """Causes with a larger share in healthy runs, and why."""
+
+OF_CHUNK_SIZE: Final = (
+    *(phases.OPEN, phases.OVERHEAD, phases.MERGE, phases.WORKER_OVERHEAD, phases.IN_FLIGHT),
+    *(phases.QUEUED, phases.MISPLACED, phases.TAIL, phases.PAUSED, phases.FAILED),
+)
+"""Classes of time that other chunk sizes would change."""
+
+MANY: Final = 100_000
+"""Chunks from which on sizes are weighed only where these classes weigh: it takes seconds."""
+
+LITTLE: Final = "too little of the threads' time depends on it"
 
 WORDS: Final = {one.name: one.word for one in phases.TIME_CLASSES if one.word is not None}
 """Word for each class of the time ledger."""
@@ -118,6 +130,9 @@ class Evidence:
     @cached_property
     def chunk_size(self) -> ChunkSize:
         """The one recommended chunk size, or why there is none."""
+        fixed = sum(self.ledger[name] for name in OF_CHUNK_SIZE if name in self.ledger)
+        if self.chunks > MANY and self.wall(fixed) < self.least("chunk size"):
+            return ChunkSize(None, math.nan, Saving(0.0, 0.0, 0.0), math.nan, None, reason=LITTLE)
         return recommended(self.savings, self._memory(), self.reread)
 
     def _memory(self) -> Memory | None:

@@ -14,8 +14,7 @@ from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.failures import RANGE, REPEATED
 from roastcoffea.records.tasks import ERROR, LOST, PROCESSOR
-from roastcoffea.report.phrases import counted
-from roastcoffea.units import FRACTION, SECOND, number
+from roastcoffea.units import FRACTION, SECOND, counted, number
 
 BY_CHANCE: Final = 0.01
 """Probability below which failures cluster on a name, over all names that are tried."""

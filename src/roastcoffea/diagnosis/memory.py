@@ -14,8 +14,7 @@ from roastcoffea.diagnosis.completeness import CulpritParts
 from roastcoffea.metrics.catalogue import fact
 from roastcoffea.metrics.memory import typical_before
 from roastcoffea.records.run import Run
-from roastcoffea.report.phrases import counted
-from roastcoffea.units import BYTE, FRACTION, SECOND, number
+from roastcoffea.units import BYTE, FRACTION, SECOND, counted, number
 
 TARGET: Final = 0.6
 """Share of a worker's limit that chunks may fill: from there on Dask moves results to disk (its default)."""

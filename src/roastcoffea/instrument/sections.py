@@ -170,6 +170,9 @@ class Sections:
 
     def enter(self, name: str, kind: str, requested_bytes: Callable[[], int | None]) -> Entry | None:
         """Enter a section; None where it cannot be measured, which is noted."""
+        if not name.strip():
+            self.note(f"a section without a name is not counted: give track_{kind} a name")
+            return None
         try:
             stack = self.stacks[get_ident()]
             outer = stack[-1] if stack else None

@@ -107,7 +107,8 @@ def track_time(*processor_and_name: object) -> Tracked:
     """Time a section of a processor: `with track_time("jets"):`.
 
     Wall time, CPU time of the thread, number of passes and errors are summed for each chunk. Sections may be repeated
-    and nested: a section "pt" inside of "jets" is "jets/pt". Without a collector it does nothing.
+    and nested: a section "pt" inside of "jets" is "jets/pt". Without a collector it does nothing. An empty name is
+    no section: it is not counted, and a problem of the measurement.
 
     Parameters
     ----------

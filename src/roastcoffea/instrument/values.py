@@ -37,6 +37,7 @@ def record(name: str, value: Any) -> None:
         Name of the value.
     value : number, str, bool or None
         Also a scalar of NumPy or awkward; None for what is not known. The sum of a bool is how often it was True.
+        NaN is kept with the chunk, and like None left out of sums, means, limits and the number of chunks.
 
     Raises
     ------

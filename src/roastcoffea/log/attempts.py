@@ -15,8 +15,10 @@ from roastcoffea.log.received import attempt_numbers
 from roastcoffea.records.arrow import table_of_columns
 from roastcoffea.records.tasks import KINDS, OUTCOMES, TASK_COLUMNS
 from roastcoffea.redaction import redacted
+from roastcoffea.units import counted
 
 NAMES: Final = [name for name, _ in TASK.fields]
+
 KIND, OUTCOME = NAMES.index("kind"), NAMES.index("outcome")
 SIZE: Final = struct.calcsize(TASK.packing)
 OF_CHUNK: Final = {"dataset": pa.string(), "file": pa.string(), "entry_start": pa.int64(), "entry_stop": pa.int64()}
@@ -65,7 +67,7 @@ class AttemptLog:
     @property
     def problems(self) -> list[str]:
         """What of the table that was made last could not be."""
-        text = f"{self._impossible} task(s) ended before they began: their times were set aside"
+        text = f"{counted(self._impossible, 'task')} ended before they began: their times were set aside"
         return [text] if self._impossible else []
 
     def table(self, offset: float) -> pa.Table:

@@ -18,9 +18,11 @@ from roastcoffea.records.chunks import ERROR
 from roastcoffea.records.run import FINISHED, RunnerCall
 from roastcoffea.records.tasks import PROCESSOR
 from roastcoffea.redaction import redacted_each
+from roastcoffea.units import counted
 
 ATTEMPT = ["key", "run_id"]
 """What identifies an attempt of a Dask task."""
+
 
 NO_RUN = -(2**63)
 """Stands for a run_id that is not known."""
@@ -118,7 +120,7 @@ def attempts_without_record(tasks: pa.Table, chunks: pa.Table) -> Iterator[str]:
     lacking = attempts["outcome"].filter(pa.array(~are_recorded(attempts, chunks.select(ATTEMPT))))
     for count in lacking.value_counts().to_pylist():
         yield (
-            f"{count['counts']} attempt(s) of chunks left no record (the task's outcome: {count['values']}): "
+            f"{counted(count['counts'], 'attempt')} of chunks left no record (the task's outcome: {count['values']}): "
             "the sums over chunks lack what they used"
         )
 

@@ -23,6 +23,7 @@ from roastcoffea.log.profiles import ReceivedProfiles
 from roastcoffea.records.arrow import arrow_schema, table_of_columns, table_of_rows
 from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHECKPOINT, CHUNK_COLUMNS, OK, SECTION_COLUMNS
+from roastcoffea.units import counted, were
 
 BATCH: Final = 4096
 """Rows that wait to become columns."""
@@ -140,8 +141,8 @@ class ReceivedRecords:
         self._sections = Growing("records of sections", partial(table_of_rows, SECTION_COLUMNS))
         self._preprocessing = Growing("records of preprocessing", partial(table_of_rows, PREPROCESSING_COLUMNS))
         self._profiles = ReceivedProfiles()
-        self._set_aside: Counter[str] = Counter()
-        self._first_set_aside: dict[str, str] = {}
+        self._set_aside: Counter[tuple[str, str]] = Counter()
+        self._first_set_aside: dict[tuple[str, str], str] = {}
         self._known: set[int] = set()
         self._taking = threading.Lock()
         self.tally = Tally()
@@ -151,8 +152,8 @@ class ReceivedRecords:
         """What workers told, and what of their records could not be read."""
         tables: tuple[Growing[Any], ...] = (self._chunks, self._branches, self._sections, self._preprocessing)
         set_aside = [
-            f"{number} {what} and were set aside; the first: {self._first_set_aside[what]}"
-            for what, number in self._set_aside.items()
+            f"{counted(number, noun)} {what} {were(number)} set aside; the first: {self._first_set_aside[noun, what]}"
+            for (noun, what), number in self._set_aside.items()
         ]
         return [*self._noted, *set_aside, *(problem for table in tables for problem in table.problems())]
 
@@ -189,7 +190,7 @@ class ReceivedRecords:
         where = f"in {record.get('file')}, entries {record.get('entry_start')} to {record.get('entry_stop')}"
         wrong = impossible_times(record)
         values = {} if wrong else impossible_values(record)
-        what = "record(s) hold impossible times" if wrong else "value(s) in records are impossible"
+        what = ("record", "with impossible times") if wrong else ("impossible value", "in records")
         for found in [wrong] if wrong else values.values():
             self._set_aside[what] += 1
             self._first_set_aside.setdefault(what, f"{found} {where}")

@@ -19,6 +19,7 @@ from roastcoffea.log.layout import Layout, Rows, Texts
 from roastcoffea.log.plausible import MOST_CORES
 from roastcoffea.records.arrow import table_of_columns, table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+from roastcoffea.units import counted, were
 
 AROUND_RUN: Final = 10.0
 """Seconds before and after the run in which its plugins may have counted."""
@@ -122,7 +123,7 @@ class WorkerLog:
     @property
     def problems(self) -> list[str]:
         """What of the table of lifetimes that was made last could not be."""
-        text = f"{self._impossible} CPU time(s) of workers were impossible and set aside"
+        text = f"{counted(self._impossible, 'CPU time')} of workers {were(self._impossible)} impossible and set aside"
         return [text] if self._impossible else []
 
     def counted(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from difflib import get_close_matches
 from functools import partial
 from numbers import Real
 from threading import RLock
@@ -14,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_
 
 import pyarrow as pa
 
-from roastcoffea.errors import MissingMetricError, error_text
+from roastcoffea.errors import MissingMetricError, error_text, unknown
 from roastcoffea.metrics.catalogue import (
     CATALOGUE,
     RAW,
@@ -252,13 +251,16 @@ T = TypeVar("T")
 class ByName(Mapping[str, T], Generic[T]):
     """Mapping that finds what it holds when it is asked for; a metric is found by its older names as well."""
 
-    def __init__(self, find: Callable[[str], T | None], names: Iterable[str]) -> None:
+    def __init__(self, find: Callable[[str], T | None], names: Collection[str], what: str = "metric") -> None:
         self._find = find
         self._names = names
+        self._what = what
 
     def __getitem__(self, name: str) -> T:
         present = CATALOGUE.aliases.get(name, name)
-        found = self._find(present) if present in self._names else None
+        if present not in self._names:
+            raise KeyError(unknown(self._what, name, self._names))
+        found = self._find(present)
         if found is None:
             raise KeyError(name)
         return found
@@ -269,9 +271,9 @@ class ByName(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def __reduce__(self) -> tuple[Callable[..., ByName[T]], tuple[Callable[[str], T | None], dict[str, T]]]:
+    def __reduce__(self) -> tuple[Callable[..., ByName[T]], tuple[Callable[[str], T | None], dict[str, T], str]]:
         found = dict(self)
-        return ByName, (found.get, found)
+        return ByName, (found.get, found, self._what)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({dict(self)!r})"
@@ -293,7 +295,7 @@ class Metrics(Presented, Mapping[str, Any]):
         self.source: Mapping[str, str] = ByName(
             lambda name: None if evaluator.reason(name) else evaluator.source(name) or metrics[name].source, metrics
         )
-        self.tables: Mapping[str, pa.Table | str] = ByName(self._table, evaluator.catalogue.tables())
+        self.tables: Mapping[str, pa.Table | str] = ByName(self._table, evaluator.catalogue.tables(), "table")
         """Tables that are derived from the records, by name; the reason in place of one that could not be had."""
 
     def __reduce__(self) -> tuple[Callable[[Run], Metrics], tuple[Run]]:
@@ -313,9 +315,7 @@ class Metrics(Presented, Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         present = CATALOGUE.aliases.get(name, name)
         if present not in self.unit:
-            near = get_close_matches(name, [*CATALOGUE.aliases, *self.unit])
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            raise KeyError(f"there is no metric {name!r}{hint}")
+            raise KeyError(unknown("metric", name, [*CATALOGUE.aliases, *self.unit]))
         try:
             return self.evaluator.value(present)
         except NotMeasuredError as reason:

@@ -25,7 +25,7 @@ from roastcoffea.records.chunks import CHUNK_COLUMNS, ERROR, SKIPPED
 from roastcoffea.records.columns import Column, picked
 from roastcoffea.records.run import FINISHED, Run
 from roastcoffea.redaction import redacted
-from roastcoffea.units import COUNT
+from roastcoffea.units import COUNT, counted, were
 
 REPEATED: Final = "repeated"
 """Reason of an attempt whose result came, and was not used."""
@@ -202,10 +202,11 @@ def skipped_data(run: Run) -> Iterator[str]:
     chunks = _without(_with_processor(run, skipped), came, ["processor", *PLACE, *RANGE])
     if len(chunks):
         events = pc.sum(pc.subtract(chunks["entry_stop"], chunks["entry_start"])).as_py()
-        yield f"{len(chunks)} chunk(s) with {events:,} events were skipped and are not in the output: {_named(chunks)}"
+        skipped = f"{counted(len(chunks), 'chunk')} with {events:,} events {were(len(chunks))} skipped"
+        yield f"{skipped}, not in the output: {_named(chunks)}"
     files = _without(unread, came, ["processor", *PLACE])
     if len(files):
-        yield f"{len(files)} file(s) could not be opened and are not in the output: {_named(files)}"
+        yield f"{counted(len(files), 'file')} could not be opened, not in the output: {_named(files)}"
 
 
 def _unread_files(run: Run) -> pa.Table:
@@ -321,6 +322,7 @@ def missing_fileset(lacking: Lacking, fileset: Mapping[str, Any] | None) -> dict
     """Fileset of the files of which nothing came; with that of the run, in its form and under its names."""
     if fileset is None:
         return {dataset: {"files": files} for dataset, files in lacking.items()}
+    _refuse_other_than_filesets(fileset)
     clean = {dataset: redacted(dataset) for dataset in fileset}
     return {name: _only(fileset[name], lacking[known]) for name, known in clean.items() if known in lacking}
 
@@ -329,6 +331,8 @@ def missing_items(missing: pa.Table, fileset: Mapping[str, Any] | None) -> list[
     """Chunks without a result, as work items; with the fileset of the run, under its names and with its metadata."""
     from coffea.processor.executor import WorkItem
 
+    if fileset is not None:
+        _refuse_other_than_filesets(fileset)
     given = {redacted(name): _given(name, described) for name, described in (fileset or {}).items()}
     items = []
     for row in missing.to_pylist():
@@ -338,6 +342,13 @@ def missing_items(missing: pa.Table, fileset: Mapping[str, Any] | None) -> list[
             entries = row["entry_start"], row["entry_stop"]
             items.append(WorkItem(dataset.name, file, row["tree"], *entries, uuid, dataset.metadata))
     return items
+
+
+def _refuse_other_than_filesets(fileset: object) -> None:
+    if not isinstance(fileset, Mapping) or not all(isinstance(name, str) for name in fileset):
+        raise TypeError(
+            f"give the fileset of the run, a mapping of names of datasets to their files, not {type(fileset).__name__}"
+        )
 
 
 def _only(dataset: Any, files: Mapping[str, str | None]) -> Any:

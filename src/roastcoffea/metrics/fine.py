@@ -1,8 +1,8 @@
 """Fine metrics: what Dask itself metered in the tasks of the run's span.
 
 Dask meters the activities of a task that succeeded; of one that failed it keeps the duration alone, which
-is in none of these. Bytes and seconds of transfers between workers belong to no task, and are not in a span
-either.
+is in none of these. It mentions only what happened: an activity that it did not count has no metric. Sending and
+fetching results belongs to no task, and is not in a span: workers count it for themselves, over the whole run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Container
 from functools import partial
 from typing import Final, NamedTuple
 
-from roastcoffea.metrics.catalogue import FINE, NotMeasuredError, metric
+from roastcoffea.metrics.catalogue import FINE, NotMeasuredError, fact, metric
 from roastcoffea.metrics.facts import in_tasks, recorded
 from roastcoffea.records.run import Run, SpanMetrics
 from roastcoffea.units import BYTE, PERCENT, SECOND, STRUCTURE, Unit
@@ -40,12 +40,13 @@ class Activity(NamedTuple):
         """Unit as Dask calls it."""
         return "bytes" if self.unit is BYTE else "seconds"
 
-    def sum(self, in_tasks: SpanMetrics, processor_prefixes: Container[object] = ()) -> float:
-        """Amount of it in tasks of its kind; what Dask does not mention did not happen."""
+    def sum(self, in_tasks: SpanMetrics, processor_prefixes: Container[object] = ()) -> float | None:
+        """Amount of it in tasks of its kind; None where nothing was counted, not even 0."""
         kinds = {PROCESSOR: (True,), OTHERS: (False,), ALL: (True, False)}[self.of]
         wanted = (self.activity, self.spelled_unit)
         amounts = ((key[0] in processor_prefixes, amount) for key, amount in in_tasks.items() if key[1:] == wanted)
-        return sum(amount for is_processor, amount in amounts if is_processor in kinds)
+        counted = [amount for is_processor, amount in amounts if is_processor in kinds]
+        return sum(counted) if counted else None
 
 
 # fmt: off
@@ -60,10 +61,14 @@ ACTIVITIES: Final = (
     Activity("overhead_noncpu_time_seconds", SECOND, OTHERS, "thread-noncpu", "other tasks: not CPU",
              "Time of the run's other tasks in which their thread used no CPU.",
              alias="overhead_io_wait_time_seconds"),
+    Activity("tasks_cpu_time_seconds", SECOND, ALL, "thread-cpu", "all tasks: CPU",
+             "CPU time of the threads that ran the run's tasks, of those that succeeded."),
+    Activity("tasks_noncpu_time_seconds", SECOND, ALL, "thread-noncpu", "all tasks: not CPU",
+             "Time of the run's tasks in which their thread used no CPU."),
     Activity("disk_read_bytes", BYTE, ALL, "disk-read", "read back from disk",
-             "Results that Dask read back from disk."),
+             "Results that Dask read back from disk inside tasks."),
     Activity("disk_write_bytes", BYTE, ALL, "disk-write", "spilled to disk",
-             "Results that Dask spilled to disk."),
+             "Results that Dask spilled to disk as a task ended; memory that runs full spills outside of tasks, too."),
     Activity("total_bytes_memory_read", BYTE, ALL, "memory-read", "inputs from memory",
              "Results of other tasks that tasks took from their worker's memory."),
     Activity("compression_time_seconds", SECOND, ALL, "compress", "compression",
@@ -78,15 +83,28 @@ ACTIVITIES: Final = (
 # fmt: on
 
 
+NOT_COUNTED: Final = {
+    PROCESSOR: "none was counted in the processor's tasks of this run",
+    OTHERS: "none was counted in the other tasks of this run",
+    ALL: "none was counted in the tasks of this run",
+}
+
+
 def _sum_of_all(activity: Activity, task_metrics: SpanMetrics) -> float:
-    return activity.sum(task_metrics)
+    return _counted(activity, activity.sum(task_metrics))
 
 
 def _sum_of_some(activity: Activity, task_metrics: SpanMetrics, processor_prefixes: frozenset[str]) -> float:
     """Amount in the processor's tasks, of which the span has to know at least one, or in the others."""
     if activity.of == PROCESSOR and not any(prefix in processor_prefixes for prefix, *_ in task_metrics):
         raise NotMeasuredError(f"Dask's span holds no task of {', '.join(sorted(processor_prefixes))}")
-    return activity.sum(task_metrics, processor_prefixes)
+    return _counted(activity, activity.sum(task_metrics, processor_prefixes))
+
+
+def _counted(activity: Activity, amount: float | None) -> float:
+    if amount is None:
+        raise NotMeasuredError(NOT_COUNTED[activity.of])
+    return amount
 
 
 of_span: Final = partial(metric, group=FINE, source=SPAN)
@@ -122,6 +140,80 @@ def total_serialization_overhead_seconds(
     return serialization_time_seconds + deserialization_time_seconds
 
 
+OF_WORKERS: Final = "what workers counted for themselves"
+
+SENDING, FETCHING = "get-data", "gather-dep"
+"""Contexts in which a worker sends results to others and to the client, and fetches them."""
+
+
+class Transfer(NamedTuple):
+    """A metric that sums what workers did to pass results on, outside of tasks: pairs of context and activity."""
+
+    name: str
+    unit: Unit
+    parts: tuple[tuple[str, str], ...]
+    label: str
+    meaning: str
+
+
+WHILE: Final = "also for what others did on these workers meanwhile."
+
+TRANSFERS: Final = (
+    Transfer(
+        "transfer_bytes_sent",
+        BYTE,
+        ((SENDING, "memory-read"), (SENDING, "disk-read")),
+        "sent by workers",
+        f"Size in memory of results that workers sent to other workers and the client, {WHILE}",
+    ),
+    Transfer(
+        "transfer_serialization_seconds",
+        SECOND,
+        ((SENDING, "serialize"), (FETCHING, "deserialize")),
+        "transfers: serialization",
+        f"Time in which workers serialized results to send them, and deserialized those they fetched, {WHILE}",
+    ),
+    Transfer(
+        "transfer_compression_seconds",
+        SECOND,
+        ((SENDING, "compress"), (FETCHING, "decompress")),
+        "transfers: compression",
+        f"Time in which workers compressed results to send them, and decompressed those they fetched, {WHILE}",
+    ),
+    Transfer(
+        "transfer_network_seconds",
+        SECOND,
+        ((FETCHING, "network"),),
+        "transfers: network",
+        f"Time in which workers waited for results that they fetched, several at a time, {WHILE}",
+    ),
+)
+
+
+@fact
+def outside_tasks(run: Run) -> dict[tuple[object, ...], float]:
+    """What all workers counted as they passed results on, by context, activity and unit."""
+    recorded(run, "span_metrics")
+    found: dict[tuple[object, ...], float] = {}
+    for counted in recorded(run, "span_metrics_per_worker").values():
+        for key, amount in counted.items():
+            if key[0] in (SENDING, FETCHING):
+                found[key] = found.get(key, 0.0) + amount
+    return found
+
+
+def _passed_on(transfer: Transfer, outside_tasks: dict[tuple[object, ...], float]) -> float:
+    """Sum of its parts; workers count from the beginning to the end of the run: what they do not mention was not."""
+    unit = "bytes" if transfer.unit is BYTE else "seconds"
+    return sum(outside_tasks.get((*part, unit), 0.0) for part in transfer.parts)
+
+
+for transfer in TRANSFERS:
+    of_transfer = partial(metric, name=transfer.name, label=transfer.label, meaning=transfer.meaning)
+    summed = ", ".join(" ".join(part) for part in transfer.parts)
+    of_transfer(transfer.unit, group=FINE, source=OF_WORKERS, formula=f"sum of {summed}")(partial(_passed_on, transfer))
+
+
 EACH: Final = "what each worker counted in the tasks of the run's span"
 
 
@@ -129,7 +221,8 @@ EACH: Final = "what each worker counted in the tasks of the run's span"
 def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dict[str, dict[str, float]]:
     """Processor and other tasks, spilling and transfers of each worker: {worker: {name: amount}}.
 
-    Also of workers that left. Names are those of the metrics of this group, for the worker alone, and
+    Also of workers that left. Names are those of the metrics of this group, for the worker alone, as far as it counted
+    them in tasks, and
     `transfer_seconds`, `transfer_bytes` (results fetched from other workers) and `spill_seconds` (results moved to disk
     and back), which are in no task or not in tasks alone.
     """
@@ -146,7 +239,8 @@ MEMORY_MONITOR: Final = "memory-monitor"
 
 
 def _of_worker(metrics: SpanMetrics, prefixes: frozenset[str]) -> dict[str, float]:
-    amounts = {activity.name: activity.sum(in_tasks(metrics), prefixes) for activity in ACTIVITIES}
+    sums = {activity.name: activity.sum(in_tasks(metrics), prefixes) for activity in ACTIVITIES}
+    amounts = {name: amount for name, amount in sums.items() if amount is not None}
     for name, (context, unit) in OUTSIDE_TASKS.items():
         amounts[name] = sum(value for key, value in metrics.items() if key[0] == context and key[-1] == unit)
     # results are moved to disk or back wherever that is asked for

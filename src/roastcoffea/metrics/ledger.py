@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Generic, NamedTuple, TypeVar
 
+from roastcoffea.errors import unknown
 from roastcoffea.metrics.catalogue import Sourced
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.report.phrases import NOT_MEASURED, absence
@@ -63,6 +64,8 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
     _classes: Mapping[str, Amount]
 
     def __getitem__(self, name: str) -> Amount:
+        if name not in self._classes:
+            raise KeyError(self.absent or unknown(f"class of the {self.name}", name, self._classes))
         return self._classes[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -74,6 +74,9 @@ def disagreements(run: Run) -> Iterator[str]:
             given = _given_total(quantity, run)
         if given is not None and expected is not None and given.value != expected.value:
             yield _disagreement(quantity, run, given, expected)
+    if run.coffea_report is not None and all(_given_total(quantity, run) is None for quantity in (EVENTS, BYTES)):
+        names = " nor ".join(quantity.in_report for quantity in (EVENTS, BYTES))
+        yield f"the report of set_coffea_report has neither {names} as a number: totals are taken from elsewhere"
     yield from _reports_against_chunks(run, chunks)
 
 

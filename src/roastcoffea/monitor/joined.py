@@ -45,15 +45,30 @@ COMPARED_COLUMNS: Final[tuple[Column, ...]] = (
     OF_ATTEMPT["worker"],
 )
 TOTAL_COLUMNS: Final[tuple[Column, ...]] = (
-    Column("quantity", "text", None, "what is compared"),
-    Column("tasks", "number", None, "sum over the tasks that gave a result; result_bytes are the sizes of these [B]"),
+    Column("quantity", "text", None, "what is compared; result_bytes are the sizes of results in memory"),
+    Column("unit", "text", None, "unit of the row's numbers"),
+    Column("tasks", "number", None, "sum over the tasks that gave a result"),
     Column("report", "number", None, "coffea's report, which has no sizes of results"),
     Column("difference", "number", None, "tasks less report"),
 )
 
+AMOUNTS: Final = ("tasks", "report", "difference")
+QUANTITIES: Final = {
+    "chunks": ("chunks", None),
+    "entries": ("events", "events"),
+    "bytesread": ("B", "bytes"),
+    "processtime": ("s", "process_seconds"),
+    "result_bytes": ("B", "nbytes"),
+}
+"""What is compared, with its unit, and the column of chunks that is summed up."""
+
+OF_RECORDS: Final = ("bytesread", "processtime")
+"""What only a chunk's record has."""
 
 NO_MEASUREMENT: Final = "give the collector that was open meanwhile, or its measurement: only its records have it"
 NO_RECORD: Final = "the record of at least one chunk is missing"
+NO_CHUNK: Final = "the monitor recorded no chunk that gave a result"
+NOT_STARTED: Final = "the monitor was not started: nothing was recorded"
 
 identity: Final = itemgetter("key", "run_id")
 """What tells an attempt from all others."""
@@ -91,15 +106,43 @@ def joined_rows(attempts: Iterable[Mapping[str, Any]], measurement: Measurement 
 
 
 def compared(
-    rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any], measurement: Measurement | None
+    rows: Iterable[Mapping[str, Any]], report: Mapping[str, Any], measurement: Measurement | None, started: bool
 ) -> ReportComparison:
     """Chunks of joined rows that gave a result, and their sums beside coffea's report."""
+    import pandas as pd
+
+    check_report(report)
     worked = list({row["key"]: row for row in rows if row["outcome"] in RESULT}.values())
-    parts = ((map(compared_chunk, worked), COMPARED_COLUMNS), (compared_totals(worked, report), TOTAL_COLUMNS))
-    chunks, totals = (frame_of(table_of_rows(columns, rows), columns) for rows, columns in parts)
-    unknown = totals["quantity"][totals["tasks"].isna()]
-    totals.attrs["missing"] = dict.fromkeys(unknown, NO_MEASUREMENT if measurement is None else NO_RECORD)
+    chunks = frame_of(table_of_rows(COMPARED_COLUMNS, map(compared_chunk, worked)), COMPARED_COLUMNS)
+    sums = compared_sums(worked, measurement is not None, started)
+    totals = frame_of(table_of_rows(TOTAL_COLUMNS, compared_totals(sums, report)), TOTAL_COLUMNS)
+    for name in AMOUNTS:  # of several units: pandas would print them all with one exponent
+        totals[name] = pd.Series(map(whole, totals[name]), dtype=object)
+    totals.attrs["missing"] = {name: found for name, found in sums.items() if isinstance(found, str)}
     return ReportComparison(chunks, totals)
+
+
+def check_report(report: Any) -> None:
+    """Refuse what is no report of coffea.
+
+    Raises
+    ------
+    TypeError
+        If it is no mapping.
+    ValueError
+        If it has nothing that a report has.
+    """
+    expected = "what a Runner with savemetrics=True gives beside its output"
+    if not isinstance(report, Mapping):
+        raise TypeError(f"the report is {report!r}, and not {expected}")
+    if not QUANTITIES.keys() & report.keys():
+        found = ", ".join(map(repr, report)) or "nothing"
+        raise ValueError(f"the report has {found}, and none of {', '.join(QUANTITIES)}: give {expected}")
+
+
+def whole(amount: float) -> float:
+    """An integer where a number is one."""
+    return int(amount) if amount == amount // 1 else amount
 
 
 def joined_row(attempt: Mapping[str, Any], chunk: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,14 +164,26 @@ def compared_chunk(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "input_bytes": size, "output_bytes": row["nbytes"], "seconds": seconds, **rates}
 
 
-def compared_totals(rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def compared_sums(rows: Sequence[Mapping[str, Any]], measured: bool, started: bool) -> dict[str, float | str]:
+    """Sums over tasks, or why they are not known."""
+    if not started:
+        return dict.fromkeys(QUANTITIES, NOT_STARTED)
+    sums: dict[str, float | str] = {}
+    for name, (_, column) in QUANTITIES.items():
+        total = len(rows) if column is None else known_total(row.get(column) for row in rows)
+        if name in OF_RECORDS and not measured:
+            sums[name] = NO_MEASUREMENT
+        elif column is not None and not rows:
+            sums[name] = NO_CHUNK
+        else:
+            sums[name] = NO_RECORD if total is None else total
+    return sums
+
+
+def compared_totals(sums: Mapping[str, float | str], report: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Sums over tasks beside the report's."""
-    if not isinstance(report, Mapping):
-        expected = "what a Runner with savemetrics=True gives beside its output"
-        raise TypeError(f"the report is {report!r}, and not {expected}")
-    of_report = {"entries": "events", "bytesread": "bytes", "processtime": "process_seconds"}
-    sums = {name: known_total(row.get(column) for row in rows) for name, column in of_report.items()}
-    results = known_total(row["nbytes"] for row in rows)
-    for name, total in {"chunks": len(rows), **sums, "result_bytes": results}.items():
-        difference = distance(report.get(name), total)
-        yield {"quantity": name, "tasks": total, "report": report.get(name), "difference": difference}
+    for name, (unit, _) in QUANTITIES.items():
+        found, of_report = sums[name], report.get(name)
+        total = None if isinstance(found, str) else found
+        difference = distance(of_report, total)
+        yield {"quantity": name, "unit": unit, "tasks": total, "report": of_report, "difference": difference}

@@ -62,7 +62,7 @@ class RecordedTasks(Presented):
 
     @property
     def attempts(self) -> pd.DataFrame:
-        """Each attempt that ended, in the columns of `Measurement.tasks`, with the `kind` of `to_dataframe`."""
+        """Each attempt that ended, or went on at the end: `Measurement.tasks` with the `kind` of `to_dataframe`."""
         return _frame_of_tasks(tables.ATTEMPT_COLUMNS, attempts_of(self.watched()))
 
     def get_all_tasks(self) -> list[dict[str, Any]]:
@@ -145,10 +145,15 @@ class RecordedTasks(Presented):
         ReportComparison
             `chunks`: a row per chunk that gave a result, with its input and output bytes, bytes per event, throughput
             and worker; `totals`: chunks, events, bytes and process seconds, of tasks and report, and the size of the
-            results. Why a number is missing is in `totals.attrs["missing"]`.
+            results, each with its unit. Why a number is missing is in `totals.attrs["missing"]`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the report is no mapping, or has none of the names of a report.
         """
-        measured = measurement_of(measurement)
-        return compared(joined_rows(attempts_of(self.watched()), measured), report, measured)
+        measured, watched = measurement_of(measurement), self.watched()
+        return compared(joined_rows(attempts_of(watched), measured), report, measured, started=bool(watched))
 
     @property
     def run(self) -> Run:

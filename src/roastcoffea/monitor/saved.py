@@ -20,11 +20,10 @@ from roastcoffea.monitor.history import LINKS, History, Named, Rows, hashable
 from roastcoffea.monitor.watch import Watched
 from roastcoffea.storage.folders import file_name, holds_only, new_folder, synced_file
 from roastcoffea.storage.reading import content_of, has_format, opened, reading
+from roastcoffea.storage.store import MONITOR_FILE, MONITOR_FORMAT
 from roastcoffea.storage.tables import table_file, write_table
 
-FORMAT: Final = "roastcoffea-monitor"
 SCHEMA: Final = 1
-MONITOR_FILE: Final = "monitor.json"
 PERIOD: Final = "period"
 DTYPE: Final = Layout(STATE_FIELDS, Texts()).dtype
 
@@ -51,7 +50,7 @@ def save_watched(
     target = folder / file_name(began if name is None else name)
     periods = [{"start": one.start, "stop": one.stop, "problems": one.problems, "views": one.views} for one in watched]
     document = {
-        "format": FORMAT,
+        "format": MONITOR_FORMAT,
         "schema": SCHEMA,
         "interval": interval,
         "problems": list(problems),
@@ -85,8 +84,10 @@ def load_watched(path: Path) -> tuple[list[Watched], float, list[str]]:
         raise MeasurementError(f"{path} is no saved TaskMonitor: it has no {MONITOR_FILE}; give the folder of one")
     with reading(file):
         document = json.loads(content_of(file))
-        if document["format"] != FORMAT or document["schema"] > SCHEMA:
-            raise ValueError(f"it is {document['format']} {document['schema']}; this version reads {FORMAT} {SCHEMA}")
+        if document["format"] != MONITOR_FORMAT or document["schema"] > SCHEMA:
+            raise ValueError(
+                f"it is {document['format']} {document['schema']}; this version reads {MONITOR_FORMAT} {SCHEMA}"
+            )
         periods = document["periods"]
     tables: dict[str, pa.Table] = {}
     for name in TABLES:
@@ -100,7 +101,7 @@ def load_watched(path: Path) -> tuple[list[Watched], float, list[str]]:
 def is_replaceable(path: Path) -> bool:
     """Whether a folder holds a saved monitor, be it damaged, and nothing else."""
     ours = {MONITOR_FILE, *(table_file(path, name).name for name in TABLES)}
-    return holds_only(path, ours) and has_format(path / MONITOR_FILE, FORMAT)
+    return holds_only(path, ours) and has_format(path / MONITOR_FILE, MONITOR_FORMAT)
 
 
 # tables of a period

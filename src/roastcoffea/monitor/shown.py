@@ -14,17 +14,15 @@ from roastcoffea.backends.connection import NoAnswerError
 from roastcoffea.log.kinds import STATES
 from roastcoffea.monitor.history import ALL, CHUNK, FINISHED, FORGOTTEN, History
 from roastcoffea.monitor.looks import Look
-from roastcoffea.monitor.tables import known_total, quotient
+from roastcoffea.monitor.tables import FAILED, RELEASED, fate_of, known_total, quotient
 from roastcoffea.monitor.watch import Watch, Watched, attempts_of
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.chunks import OK
 from roastcoffea.records.run import Run, unwatched_run
-from roastcoffea.records.tasks import PROCESSOR, TASK_COLUMNS
+from roastcoffea.records.tasks import CANCELLED, PROCESSOR, TASK_COLUMNS, UNFINISHED
 from roastcoffea.records.workers import LIFETIME_COLUMNS
 from roastcoffea.report.live import NAME
-from roastcoffea.report.phrases import counted
 from roastcoffea.report.sheets import Cell, Column, Heading, Sheet, columns
-from roastcoffea.units import BYTE, COUNT, SECOND, number
+from roastcoffea.units import BYTE, COUNT, SECOND, counted, number
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -89,11 +87,20 @@ def _live_rows(counts: Mapping[str, Counter[str]], sums: tuple[str, ...]) -> Ite
 # Tables
 
 OF_PREFIX: Final = (
-    Column("prefix", meaning="the key without its token", width=19),
-    Column("kind", meaning="what the tasks did for coffea", width=13),
-    *columns(COUNT, "tasks", "finished", "failed"),
+    Column("prefix", meaning="the key without its token"),
+    Column("kind", meaning="what the tasks did for coffea", dispensable=2),
+    *columns(COUNT, "tasks", FINISHED, FAILED),
+)
+OTHER_FATES: Final = {
+    UNFINISHED: "still at the scheduler at the end",
+    CANCELLED: "given up before they had a result",
+    RELEASED: "let go of before the monitor began",
+}
+"""What else may become of tasks, with a column where it did."""
+
+OF_RESULTS: Final = (
     Column("duration", SECOND, "mean time of computing"),
-    Column("results", BYTE, "size of all results in memory"),
+    Column("results", BYTE, "size of all results in memory", dispensable=1),
 )
 
 
@@ -104,22 +111,26 @@ def monitor_sheets(
     workers = {worker for period in watched for worker in period.lifetimes["worker"].to_pylist()}
     seconds = SECOND.text(sum(period.stop - period.start for period in watched))
     lead = f"{counted(len(tasks), 'task')} on {counted(len(workers), 'worker')} in {seconds}"
-    failed = Counter((each["prefix"], each["kind"]) for each in attempts_of(watched) if each["outcome"] != OK)
     alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for task in tasks:
         alike.setdefault((task["prefix"], task["kind"]), []).append(task)
-    rows = [_row_of(*names, theirs, failed[names]) for names, theirs in alike.items()]
+    seen = set(map(fate_of, tasks))
+    others = [fate for fate in OTHER_FATES if fate in seen]
+    rows = [_row_of(*names, theirs, others) for names, theirs in alike.items()]
     none = [] if rows else ["No task was seen."]
-    table = Sheet(title="tasks", lead=none, columns=OF_PREFIX, rows=rows, things="prefixes")
+    named = (Column(fate, COUNT, OTHER_FATES[fate]) for fate in others)
+    table = Sheet(title="tasks", lead=none, columns=(*OF_PREFIX, *named, *OF_RESULTS), rows=rows, things="prefixes")
     found = [Heading(title="tasks of the cluster", label=NAME, lead=[lead]), table]
     return [*found, Sheet(title="problems", items=problems)] if problems else found
 
 
-def _row_of(prefix: str, kind: str, tasks: Sequence[Mapping[str, Any]], failed: int) -> list[Cell]:
-    finished = [task for task in tasks if task["state"] == "memory"]
+def _row_of(prefix: str, kind: str, tasks: Sequence[Mapping[str, Any]], others: Sequence[str]) -> list[Cell]:
+    fates = Counter(map(fate_of, tasks))
+    counts = [fates[fate] for fate in (FINISHED, FAILED, *others)]
     timed = [task["duration"] for task in tasks if task["duration"] is not None]
     mean = quotient(sum(timed), len(timed))
-    return [prefix, kind, len(tasks), len(finished), failed, mean, known_total(task["nbytes"] for task in finished)]
+    results = known_total(task["nbytes"] for task in tasks if fate_of(task) == FINISHED)
+    return [prefix, kind, len(tasks), *counts, mean, results]
 
 
 # Pictures

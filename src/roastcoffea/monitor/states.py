@@ -10,6 +10,8 @@ import itertools
 import json
 import struct
 import time
+from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 from roastcoffea.backends.attempts import UNASSIGNED
@@ -18,7 +20,7 @@ from roastcoffea.backends.scheduler import Addition, ClusterPlugin
 from roastcoffea.log.kinds import NO_SIZE, NO_STATE, STATE, STATE_FIELDS, STATES, packing
 
 CENSUS_SLICE = 1000
-"""Tasks that are written in one go when a monitor begins: they hold the scheduler for a few milliseconds."""
+"""Tasks without a transition that are written in one go: they hold the scheduler for a few milliseconds."""
 
 ROW = packing(STATE_FIELDS)
 BLOCK = 256
@@ -37,6 +39,8 @@ WITHOUT_ATTEMPT = {("released", "waiting"), ("memory", "released"), ("released",
 
 NO_DURATION = -1.0
 
+ADDRESS = itemgetter(1)
+
 NOWHERE = (0, None, None, NO_SIZE, NO_DURATION)
 """What is known of a task that is with no worker: see `place_of`."""
 
@@ -51,31 +55,53 @@ class TaskStates(Addition):
         self._failed = plugin.problems.failed
         self._transition = plugin.transition
         self._attempts = plugin.attempts
-        plugin.attempts.take_noted = self.before_drain
-        self._began = time.time()
+        plugin.attempts.take_noted = self._take_noted
         self._pack_block = struct.Struct("<" + BLOCK * ROW[1:]).pack
         self._codes = {state: code for code, state in enumerate(STATES)} | {None: NO_STATE}
         self._coffea = CoffeaTasks()
         self._numbers: dict[Any, int] = {}
-        self._known = self._written = 0
+        self._holders: dict[int, str | None] = {}
+        """Worker of each task that has a number, as it was last written."""
+        self._known = self._written = self._unmatched = 0
         self._names: list[Any] = []
         self._new: list[Any] = []
         """Tasks that have a number, and no name yet."""
         self._noted: list[Any] = []
         """`PARTS` of each state, one after the other."""
-        self._present = dict.fromkeys(plugin.scheduler.tasks)
+        self._present = dict.fromkeys(plugin.scheduler.tasks, time.time())
+        """Tasks that came to their state without a transition, and are still to be written, with the time of that."""
         self._census = asyncio.ensure_future(self._count_present())
         plugin.transition = self._follow
 
     def before_drain(self) -> int:
         """Put states and names into the log; what they mean by numbers is there already.
 
-        Give how many of the tasks that were there before are still to be written.
+        Give how many tasks that came without a transition are still to be written.
         """
-        noted, self._noted = self._noted, []
-        if noted:
-            self._take(noted)
+        self._look_for_data()
+        self._take_noted()
         return len(self._present)
+
+    def departed(self, address: str) -> None:
+        """Write who has the results now that this worker had: they moved without a transition."""
+        self._take_noted()
+        left = [key for key, number in self._numbers.items() if self._holders.get(number) == address]
+        self.moved(left)
+
+    def moved(self, keys: Iterable[Any]) -> None:
+        """Write who has these results now, where it is another worker than before."""
+        self._take_noted()
+        for key in keys:
+            task, number = self._scheduler.tasks.get(key), self._numbers.get(key)
+            if task is None or number is None or task.state != "memory":
+                continue
+            if self._holders.get(number) not in {holder.address for holder in task.who_has or ()}:
+                self._note_state(task, number, "memory", time.time())
+
+    async def before_end(self, timeout: float) -> None:
+        """Have all tasks written that are there."""
+        self.before_drain()
+        await asyncio.wait([self._census], timeout=timeout)
 
     def end(self) -> None:
         """Count no more."""
@@ -86,48 +112,81 @@ class TaskStates(Addition):
         # for many tasks in one go is done in a quarter of the time
         try:
             now = time.time()
-            if self._present and key in self._present:
-                self._note_present(key, start)
             task = self._scheduler.tasks[key]
             number = self._numbers.get(key)
             if number is None:
-                number = self._numbered(task)
+                # new tasks begin as released: others were there before, or came without a transition
+                if start != "released" or key in self._present:
+                    self._note_present(task, start, now)
+                    number = self._numbers[key]
+                else:
+                    number = self._numbered(task)
             place = place_of(task, finish) if finish in PLACED else NOWHERE
             ending = (task.run_id, kwargs) if start == "processing" and finish == "memory" else None
             self._noted += (number, start, finish, place, now, task, ending)
             if finish == "forgotten":
                 del self._numbers[key]
             if start == "processing" and finish != "memory":  # what Dask says of the reason holds now only
-                self.before_drain()
+                self._take_noted()
                 self._transition(key, start, finish, *args, **kwargs)
             elif len(self._noted) >= FULL:
-                self.before_drain()
+                self._take_noted()
         except Exception as problem:  # noqa: BLE001  (distributed would swallow it: count it)
             self._failed(problem)
 
+    def _look_for_data(self) -> None:
+        """Find tasks that came without a transition, as scattered data does; the number of tasks tells whether to look.
+
+        Not within a transition: the scheduler makes many tasks before the first of them comes to a state.
+        """
+        tasks = self._scheduler.tasks
+        if len(tasks) - len(self._numbers) - len(self._present) == self._unmatched:
+            return
+        now = time.time()
+        found = [key for key in tasks if key not in self._numbers and key not in self._present]
+        if len(found) <= CENSUS_SLICE:
+            for key in found:
+                self._note_present(tasks[key], tasks[key].state, now)
+        else:
+            self._present |= dict.fromkeys(found, now)
+            if self._census.done():
+                self._census = asyncio.ensure_future(self._count_present())
+        self._unmatched = len(tasks) - len(self._numbers) - len(self._present)
+
     async def _count_present(self) -> None:
-        """Note the states of the tasks that were there before, some at a time."""
+        """Note the states of the tasks that came without a transition, some at a time."""
         while self._present:
             for key in list(itertools.islice(self._present, CENSUS_SLICE)):
                 task = self._scheduler.tasks.get(key)
                 if task is None:
                     del self._present[key]
                 else:
-                    self._note_present(key, task.state)
+                    self._note_present(task, task.state, time.time())
             await asyncio.sleep(0)
 
-    def _note_present(self, key: Any, state: str) -> None:
-        """Note the state that a task had before."""
-        del self._present[key]
-        task = self._scheduler.tasks[key]
-        place = place_of(task, state) if state in PLACED else NOWHERE
-        self._noted += (self._numbered(task), None, state, place, self._began, task, None)
+    def _note_present(self, task: Any, state: str, now: float) -> None:
+        """Note the state to which a task came unseen, at the time when it was found."""
+        moment = self._present.pop(task.key, now)
+        self._note_state(task, self._numbered(task), state, moment)
         if len(self._noted) >= FULL:
-            self.before_drain()
+            self._take_noted()
+
+    def _note_state(self, task: Any, number: int, state: str, moment: float) -> None:
+        """Note a state that no transition told."""
+        # one that was found as it ended is with no worker any more
+        placed = task.processing_on is not None if state == "processing" else state in PLACED
+        place = place_of(task, state) if placed else NOWHERE
+        self._noted += (number, None, state, place, moment, task, None)
+
+    def _take_noted(self) -> None:
+        noted, self._noted = self._noted, []
+        if noted:
+            self._take(noted)
 
     def _take(self, noted: list[Any]) -> None:
         """Put states and the names of new tasks into the log, and have attempts begin and end."""
         parts = [noted[part::PARTS] for part in range(PARTS)]
+        self._holders |= zip(parts[0], map(ADDRESS, parts[3]), strict=True)
         self._describe_new()
         if self._log.has_room(STATE, len(parts[0])):
             rows = self._packed(*parts[:-2])
@@ -135,14 +194,14 @@ class TaskStates(Addition):
             self._log.append(STATE, struct.pack(STATE.packing, self._written, len(rows)) + rows + names)
         self._written = self._known
         self._names.clear()
-        for start, finish, place, moment, task, ending in zip(*parts[1:], strict=True):
+        for row in zip(*parts, strict=True):
             try:
-                self._take_attempt(start, finish, place, moment, task, ending)
+                self._take_attempt(*row)
             except Exception as problem:  # noqa: BLE001  (that of one task is not that of the others)
                 self._failed(problem)
 
     def _take_attempt(  # noqa: PLR0917
-        self, start: str | None, finish: str, place: Any, moment: float, task: Any, ending: Any
+        self, number: int, start: str | None, finish: str, place: Any, moment: float, task: Any, ending: Any
     ) -> None:
         if ending is not None:
             run, reported = ending
@@ -153,6 +212,7 @@ class TaskStates(Addition):
             self._attempts.began(task, place[1], moment)
         elif finish == "forgotten":
             self._coffea.forget(task.key)
+            del self._holders[number]
         elif finish in UNASSIGNED or start in UNASSIGNED:
             self._attempts.waited(task.key, finish, moment)
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 from dask.utils import key_split
 from distributed.utils import key_split_group
 
-from roastcoffea.monitor.history import NO_TIMES, Key
+from roastcoffea.monitor.history import FINISHED, NO_TIMES, Key
 from roastcoffea.monitor.views import READERS
 from roastcoffea.records.chunks import OK
 from roastcoffea.records.columns import Column
-from roastcoffea.records.tasks import ERROR, TASK_COLUMNS
+from roastcoffea.records.tasks import CANCELLED, ERROR, LOST, TASK_COLUMNS, UNFINISHED
 
 WAY: Final = ("worker", "thread", "runnable", "assigned", "arrived", "ready", "start", "stop")
 END: Final = ("seen", "nbytes", "type", "outcome", "run_id", "span", "error")
@@ -24,6 +24,14 @@ ENDS: Final = {OK: "memory", ERROR: "erred"}
 
 GONE: Final = ("released", "forgotten")
 """States of a task whose result is no longer there."""
+
+NOT_BEGUN: Final = ("waiting", "queued", "no-worker")
+"""States of a task that no worker has got: if the scheduler lets go of it there, it was cancelled."""
+
+TO_DO: Final = (*NOT_BEGUN, "processing")
+
+RELEASED: Final = "released"
+FAILED: Final = "failed"
 
 OF_ATTEMPT: Final = {column.name: column for column in TASK_COLUMNS}
 
@@ -74,6 +82,7 @@ def take_state(states: dict[Key, dict[str, Any]], task: dict[str, Any]) -> None:
     """Take a state that a task came to, if it tells more than those before."""
     known = states.setdefault(task["key"], task | {"created": task["time"]})
     task["suspicious"] = max(known["suspicious"], task["suspicious"])
+    known["gone"] = task["state"] in GONE
     if task["state"] not in GONE:
         known |= {name: value for name, value in task.items() if value is not None}
 
@@ -84,8 +93,29 @@ def complete_task(task: Mapping[str, Any], attempt: Mapping[str, Any]) -> dict[s
     names = {"prefix": key_split(task["key"]), "group": key_split_group(task["key"])}
     known = {**task, **names, "attempts": attempt.get("attempts", 0), **of_attempt}
     known["state"] = ENDS.get(known.get("outcome", ""), task["state"])
+    if known.get("outcome") != OK and task["state"] in TO_DO and task["time"] > attempt.get("seen", 0.0):
+        known |= {"state": task["state"], "outcome": _outcome_since(task, known.get("outcome"))}
     known["duration"] = distance(known.get("start"), known.get("stop"))
     return {column.name: known.get(column.name) for column in MONITOR_COLUMNS}
+
+
+def _outcome_since(task: Mapping[str, Any], outcome: str | None) -> str | None:
+    """What is known of the end of a task whose state is of after its last attempt, which ended so."""
+    if not task["gone"]:
+        return outcome and UNFINISHED
+    return CANCELLED if task["state"] in NOT_BEGUN else outcome
+
+
+def fate_of(task: Mapping[str, Any]) -> str:
+    """What became of a task of `get_all_tasks`: each has one fate."""
+    state, outcome = task["state"], task["outcome"]
+    if state == "memory":
+        return FINISHED
+    if state == "erred" or outcome == LOST:
+        return FAILED
+    if outcome == CANCELLED or state == RELEASED:
+        return str(outcome or state)
+    return UNFINISHED
 
 
 def complete_view(view: Mapping[str, Any], of_scheduler: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,7 +139,8 @@ def best_attempts(attempts: Iterable[dict[str, Any]]) -> dict[Key, dict[str, Any
         before = best.get(attempt["key"])
         if before is None or attempt["outcome"] == OK or before["outcome"] != OK:
             best[attempt["key"]] = attempt
-        best[attempt["key"]]["attempts"] = 1 if before is None else before["attempts"] + 1
+        ended = 0 if before is None else before["attempts"]
+        best[attempt["key"]]["attempts"] = ended + (attempt["outcome"] != UNFINISHED)
     return best
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Self
 
@@ -52,7 +53,8 @@ class TaskMonitor(RecordedTasks, Enterable):
         client's clock), `worker`, `nbytes` (B) and `type`; a function of three parameters is called without them. Its
         errors are listed in `problems`, and reach neither the run nor the monitor.
     run_spec : bool or int
-        Whether `worker_tasks` has what each task calls, as text: True for 200 characters, or how many.
+        Whether `worker_tasks` has what each task calls, as text: True for 200 characters, or how many. It needs
+        `worker_view=True`.
 
     Attributes
     ----------
@@ -69,9 +71,10 @@ class TaskMonitor(RecordedTasks, Enterable):
     ------
     TypeError
         An asynchronous client, or neither a client nor a scheduler, or both; an `on_transition` that cannot be called
-        with a key and two states.
+        with a key and two states; a `run_spec` that is neither a bool nor an integer.
     ValueError
-        A client that is not connected, an interval that is not positive.
+        A client that is not connected, an interval that is not positive, a negative `run_spec`, or one without
+        `worker_view`.
 
     Examples
     --------
@@ -100,7 +103,9 @@ class TaskMonitor(RecordedTasks, Enterable):
         if not isinstance(source, Scheduler):
             Connection(source)  # refuses what it cannot use
         self.worker_view = worker_view
-        self._run_spec = CALL_TEXT if run_spec is True else int(run_spec)
+        self._run_spec = characters_of(run_spec)
+        if self._run_spec and not worker_view:
+            raise ValueError("run_spec is what the workers see of a task: it needs worker_view=True as well")
         self._source = source
         self._call = None if on_transition is None else caller_of(on_transition)
         self._live = live
@@ -293,3 +298,21 @@ class TaskMonitor(RecordedTasks, Enterable):
     def _note(self, problem: str) -> None:
         if problem not in self._problems:
             self._problems.append(problem)
+
+
+def characters_of(run_spec: bool | int) -> int:
+    """How many characters of a call are recorded.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no number of characters.
+    """
+    form = "run_spec is True, False, or a number of characters"
+    try:
+        characters = CALL_TEXT if run_spec is True else operator.index(run_spec)
+    except TypeError:
+        raise TypeError(f"{form}, not {run_spec!r}") from None
+    if characters < 0:
+        raise ValueError(f"{form}, not {run_spec}")
+    return characters

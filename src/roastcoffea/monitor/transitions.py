@@ -11,12 +11,14 @@ from roastcoffea.backends.connection import NoAnswerError
 from roastcoffea.errors import error_text, reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.monitor.watch import Watch
+from roastcoffea.units import counted
 
 PACE: Final = 0.25
 """Seconds between two looks at what the scheduler has: each takes it about a millisecond."""
 
 PATIENCE: Final = 10.0
 """Seconds that the end waits for calls that are still to be made."""
+
 
 DETAILS: Final = ("time", "worker", "nbytes", "type")
 """What a function gets of a transition beside key and states."""
@@ -84,7 +86,7 @@ class Transitions:
         """What the function raised, and whether it was too slow."""
         problems = []
         if self._errors:
-            problems.append(f"on_transition failed {self._errors} time(s); the first: {self._first}")
+            problems.append(f"on_transition failed {counted(self._errors, 'time')}; the first: {self._first}")
         if self._late:
             problems.append(f"on_transition was still busy {PATIENCE:g} s after the end: it is called late")
         return problems

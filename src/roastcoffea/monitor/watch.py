@@ -23,6 +23,7 @@ from roastcoffea.monitor.history import History, Key, Snapshot, TaskLog, drawn, 
 from roastcoffea.monitor.states import TaskStates
 from roastcoffea.monitor.tables import take_state
 from roastcoffea.monitor.views import SEND_SECONDS, TaskViews, WorkerViews, send_views
+from roastcoffea.units import counted
 
 LOSS: Final = f"its view of tasks lacks the last {SEND_SECONDS:g} s at most"
 """What is missing of a worker that is lost."""
@@ -177,7 +178,7 @@ class Watch:
 
     def _learn_silent(self, answer: Mapping[str, Any]) -> None:
         if silent := answer["silent"]:
-            who = f"{len(silent)} worker(s) did not answer within {WORKERS_TIMEOUT:g} s at the end"
+            who = f"{counted(len(silent), 'worker')} did not answer within {WORKERS_TIMEOUT:g} s at the end"
             self.note(f"{who} ({', '.join(silent[:5])}): what they were doing then is not known")
 
 

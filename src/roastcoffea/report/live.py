@@ -22,8 +22,7 @@ from rich.text import Text
 
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
-from roastcoffea.report.phrases import counted
-from roastcoffea.units import GIGABIT_PER_SECOND, SECOND, number, three_digits
+from roastcoffea.units import GIGABIT_PER_SECOND, SECOND, counted, number, three_digits
 
 INTERVAL: Final = 0.5
 """Seconds between two looks."""

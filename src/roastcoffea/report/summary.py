@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from numbers import Real
+from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -16,11 +17,11 @@ from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, counted
+from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
 from roastcoffea.report.tables import FIRST_ROWS
-from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, moment, number
+from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, counted, moment, number
 
 MAIN: Final = {
     "total_events": "events",
@@ -40,6 +41,7 @@ MOST_BRANCHES: Final = 10
 MOST_FILES: Final = 10
 MOST_WORKERS: Final = 10
 LONGEST_LINE: Final = 200
+LONGEST_TEXT: Final = 40
 SMALL_OFFSET: Final = 0.01
 """Seconds below which clocks agree for all that people look at; times are set right all the same."""
 
@@ -278,10 +280,15 @@ def _by_name(found: Mapping[str, Mapping[str, Row]], key: str) -> list[Row]:
 
 
 def _custom(values: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
-    rows = [row | {"texts": ", ".join(row["texts"] or ()) or None} for row in map(dict, _by_name(values, CUSTOM))]
+    rows = [row | {"texts": _shortened(row["texts"] or ())} for row in map(dict, _by_name(values, CUSTOM))]
     columns = [(key, column) for key, column in CUSTOM_COLUMNS if any(row.get(key) is not None for row in rows)]
     if rows:
         yield keyed_sheet(CUSTOM, rows, columns, title="recorded values")
+
+
+def _shortened(texts: Sequence[str]) -> str | None:
+    """Texts in one cell, the beginning of each; the tables have them whole."""
+    return shorten(", ".join(shorten(text, LONGEST_TEXT, placeholder="...") for text in texts), LONGEST_LINE) or None
 
 
 def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:

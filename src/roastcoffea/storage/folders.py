@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+from unicodedata import category
 
 from roastcoffea.errors import MeasurementError
 from roastcoffea.storage.left_overs import COMPLETE, REPLACED, UNFINISHED, dissolve, hidden_path, tidy
@@ -35,17 +36,30 @@ _REFUSALS: Final = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP,
 """What systems and file systems say that cannot exchange: NFS, FUSE, overlays, containers with a filter."""
 
 
+LONGEST_NAME: Final = 255
+"""Bytes in the name of a file, on all common file systems."""
+
+UNSEEN: Final = ("Cc", "Zl", "Zp")
+"""Categories of control characters, and of separators of lines, of which a name in a list would break it."""
+
+
 def file_name(name: str) -> str:
     """Name, checked to stay in its folder and to be seen there."""
     if not isinstance(name, str):
         raise MeasurementError(f"a measurement's name is text, not {type(name).__name__}: {name!r}")
-    if not name.strip() or name.startswith(".") or any(character in name for character in "/\\\0"):
+    if unseen := next((each for each in name if category(each) in UNSEEN), None):
+        take = f"it has the control character {unseen!r}; take one without"
+        raise MeasurementError(f"{name!r} cannot name a measurement or file: {take}")
+    if not name.strip() or name.startswith(".") or any(character in name for character in "/\\"):
         take = "take one without slashes, not beginning with a dot"
         raise MeasurementError(f"{name!r} cannot name a measurement or file: {take}")
     try:
-        os.fsencode(name)
+        length = len(os.fsencode(name))
     except UnicodeEncodeError as error:
         raise MeasurementError(f"{name!r} cannot name a measurement or file: {error.reason}; take another") from None
+    if length > LONGEST_NAME:
+        take = f"it has {length} bytes; take one of {LONGEST_NAME} at most"
+        raise MeasurementError(f"{name[:40] + '...'!r} cannot name a measurement or file: {take}")
     return name
 
 

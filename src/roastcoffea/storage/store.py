@@ -27,6 +27,10 @@ from roastcoffea.storage.upgrades import upgraded
 METRICS_FILE: Final = "metrics.json"
 """Metrics for other programs; they are never read here."""
 
+MONITOR_FILE: Final = "monitor.json"
+MONITOR_FORMAT: Final = "roastcoffea-monitor"
+"""What a `TaskMonitor` saves: no measurement, but easily taken for one."""
+
 OWN_FILES: Final = frozenset((RUN_FILE, METRICS_FILE, *(f"{name}.parquet" for name in TABLES)))
 """Files of a measurement, by the versions since 1.0."""
 
@@ -131,6 +135,16 @@ def is_measurement(path: Path) -> bool:
     return any((place / name).exists() for place in places for name in (RUN_FILE, legacy.METADATA_FILE))
 
 
+def is_monitor(path: Path) -> bool:
+    """Whether a folder holds what a `TaskMonitor` saved."""
+    return has_format(path / MONITOR_FILE, MONITOR_FORMAT)
+
+
+def not_a_measurement(path: Path) -> str:
+    """What to do with a folder that a `TaskMonitor` saved."""
+    return f"{path} holds what a TaskMonitor recorded, and no measurement; load it with TaskMonitor.load({str(path)!r})"
+
+
 def is_replaceable(path: Path) -> bool:
     """Whether a folder holds a measurement, be it damaged, and nothing but the files of one."""
     ours = holds_only(path, OWN_FILES) and has_format(path / RUN_FILE, FORMAT)
@@ -144,6 +158,8 @@ def _load(folder: Path) -> Run:
     if not file.exists():
         if (folder / legacy.METADATA_FILE).exists():
             return legacy.load_legacy(folder)
+        if is_monitor(folder):
+            raise MissingMeasurementError(not_a_measurement(folder))
         raise MissingMeasurementError(f"{folder} is no measurement: it has no {RUN_FILE}; give the folder of one")
     document = read_document(file)
     tables = {name: read_table(folder, name, table["rows"]) for name, table in document.tables.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from textwrap import fill, shorten
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import LARGE_PREFIXES, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from roastcoffea.visualization.colours import BLUE, CYCLE
-from roastcoffea.visualization.series import Series, lasting, on_grid
+from roastcoffea.visualization.series import Presence, Series, Span, held, lasting, on_grid, steps_on_grid
 
 MOST_LINES: Final = 7
 """Workers or datasets that are told apart by line; more are drawn as bands, or together."""
@@ -30,6 +30,9 @@ NARROW: Final = 0.01
 """Spread of values, beside themselves, below which it is not worth to look closer."""
 
 GRID: Final = 300
+MOST_STEPS: Final = 2000
+"""Moments of values that hold until the next one; of more those on a grid are drawn."""
+
 DARK: Final = "#162E50"
 LONGEST_NAME: Final = 30
 NAMELESS: Final = "(none)"
@@ -148,46 +151,70 @@ def _grow(ax: Axes, share: float) -> None:
 
 
 def worker_lines(
-    ax: Axes, series: Series, start: float, label: str, scale: float = 1.0, *, most: int | None = None
+    ax: Axes, series: Series, span: Span, label: str, scale: float = 1.0, *, most: int | None = None
 ) -> None:
     """Draw each worker's line, with names for so many; of many workers the median, and bands of 80 % and all."""
-    axis = time_axis(ax, start, series.end)
     if len(series.workers) > MOST_LINES:
-        grid, rows = _gridded(series, scale)
-        low, tenth, middle, ninth, high = np.nanquantile(rows, [0, 0.1, 0.5, 0.9, 1], axis=0)
-        _band(ax, axis(grid), low, high, 0.2, f"all {len(rows)} workers")
-        _band(ax, axis(grid), tenth, ninth, 0.4, "80 % of them")
-        ax.plot(axis(grid), middle, color=DARK, linewidth=1.4, label="median")
+        _worker_bands(ax, *_gridded(series), span, scale, None)
     else:
-        names = worker_names(series.workers)
-        wider = range(len(names) - 1, -1, -1)  # so that lines which lie on each other are all seen
-        for name, times, values, colour, more in zip(names, series.times, series.values, CYCLE, wider, strict=False):
-            look: dict[str, Any] = {"marker": "." if len(times) < 30 else None, "markersize": 4}
-            ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=1.2 + 0.5 * more, **look)
+        _worker_lines(ax, series, span, scale, "default")
     _end_of_workers(ax, label, most)
 
 
-def worker_mean(ax: Axes, series: Series, start: float, label: str) -> None:
+def worker_steps(  # noqa: PLR0917
+    ax: Axes, series: Series, span: Span, label: str, there: Presence, scale: float = 1.0, *, most: int | None = None
+) -> None:
+    """Draw what `worker_lines` does of values that hold from sample to sample, the last one until the worker left."""
+    series = held(series, there)
+    if len(series.workers) > MOST_LINES:
+        _worker_bands(ax, *_stepped(series), span, scale, "post")
+    else:
+        _worker_lines(ax, series, span, scale, "steps-post")
+    _end_of_workers(ax, label, most)
+
+
+def _worker_bands(  # noqa: PLR0917
+    ax: Axes, moments: Numbers, rows: Numbers, span: Span, scale: float, step: Literal["post"] | None
+) -> None:
+    x = time_axis(ax, *span)(moments)
+    low, tenth, middle, ninth, high = scale * np.nanquantile(rows, [0, 0.1, 0.5, 0.9, 1], axis=0)
+    _band(ax, x, low, high, 0.2, f"all {len(rows)} workers", step)
+    _band(ax, x, tenth, ninth, 0.4, "80 % of them", step)
+    ax.plot(x, middle, color=DARK, linewidth=1.4, label="median", drawstyle=f"steps-{step}" if step else "default")
+
+
+def _worker_lines(ax: Axes, series: Series, span: Span, scale: float, drawstyle: str) -> None:
+    axis, names = time_axis(ax, *span), worker_names(series.workers)
+    wider = range(len(names) - 1, -1, -1)  # so that lines which lie on each other are all seen
+    for name, times, values, colour, more in zip(names, series.times, series.values, CYCLE, wider, strict=False):
+        dotted = len(times) < 30 and drawstyle == "default"
+        look: dict[str, Any] = {"marker": "." if dotted else None, "markersize": 4, "drawstyle": drawstyle}
+        ax.plot(axis(times), values * scale, color=colour, label=name, linewidth=1.2 + 0.5 * more, **look)
+
+
+def worker_mean(ax: Axes, series: Series, span: Span, label: str) -> None:
     """Draw the mean over the workers that are there, in a band from the least to the most."""
     grid, rows = _gridded(series)
-    x = time_axis(ax, start, series.end)(grid)
+    x = time_axis(ax, *span)(grid)
     if len(rows) > 1:
         _band(ax, x, np.nanmin(rows, axis=0), np.nanmax(rows, axis=0), 0.25, "least to most")
     ax.plot(x, np.nanmean(rows, axis=0), color=DARK, linewidth=1.4, label="mean over workers")
     _end_of_workers(ax, label)
 
 
-def worker_sum(ax: Axes, series: Series, start: float, label: str, there: Mapping[str, tuple[float, float]]) -> None:
-    """Draw the sum over the workers that are there; `there` is when each arrived and left, as far as that is known."""
-    grid, rows = _gridded(lasting(series, there))
-    x, total = time_axis(ax, start, series.end)(grid), np.nansum(rows, axis=0)
-    ax.fill_between(x, total, color=BLUE, alpha=0.3, linewidth=0)
-    ax.plot(x, total, color=BLUE, linewidth=1.4)
+def worker_sum(ax: Axes, series: Series, span: Span, label: str, there: Presence) -> None:
+    """Draw the sum over the workers that are there; each has its first value from its arrival on."""
+    moments, rows = _stepped(lasting(series, there))
+    x, total = time_axis(ax, *span)(moments), np.nansum(rows, axis=0)
+    ax.fill_between(x, total, step="post", color=BLUE, alpha=0.3, linewidth=0)
+    ax.step(x, total, where="post", color=BLUE, linewidth=1.4)
     _end_of_workers(ax, label)
 
 
-def _band(ax: Axes, x: Numbers, low: Numbers, high: Numbers, alpha: float, label: str) -> None:  # noqa: PLR0917
-    ax.fill_between(x, low, high, color=BLUE, alpha=alpha, linewidth=0, label=label)
+def _band(  # noqa: PLR0917
+    ax: Axes, x: Numbers, low: Numbers, high: Numbers, alpha: float, label: str, step: Literal["post"] | None = None
+) -> None:
+    ax.fill_between(x, low, high, step=step, color=BLUE, alpha=alpha, linewidth=0, label=label)
 
 
 def _end_of_workers(ax: Axes, label: str, most: int | None = None) -> None:
@@ -196,14 +223,26 @@ def _end_of_workers(ax: Axes, label: str, most: int | None = None) -> None:
     legend(ax, most)
 
 
-def _gridded(series: Series, scale: float = 1.0) -> tuple[Numbers, Numbers]:
+def _gridded(series: Series) -> tuple[Numbers, Numbers]:
     """Moments at which any worker was sampled, and what each had there."""
     sampled = max(map(len, series.times))
     number = min(GRID, max(2 * sampled, 2)) if series.end > series.begin else 1
     grid = np.linspace(series.begin, series.end, number)
-    rows = on_grid(series, grid) * scale
-    seen = ~np.isnan(rows).all(axis=0)
-    return grid[seen], rows[:, seen]
+    return _where_known(grid, on_grid(series, grid))
+
+
+def _stepped(series: Series) -> tuple[Numbers, Numbers]:
+    """Moments at which a value changed, and what each worker had from there on."""
+    moments = np.unique(np.concatenate(series.times))
+    if len(moments) > MOST_STEPS:
+        moments = np.linspace(series.begin, series.end, MOST_STEPS)
+    return _where_known(moments, steps_on_grid(series, moments))
+
+
+def _where_known(moments: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Those of the moments at which anything is known of any worker."""
+    known = ~np.isnan(rows).all(axis=0)
+    return moments[known], rows[:, known]
 
 
 # Bars

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from os import PathLike
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +20,8 @@ from roastcoffea.metrics.phases import phases_of
 from roastcoffea.metrics.statistics import Numbers, measured_values
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run
+from roastcoffea.storage.store import load_run
+from roastcoffea.visualization.series import Presence, Span
 
 Counted = tuple[Numbers, Numbers]
 Ask = Callable[[str], Any]
@@ -43,7 +46,7 @@ def plot_input(function: AnyFunction) -> AnyFunction:
 
 
 def inputs_of(source: Any, options: Mapping[str, Any] | None = None, **older: Any) -> Evaluator:
-    """Inputs of plots of a run, a measurement or a collector, or of data in the shapes of 0.1.2.
+    """Inputs of plots of a run, a measurement, a collector or the folder of one, or of data in the shapes of 0.1.2.
 
     `options` has those of OPTIONS that were set.
 
@@ -51,10 +54,14 @@ def inputs_of(source: Any, options: Mapping[str, Any] | None = None, **older: An
     ------
     ValueError
         If nothing was given, or something of another kind.
+    MeasurementError
+        If there is no measurement in the folder.
     """
     given = {name: data for name, data in older.items() if data is not None}
     if (argument := argument_of(source)) is not None:
         source, given = None, {argument: source} | given
+    if isinstance(source, str | PathLike):
+        source = load_run(source)
     measured = getattr(source, "measurement", source)
     run = getattr(measured, "run", measured)
     if not isinstance(run, Run) and not (source is None and given):
@@ -82,6 +89,24 @@ def start(run: Run) -> float:
     tables = ((run.samples, "time"), (run.chunks, "start"))
     earliest = [pc.min(table[column]).as_py() for table, column in tables if table is not None]
     return min((moment for moment in earliest if moment is not None), default=run.start)
+
+
+@plot_input
+def whole_run(run: Run, start: float) -> Span:
+    """Where the time axis begins and ends, for what is sampled (Unix seconds)."""
+    if run.stop > start or run.samples is None:
+        return start, max(run.stop, start)
+    return start, max(pc.max(run.samples["time"]).as_py() or start, start)
+
+
+@plot_input
+def presence(run: Run) -> Presence:
+    """When each worker arrived and left, as far as that is known."""
+    if run.lifetimes is None:
+        return {}
+    known = run.lifetimes.select(["worker", "start", "stop"]).drop_null()
+    lives = known.group_by("worker").aggregate([("start", "min"), ("stop", "max")]).to_pylist()
+    return {life["worker"]: (life["start_min"], life["stop_max"]) for life in lives}
 
 
 @plot_input

@@ -45,8 +45,8 @@ class PlotFunction(Protocol):
     Parameters
     ----------
     source
-        A collector, a measurement or a Run. Version 0.1.2 took `tracking_data`, `span_metrics`, `metrics`, `chunk_info`
-        or `chunk_metrics` instead: they are still taken, and win over the source.
+        A collector, a measurement, a Run, or the folder of a saved measurement. Version 0.1.2 took `tracking_data`,
+        `span_metrics`, `metrics`, `chunk_info` or `chunk_metrics` instead: they are still taken, and win over it.
     output_path
         File to save the figure to, in place of one that is there; its suffix (png, pdf, svg) says how.
     ax

@@ -14,6 +14,12 @@ from roastcoffea.metrics.facts import some
 from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes
 from roastcoffea.records.workers import OF_SCHEDULER
 
+Span = tuple[float, float]
+"""Beginning and end of a run (Unix seconds)."""
+
+Presence = Mapping[str, tuple[float, float]]
+"""When each worker arrived and left, as far as that is known."""
+
 
 class Series(NamedTuple):
     """A quantity of workers: moments in order and values for each."""
@@ -65,7 +71,27 @@ def on_grid(series: Series, grid: Numbers) -> Numbers:
     return rows
 
 
-def lasting(series: Series, there: Mapping[str, tuple[float, float]]) -> Series:
+def steps_on_grid(series: Series, grid: Numbers) -> Numbers:
+    """Values of each worker at the moments of a grid: the last sample's; NaN before the first, and where it left."""
+    rows = np.full((len(series.workers), len(grid)), np.nan)
+    for row, times, values in zip(rows, series.times, series.values, strict=True):
+        stays = times[-1] >= series.end
+        inside = (times[0] <= grid) & ((grid < times[-1]) | stays)
+        row[inside] = values[np.searchsorted(times, grid[inside], side="right") - 1]
+    return rows
+
+
+def held(series: Series, there: Presence) -> Series:
+    """Series in which each worker has its last value until it left, or until the last sample of all."""
+    ends = [
+        max(times[-1], min(there[worker][1], series.end) if worker in there else times[-1])
+        for worker, times in zip(series.workers, series.times, strict=True)
+    ]
+    times = [np.append(times, end) for times, end in zip(series.times, ends, strict=True)]
+    return Series(series.workers, times, [np.append(values, values[-1]) for values in series.values])
+
+
+def lasting(series: Series, there: Presence) -> Series:
     """Series in which each worker has its first value from its arrival on, and its last one until it left.
 
     Where these are not known (`there`) it is an interval between its samples; all is within the samples of all.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import awkward as ak
+import cloudpickle
 import matplotlib as mpl
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ import uproot
 from coffea.processor import ProcessorABC
 
 from roastcoffea.errors import ComparisonError
-from roastcoffea.studies.branches.branch_study import BranchStudy, branch_study
+from roastcoffea.studies.branches.branch_study import BranchStudy, branch_study, pickled_size
 
 SOME = ("pt", "eta", "phi", "mass")
 COUNTS = [1, 2, 4]
@@ -69,7 +71,7 @@ def test_payload_of_a_real_file(chunksize: int, real_files: dict[str, Any]) -> N
     found = branch_study(Columns, fileset, COUNTS, chunksize=chunksize)
     (path,) = paths(fileset)
     assert list(found.table["bytes_payload"]) == [baskets(path, count) for count in COUNTS]
-    assert found.notes == ["results: not measured, as Dask's scheduler alone tells it"]
+    assert found.notes == ["results as sent: not measured, as Dask's scheduler alone tells it"]
 
 
 @pytest.mark.filterwarnings("ignore:Branch Photon_:RuntimeWarning")
@@ -96,7 +98,7 @@ def test_growth_and_correlation(study: BranchStudy) -> None:
 def test_two_counts_do_not_tell_whether_input_and_output_go_together(study: BranchStudy) -> None:
     two = BranchStudy(study.table.iloc[[0, 2]].assign(bytes_output=[100, 400]), ())
     assert (
-        "output (size of the merged output in memory) x4: whether they go together takes three counts or more"
+        "merged output (pickled, not compressed) x4: whether they go together takes three counts or more"
         in two.sentence
     )
 
@@ -116,13 +118,27 @@ def test_output_that_keeps_columns_grows_with_them(client: Any, sample: dict[str
     assert (pair.read_factor, pair.output_factor) == pytest.approx(tuple(factors.mean()))
     assert pair.difference == pytest.approx((factors["bytes_payload"] - factors["bytes_results"]).abs().mean())
     assert pair.correlation == pytest.approx(np.corrcoef(sizes.T)[0, 1])
-    assert found.scaling["bytes_read"].sentence.startswith("Bytes read and results ")
+    assert found.scaling["bytes_read"].sentence.startswith("Bytes read and results as sent ")
     figure = found.plot(by="asked")
-    assert [ax.get_title() for ax in figure.axes][:3] == ["Bytes read", "Results", "Mean task output"]
+    assert [ax.get_title() for ax in figure.axes][:3] == ["Bytes read", "Results as sent", "Mean task output as sent"]
     assert {tuple(line.get_xdata()) for ax in figure.axes for line in ax.lines} == {tuple(COUNTS)}
     assert np.asarray(figure.axes[2].lines[0].get_ydata()) * 1e3 == pytest.approx(found.table["bytes_per_task"])
     assert found.ratios["bytes_output"].iloc[-1] == pytest.approx(4, rel=0.05)
     assert "output size can stand for how many columns are kept" in found.sentence
+
+
+def test_output_has_its_true_size_whatever_it_is_made_of() -> None:
+    array = ak.Array(np.arange(80_000, dtype=np.float32))
+    assert pickled_size({"jets": array}) == pytest.approx(320_000, rel=0.01)
+    assert pickled_size({"jets": array}) == len(cloudpickle.dumps({"jets": array}))
+    assert pickled_size(io.StringIO) is not None
+    assert pickled_size({"lock": threading.Lock()}) is None
+
+
+@pytest.mark.parametrize("counts", [["1", "2"], 3, [1.5, 2], "12", [1], [1, 1], [-1, 2], None, [True, 2]])
+def test_counts_that_are_none_are_refused_before_anything_runs(counts: Any) -> None:
+    with pytest.raises(ComparisonError, match="counts are two different numbers of branches or more"):
+        branch_study(pytest.fail, {}, counts)
 
 
 def test_the_picture_has_four_panels(study: BranchStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +157,7 @@ def test_without_a_scheduler_there_is_no_picture_of_results(study: BranchStudy) 
     absent = study.table.attrs["absent"]
     assert absent.keys() == {"tasks", "bytes_results", "bytes_per_task"}
     with pytest.raises(
-        ValueError, match=f"results: not measured, {absent['bytes_results']}; give branch_study a client"
+        ValueError, match=f"results as sent: not measured, {absent['bytes_results']}; give branch_study a client"
     ):
         study.plot(by="asked")
     with pytest.raises(ValueError, match="by='branches': choose one of 'read', 'asked'"):

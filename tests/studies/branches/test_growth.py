@@ -37,13 +37,14 @@ def test_input_and_output_scale_alike_or_differ() -> None:
     assert pair.difference == pytest.approx(0.5 / 3)
     assert pair.alike
     assert pair.sentence == (
-        "Bytes read and results scale alike: x2.33 and x2.5 on average; the mean difference of 0.167 is below 0.2."
+        "Bytes read and results as sent scale alike: x2.33 and x2.5 on average; "
+        "the mean difference of 0.167 is below 0.2."
     )
     apart = growth([1, 2, 4], bytes_results=[100.0, 100.0, 100.0]).compared("bytes_read", "bytes_results")
     assert (apart.alike, apart.correlation) == (False, None)
     assert apart.constant == ("bytes_results",)
-    assert apart.sentence.startswith("Bytes read and results differ: x2.33 and x1 on average")
-    assert apart.sentence.endswith("is not below 0.2. No count changes results: that tells nothing.")
+    assert apart.sentence.startswith("Bytes read and results as sent differ: x2.33 and x1 on average")
+    assert apart.sentence.endswith("is not below 0.2. No count changes results as sent: that tells nothing.")
     assert growth([1, 2], bytes_payload=[0.0, 1.0]).compared("bytes_payload", "bytes_results") is None
 
 

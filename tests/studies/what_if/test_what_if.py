@@ -160,7 +160,18 @@ def test_what_is_not_known_makes_doubts() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"workers": [2, 0]}, {"threads": [-1]}, {"chunksize": [0]}, {"storage": 0.0}], ids=repr
+    "settings",
+    [
+        {"workers": [2, 0]},
+        {"threads": [-1]},
+        {"chunksize": [0]},
+        {"storage": 0.0},
+        {"workers": "4"},
+        {"workers": 4},
+        {"threads": [1.5]},
+        {"storage": "2"},
+    ],
+    ids=repr,
 )
 def test_settings_are_above_0(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(settings))} is .*above 0"):

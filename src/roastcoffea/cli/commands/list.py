@@ -15,12 +15,13 @@ def command(folder: Path) -> None:
     """List the measurements in FOLDER (default: roastcoffea-runs)."""
     from roastcoffea.report.sheets import Column, Sheet
     from roastcoffea.report.terminal import print_sheets
-    from roastcoffea.storage.store import list_runs
+    from roastcoffea.storage.store import is_monitor, list_runs, not_a_measurement
     from roastcoffea.units import SECOND, moment
 
     stored = list_runs(folder)
     if not stored:
-        shell.say(f"There are no measurements in {folder}.")
+        reason = not_a_measurement(folder) if is_monitor(folder) else f"There are no measurements in {folder}."
+        shell.say(reason)
         return
     columns = [Column("started"), Column("elapsed", SECOND), Column("outcome"), Column("name")]
     rows = [

@@ -43,8 +43,9 @@ def command(*, address: str, interval: float, seconds: float | None, as_json: bo
     """
     from distributed import Client
 
-    from roastcoffea.backends.connection import SCHEDULER_TIMEOUT
+    from roastcoffea.backends.connection import SCHEDULER_TIMEOUT, check_address
 
+    check_address(address)
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it writes a traceback when a scheduler goes
     try:
         client = Client(address, timeout=SCHEDULER_TIMEOUT, set_as_default=False)
@@ -124,7 +125,7 @@ def _follow(watch: Iterator[Shown], interval: float, seconds: float | None, line
 
 def _line(look: Shown) -> str:
     """A look as a line of text."""
-    from roastcoffea.report.phrases import counted
+    from roastcoffea.units import counted
 
     states = ", ".join(f"{count} {state}" for state, count in look.states.items())
     workers, tasks = counted(look.num_workers, "worker"), counted(look.num_tasks, "task")

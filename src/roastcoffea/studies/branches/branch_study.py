@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Final
 
@@ -184,11 +185,9 @@ def branch_study(
     Raises
     ------
     ComparisonError
-        If there are fewer than two counts.
+        If `counts` are not whole numbers of branches, of which two differ; nothing has run then.
     """
-    counts = list(counts)
-    if len(set(counts)) < 2 or min(counts, default=0) < 0:
-        raise ComparisonError(f"a study needs two different numbers of branches at least, not {counts}")
+    counts = _checked(counts)
     runner = runner or _runner(client, chunksize)
     rows, measurements = [], []
     for count in counts:
@@ -209,14 +208,48 @@ def _runner(client: Any, chunksize: int) -> Any:
     return Runner(executor=executor, schema=NanoAODSchema, chunksize=chunksize, savemetrics=True)
 
 
-def _row(count: int, measurement: Measurement, output: Any) -> dict[str, Any]:
-    from dask.sizeof import sizeof
+def _checked(counts: object) -> list[int]:
+    """Numbers of branches, of which at least two differ."""
+    given = list(counts) if isinstance(counts, Iterable) and not isinstance(counts, str) else counts
+    whole = isinstance(given, list) and all(isinstance(one, Integral) and not isinstance(one, bool) for one in given)
+    if not isinstance(given, list) or not whole or len(set(given)) < 2 or min(given) < 0:
+        raise ComparisonError(f"counts are two different numbers of branches or more, as in [1, 5], not {given!r}")
+    return [int(one) for one in given]
 
+
+class _Counter:
+    """A file that only counts what is written to it."""
+
+    size = 0
+
+    def write(self, data: Any) -> int:
+        size = memoryview(data).nbytes
+        self.size += size
+        return size
+
+
+def pickled_size(thing: object) -> int | None:
+    """Bytes of a pickle, which is kept nowhere; None for what cannot be pickled.
+
+    What Dask tells of the size of an object is that of the outermost one for classes that it does not know, as arrays
+    of awkward and histograms.
+    """
+    import cloudpickle
+
+    counter = _Counter()
+    try:
+        cloudpickle.dump(thing, counter)
+    except Exception:  # noqa: BLE001  (the output is the user's)
+        return None
+    return counter.size
+
+
+def _row(count: int, measurement: Measurement, output: Any) -> dict[str, Any]:
     metrics, ledger = measurement.metrics, measurement.byte_ledger
     found: dict[str, Any] = {"branches_asked": count}
     found |= {name: metrics.get(metric) for name, metric in METRICS.items()}
     found |= {name: ledger.get(of) for name, of in CLASSES.items()}
-    return found | _results(measurement) | {"bytes_output": sizeof(output)}
+    return found | _results(measurement) | {"bytes_output": pickled_size(output)}
 
 
 def _results(measurement: Measurement) -> dict[str, float | None]:
@@ -234,6 +267,8 @@ def _results(measurement: Measurement) -> dict[str, float | None]:
 
 def _reason(name: str, measurement: Measurement) -> str | None:
     """Why a run has no value for a column; None where it has one, or where only its tasks would tell."""
+    if name == "bytes_output":
+        return "it cannot be pickled"
     found: str | None = measurement.metrics.missing.get(METRICS.get(name, name))
     return found or (measurement.byte_ledger.absent if name in CLASSES else None)
 

@@ -35,9 +35,9 @@ COLUMNS: Final[Mapping[str, Amount]] = {
     "bytes_reread": Amount("re-read", BYTE, "of these, of baskets that had been read before"),
     "bytes_metadata": Amount("metadata", BYTE, "of these, of headers, keys, trees"),
     "bytes_uncompressed": Amount("uncompressed", BYTE, "what was read, after decompression"),
-    "bytes_results": Amount("results", BYTE, "Dask's nbytes of all chunks' results, as coffea sends them"),
-    "bytes_per_task": Amount("mean task output", BYTE, "results divided by tasks"),
-    "bytes_output": Amount("output", BYTE, "size of the merged output in memory"),
+    "bytes_results": Amount("results as sent", BYTE, "Dask's nbytes of all chunks' results: coffea compresses them"),
+    "bytes_per_task": Amount("mean task output as sent", BYTE, "results as sent divided by tasks"),
+    "bytes_output": Amount("merged output", BYTE, "pickled, not compressed"),
     "elapsed_time_seconds": Amount("wall", SECOND, "wall time"),
 }
 

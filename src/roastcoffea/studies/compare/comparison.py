@@ -14,7 +14,6 @@ from typing import IO, Any, Final
 
 from roastcoffea.report.markdown import markdown
 from roastcoffea.report.page import frame
-from roastcoffea.report.phrases import counted
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
 from roastcoffea.report.terminal import for_terminal, print_sheets
@@ -24,7 +23,7 @@ from roastcoffea.studies.compare.gate import FAILED, PASSED, STATUS, UNKNOWN, Ou
 from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, spread
 from roastcoffea.studies.compare.side_by_side import BYTE_LEDGER, METRICS, THREAD_TIME, WALL, Fact, Row, Speed, all_have
 from roastcoffea.studies.compare.sides import Side
-from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, number
+from roastcoffea.units import COUNT, FRACTION, SECOND, Unit, counted, number
 
 LEAST_PART: Final = 0.02
 """Share of the largest part below which parts of an explanation are shown together."""

@@ -10,14 +10,13 @@ from typing import Final
 
 from roastcoffea.metrics import CATALOGUE, Metric
 from roastcoffea.metrics.catalogue import RAW, TIME
-from roastcoffea.report.phrases import counted
 from roastcoffea.report.summary import LEDGERS
 from roastcoffea.studies.compare import repeats
 from roastcoffea.studies.compare.gate import needed_text, signed
 from roastcoffea.studies.compare.observations import Runs
 from roastcoffea.studies.compare.repeats import Spread
 from roastcoffea.studies.compare.sides import Side
-from roastcoffea.units import FRACTION, STRUCTURE, WORD
+from roastcoffea.units import FRACTION, STRUCTURE, WORD, counted
 
 FASTER: Final = "faster"
 SLOWER: Final = "slower"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product, starmap
+from numbers import Integral, Real
 from typing import Any, Final
 
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.replay.changes import STORAGE_FACTOR, scenarios
 from roastcoffea.replay.recorded import Recorded, recorded_run
-from roastcoffea.report.phrases import counted
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import NOT_KNOWN, Amount, Cell, Heading, Sheet, columns
 from roastcoffea.studies.sources import Source, measurement_of, name_of
 from roastcoffea.studies.what_if.prediction import Check, Prediction, Predictor
-from roastcoffea.units import COUNT, FRACTION, SECOND, number
+from roastcoffea.units import COUNT, FRACTION, SECOND, counted, number
 
 MOST_COLUMNS: Final = 5
 
@@ -206,12 +206,13 @@ def what_if(
     NotMeasuredError
         If the runs lack what a replay needs, or are not of the same analysis.
     ValueError
-        If a number of workers or threads, a chunk size or `storage` is not above 0.
+        If numbers of workers or threads, or chunk sizes, are not whole numbers above 0 in a sequence, or `storage` is
+        not above 0.
     """
-    given = {"workers": workers or (), "threads": threads or (), "chunksize": chunksize, "storage": [storage]}
-    for name, values in given.items():
-        if none := [value for value in values if not value > 0]:
-            raise ValueError(f"{name} is {none[0]:g}; give what is above 0")
+    for name, values in {"workers": workers or (), "threads": threads or (), "chunksize": chunksize}.items():
+        _refuse_other_than_counts(name, values)
+    if not isinstance(storage, Real) or not storage > 0:
+        raise ValueError(f"storage is {storage!r}; give what is above 0")
     first, *rest = runs = [_recorded(source) for source in (run, *others)]
     for other in rest:
         _refuse_other_analysis(first, other)
@@ -226,6 +227,14 @@ def what_if(
         spread=predictor.spread,
         doubts=predictor.doubts,
     )
+
+
+def _refuse_other_than_counts(name: str, values: object) -> None:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise ValueError(f"{name} is {values!r}; give whole numbers above 0 in a list, as in {name}=[2, 4]")
+    for value in values:
+        if not isinstance(value, Integral) or isinstance(value, bool) or int(value) <= 0:
+            raise ValueError(f"{name} is {value!r}; give whole numbers above 0")
 
 
 def _recorded(source: Source) -> Recorded:

@@ -19,7 +19,7 @@ from roastcoffea.visualization import draw
 from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
 from roastcoffea.visualization.inputs import Counted
 from roastcoffea.visualization.registry import TALL, plot
-from roastcoffea.visualization.series import Series, amounts_in_bins, series_of
+from roastcoffea.visualization.series import Presence, Series, Span, amounts_in_bins, series_of
 from roastcoffea.visualization.stream import SHOWN, Stream, main_in_pixels, stream_of
 
 MOST_RECTANGLES: Final = 20_000
@@ -158,81 +158,73 @@ def _shares_of_limit(samples: pa.Table) -> Series:
     return series_of(limited.append_column("share", share), "share")
 
 
-def _presence(lifetimes: pa.Table | None) -> dict[str, tuple[float, float]]:
-    """When each worker arrived and left, as far as that is known."""
-    if lifetimes is None:
-        return {}
-    known = lifetimes.select(["worker", "start", "stop"]).drop_null()
-    lives = known.group_by("worker").aggregate([("start", "min"), ("stop", "max")]).to_pylist()
-    return {life["worker"]: (life["start_min"], life["stop_max"]) for life in lives}
-
-
 @plot("Memory of the workers (mean)")
-def plot_memory_utilization_mean_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
+def plot_memory_utilization_mean_timeline(ax: Axes, worker_samples: pa.Table, whole_run: Span) -> None:
     """Draw the workers' memory in percent of what Dask may use: the mean, and from the least to the most."""
-    draw.worker_mean(ax, _shares_of_limit(worker_samples), start, PERCENT_OF_LIMIT)
+    draw.worker_mean(ax, _shares_of_limit(worker_samples), whole_run, PERCENT_OF_LIMIT)
 
 
 @plot("Memory of each worker")
 def plot_memory_utilization_per_worker_timeline(
-    ax: Axes, worker_samples: pa.Table, start: float, max_legend_entries: int | None = None
+    ax: Axes, worker_samples: pa.Table, whole_run: Span, max_legend_entries: int | None = None
 ) -> None:
     """Draw each worker's memory in percent of what Dask may use; many workers as bands."""
-    draw.worker_lines(ax, _shares_of_limit(worker_samples), start, PERCENT_OF_LIMIT, most=max_legend_entries)
+    draw.worker_lines(ax, _shares_of_limit(worker_samples), whole_run, PERCENT_OF_LIMIT, most=max_legend_entries)
 
 
 @plot("CPU of the workers (mean)")
-def plot_cpu_utilization_mean_timeline(ax: Axes, worker_samples: pa.Table, start: float) -> None:
+def plot_cpu_utilization_mean_timeline(ax: Axes, worker_samples: pa.Table, whole_run: Span) -> None:
     """Draw the CPU use of worker processes, 100 % is one core: the mean, and from the least to the most."""
-    draw.worker_mean(ax, series_of(worker_samples, "cpu_percent"), start, PERCENT_OF_CORE)
+    draw.worker_mean(ax, series_of(worker_samples, "cpu_percent"), whole_run, PERCENT_OF_CORE)
 
 
 @plot("CPU of each worker")
 def plot_cpu_utilization_per_worker_timeline(
-    ax: Axes, worker_samples: pa.Table, start: float, max_legend_entries: int | None = None
+    ax: Axes, worker_samples: pa.Table, whole_run: Span, max_legend_entries: int | None = None
 ) -> None:
     """Draw the CPU use of each worker process, 100 % is one core; many workers as bands."""
-    draw.worker_lines(ax, series_of(worker_samples, "cpu_percent"), start, PERCENT_OF_CORE, most=max_legend_entries)
+    draw.worker_lines(ax, series_of(worker_samples, "cpu_percent"), whole_run, PERCENT_OF_CORE, most=max_legend_entries)
 
 
 @plot("Occupancy of each worker")
 def plot_occupancy_timeline(
-    ax: Axes, states_of_workers: pa.Table, start: float, max_legend_entries: int | None = None
+    ax: Axes, states_of_workers: pa.Table, whole_run: Span, presence: Presence, max_legend_entries: int | None = None
 ) -> None:
     """Draw how much work the scheduler expected each worker to have, at each sample of it; many workers as bands."""
     series = series_of(states_of_workers, "occupancy")
     scale = draw.seconds_scale(max(values.max() for values in series.values))
-    draw.worker_lines(
-        ax, series, start, f"work expected by the scheduler ({scale.unit})", scale.factor, most=max_legend_entries
-    )
+    label = f"work expected by the scheduler ({scale.unit})"
+    draw.worker_steps(ax, series, whole_run, label, presence, scale.factor, most=max_legend_entries)
 
 
 @plot("Tasks executing on each worker")
 def plot_executing_tasks_timeline(
-    ax: Axes, worker_samples: pa.Table, start: float, max_legend_entries: int | None = None
+    ax: Axes, worker_samples: pa.Table, whole_run: Span, presence: Presence, max_legend_entries: int | None = None
 ) -> None:
-    """Draw how many tasks each worker was executing; many workers as bands."""
-    draw.worker_lines(ax, series_of(worker_samples, "executing"), start, "tasks executing", most=max_legend_entries)
+    """Draw how many tasks each worker was executing, from sample to sample; many workers as bands."""
+    series = series_of(worker_samples, "executing")
+    draw.worker_steps(ax, series, whole_run, "tasks executing", presence, most=max_legend_entries)
     draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to each worker")
 def plot_worker_activity_timeline(
-    ax: Axes, states_of_workers: pa.Table, start: float, max_legend_entries: int | None = None
+    ax: Axes, states_of_workers: pa.Table, whole_run: Span, presence: Presence, max_legend_entries: int | None = None
 ) -> None:
     """Draw how many tasks each worker was assigned, at each sample of the scheduler; many workers as bands."""
-    draw.worker_lines(ax, series_of(states_of_workers, "processing"), start, "tasks assigned", most=max_legend_entries)
+    series = series_of(states_of_workers, "processing")
+    draw.worker_steps(ax, series, whole_run, "tasks assigned", presence, most=max_legend_entries)
     draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to all workers")
 def plot_total_active_tasks_timeline(
-    ax: Axes, states_of_workers: pa.Table, start: float, worker_lifetimes: pa.Table | None = None
+    ax: Axes, states_of_workers: pa.Table, whole_run: Span, presence: Presence
 ) -> None:
     """Draw how many tasks all workers together were assigned, executing or waiting.
 
     A worker has what its first sample tells from its arrival on, and what its last one tells until it left.
     """
     series = series_of(states_of_workers, "processing")
-    draw.worker_sum(ax, series, start, "tasks assigned", _presence(worker_lifetimes))
+    draw.worker_sum(ax, series, whole_run, "tasks assigned", presence)
     draw.whole_numbers(ax.yaxis)
