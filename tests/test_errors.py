@@ -15,8 +15,12 @@ from roastcoffea.errors import reported
 PACKAGE = Path(roastcoffea.__file__).parent
 BROAD = {"Exception", "BaseException"}
 
-LAST_RESORTS = {("cli/commands/compare.py", "command"), ("errors.py", "_own_text")}
-"""Functions whose broad handler says by what it gives that something failed: a traceback, another text."""
+LAST_RESORTS = {
+    ("cli/commands/compare.py", "command"),
+    ("errors.py", "_own_text"),
+    ("studies/branches/branch_study.py", "pickled_size"),
+}
+"""Functions whose broad handler says by what it gives that something failed: a traceback, another text, None."""
 
 WITHOUT_ANALYSIS = {"measurement.py", "storage", "cli", "records", "replay", "studies", "visualization"}
 """Parts of the package that run when no analysis does: a fault of ours may come out there."""

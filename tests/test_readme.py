@@ -42,6 +42,7 @@ def test_the_quickstart_prints_the_labels_that_the_readme_shows(printed: str) ->
     assert [label for label in labels if label not in printed] == []
 
 
+@pytest.mark.slow
 def test_the_quickstart_saves_what_can_be_loaded(printed: str, folder: Path) -> None:
     measurement = roastcoffea.load(folder / "roastcoffea-runs" / "dijets")
     assert measurement.outcome == "finished"
@@ -49,6 +50,7 @@ def test_the_quickstart_saves_what_can_be_loaded(printed: str, folder: Path) -> 
     assert measurement.metrics["num_chunks"] == len(measurement.chunks) == 2 * 2 * 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", re.findall(r"^(measurement\.[\w.\[\]\"]+)", README, re.MULTILINE))
 def test_what_the_readme_says_of_a_measurement_is_there(printed: str, folder: Path, expression: str) -> None:
     measurement = roastcoffea.load(folder / "roastcoffea-runs" / "dijets")

@@ -85,7 +85,7 @@ def test_a_missing_file_that_was_skipped(good: Path, on_dask: bool, client: Clie
     assert "1 file that could not be opened is missing from the output" in found.what
     assert str(missing) in found.what
     assert "FileNotFoundError" in found.what
-    assert f"about {EVENTS:,} events of 1 file that could not be opened (estimated by the mean" in found.how_much
+    assert f"bout {EVENTS:,} events of 1 file that could not be opened (estimated by the mean" in found.how_much
     write_tree(missing, baskets=2)
     assert found.remedy is not None
     assert lines_run(found.remedy, collector.measurement, fileset, runner_with(False)) == [{"events": EVENTS}]

@@ -68,6 +68,7 @@ def row_of(monitor: TaskMonitor, prefix: str) -> dict[str, str]:
     return dict(zip(heads, row, strict=False))
 
 
+@pytest.mark.slow
 def test_what_became_of_each_task_adds_up(client: Client, tmp_path: Path) -> None:
     with TaskMonitor(client) as monitor:
         waiting = client.map(wait_for_file, [str(tmp_path / "go")] * 10, range(10), pure=False)

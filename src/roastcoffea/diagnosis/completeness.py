@@ -135,7 +135,8 @@ class Incompleteness:
             lost.append(f"about {about} events of {self._unread()} (estimated by the mean of the others)")
         share = "" if self.share is None else f", {FRACTION.text(self.share)} of all"
         failed = f"; {counted(self.failed_for_good, 'attempt')} failed for good" if self.failed_for_good else ""
-        return f"{' and '.join(lost) or 'No lost event is known'}{share}{failed}."
+        told = " and ".join(lost) or "no lost event is known"
+        return f"{told[:1].upper()}{told[1:]}{share}{failed}."
 
     @property
     def advice(self) -> str:
