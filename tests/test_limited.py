@@ -11,7 +11,9 @@ import pytest
 from limited_runs import LIMITED, verdict_of
 
 from roastcoffea.diagnosis.causes import CAUSES
+from roastcoffea.diagnosis.evidence import LEAST, LEAST_OF
 from roastcoffea.diagnosis.finding import Finding
+from roastcoffea.diagnosis.savings import PARTS
 
 DOCS = Path(__file__).parents[1] / "docs"
 SIZE = re.compile(r"chunksize=([\d_]+)")
@@ -62,3 +64,21 @@ def test_a_finding_names_its_page() -> None:
     assert finding.page == "limited/interpreter-lock"
     assert finding.plain()["page"] == finding.page
     assert finding.plain()["text"] == finding.text
+
+
+def test_the_explanation_has_what_is_computed() -> None:
+    text = (DOCS / "explanation" / "verdict.md").read_text(encoding="utf-8")
+    replayed, shared = (
+        {
+            name
+            for row in re.findall(rf"^\| (.*) \| {start}.*\*at most\* \|$", text, re.MULTILINE)
+            for name in row.split(", ")
+        }
+        for start in ("all of it", "the share")
+    )
+    assert replayed == {name for name, part in PARTS.items() if part.at_most}
+    assert shared == CAUSES.keys() - PARTS.keys() - {"missing data", "chunk size"}
+    rules = " ".join(text.partition("## What becomes a finding")[2].split())
+    for name, least in LEAST_OF.items():
+        assert re.search(rf"{name}\b[^;.%]*? {100 * least:.0f} %", rules, re.IGNORECASE), name
+    assert f"at least {100 * LEAST:.0f} % of the wall time" in rules

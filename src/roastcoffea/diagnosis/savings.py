@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -103,6 +103,11 @@ def _emptied(*names: str) -> Removal:
     return _of_chunks(lambda chunks: chunks.with_parts(**{name: np.zeros(len(chunks)) for name in names}))
 
 
+def _of_merging(**costs: Any) -> Removal:
+    """Merges that take this."""
+    return Removal(Scenario(merging=lambda old: replace(old, **costs)))
+
+
 def _storage(taken: Taken) -> Removal:
     return Removal(faster_storage(taken.storage))
 
@@ -181,19 +186,9 @@ PARTS: Final[Mapping[str, Part]] = {
     "scheduler": Part(
         lambda _: Removal(without_dask()), (*AROUND, *AROUND_BEFORE), at_most=True, reason="nothing runs without Dask"
     ),
-    "transfer": Part(
-        lambda _: Removal(Scenario(merging=lambda old: replace(old, fetch=0.0))),
-        (phases.TRANSFER,),
-        at_most=True,
-        reason=BOUND,
-    ),
-    "merge": Part(
-        # fetching of what is merged is "transfer"
-        lambda _: Removal(Scenario(merging=lambda old: replace(old, cpu=0.0, wait=0.0))),
-        (phases.MERGE,),
-        at_most=True,
-        reason=BOUND,
-    ),
+    "transfer": Part(lambda _: _of_merging(fetch=0.0), (phases.TRANSFER,), at_most=True, reason=BOUND),
+    # fetching what is merged is "transfer"
+    "merge": Part(lambda _: _of_merging(cpu=0.0, wait=0.0), (phases.MERGE,), at_most=True, reason=BOUND),
     "preprocessing": Part(
         lambda _: Removal(stages=(task_records.PREPROCESSING,)),
         (phases.PREPROCESSING,),
