@@ -69,7 +69,7 @@ def test_blocks_are_of_a_kind_that_is_looked_at() -> None:
     known = {"python", CELL, "console", "text", "{eval-rst}", "{toctree}", "{include} ../CHANGELOG.md"}
     assert {block.kind for block in ALL} - known == {"{glue} ledgers-over-time"}
     for note in {block.note for block in ALL} - {None, NOT_RUN}:
-        assert (ROOT / re.fullmatch(r"(tests/[\w/]+\.py) runs this", str(note))[1]).exists()  # type: ignore[index]
+        assert (ROOT / re.fullmatch(r"(tests/[\w/]+\.py) (runs|prints) this", str(note))[1]).exists()  # type: ignore[index]
 
 
 @pytest.mark.parametrize("block", CODE, ids=lambda block: name_of(block.page))
@@ -122,6 +122,7 @@ def measured(shared_client: Client, sample: Any) -> dict[str, Any]:
         "fileset": sample,
         "processor": Jets(),
         "collector": collector,
+        "measurement": collector.measurement,
         "output": output,
         "report": report,
     }

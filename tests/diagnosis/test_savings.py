@@ -14,7 +14,8 @@ import uproot
 from analyses import Planted, runner_for
 from coffea.nanoevents import BaseSchema
 from evidence import contended
-from made_runs import made_run, plan
+from limited_runs import merged
+from made_runs import made_run, plan, waiting_in
 from savings_of import savings_of
 
 from roastcoffea import load
@@ -188,3 +189,20 @@ def test_sleep_that_is_taken_out_saves_what_was_told(client: Any, tmp_path: Path
     found = savings_of(slow).without("blocked")
     # what others took of the cores in one run and not in the other is no error of it
     assert found.seconds == pytest.approx(truth, rel=0.15, abs=host.seconds)
+
+
+def test_what_a_replay_does_not_know_is_a_share_of_the_threads_time() -> None:
+    run = waiting_in(made_run([plan(1.0, 1.0)] * 8, 2), "interpret_seconds")
+    found = savings_of(run).without("interpretation")
+    assert (found.seconds, found.at_most) == (pytest.approx(4.0), True)
+    assert savings_of(run).without("serialization", seconds=4.0).seconds == pytest.approx(2.0)
+    assert savings_of(run).without("serialization").seconds is None
+
+
+def test_fetching_is_a_saving_of_transfer_and_not_of_merging() -> None:
+    savings = savings_of(merged(1.0, 5.0))
+    transfer, merge = (savings.without(cause).seconds or 0.0 for cause in ("transfer", "merge"))
+    both = savings.all_together(["transfer", "merge"]).seconds or 0.0
+    assert transfer == pytest.approx(10.0, rel=0.05)  # two rounds of merges
+    assert 0 < merge < transfer / 2
+    assert transfer < both <= 1.05 * (transfer + merge)

@@ -112,7 +112,12 @@ class Finding:
         """All that it says as plain data, for other programs."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "incomplete"}
         culprits = [culprit._asdict() for culprit in self.culprits]
-        return own | {"culprits": culprits, "severity": self.severity, "text": self.text}
+        return own | {"culprits": culprits, "severity": self.severity, "text": self.text, "page": self.page}
+
+    @property
+    def page(self) -> str:
+        """Page of the documentation on its cause."""
+        return f"limited/{self.cause.replace(' ', '-')}"
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.text}"

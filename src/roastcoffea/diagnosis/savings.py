@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from roastcoffea.replay.changes import (
     with_computing,
     without_dask,
 )
-from roastcoffea.replay.cluster import Cluster, Merging
+from roastcoffea.replay.cluster import Cluster
 from roastcoffea.replay.parts import BLOCKED, LOCK, Chunks
 from roastcoffea.replay.recorded import Known, recorded_with
 from roastcoffea.units import SECOND
@@ -104,6 +104,11 @@ def _of_chunks(change: Callable[[Chunks], Chunks]) -> Removal:
 def _emptied(*names: str) -> Removal:
     """Parts of chunks that take no time."""
     return _of_chunks(lambda chunks: chunks.with_parts(**{name: np.zeros(len(chunks)) for name in names}))
+
+
+def _of_merging(**costs: Any) -> Removal:
+    """Merges that take this."""
+    return Removal(Scenario(merging=lambda old: replace(old, **costs)))
 
 
 def _storage(taken: Taken) -> Removal:
@@ -184,15 +189,9 @@ PARTS: Final[Mapping[str, Part]] = {
     "scheduler": Part(
         lambda _: Removal(without_dask()), (*AROUND, *AROUND_BEFORE), at_most=True, reason="nothing runs without Dask"
     ),
-    "transfer": Part(
-        lambda _: Removal(Scenario(merging=lambda old: replace(old, fetch=0.0))),
-        (phases.TRANSFER,),
-        at_most=True,
-        reason=BOUND,
-    ),
-    "merge": Part(
-        lambda _: Removal(Scenario(merging=lambda _: Merging())), (phases.MERGE,), at_most=True, reason=BOUND
-    ),
+    "transfer": Part(lambda _: _of_merging(fetch=0.0), (phases.TRANSFER,), at_most=True, reason=BOUND),
+    # fetching what is merged is "transfer"
+    "merge": Part(lambda _: _of_merging(cpu=0.0, wait=0.0), (phases.MERGE,), at_most=True, reason=BOUND),
     "preprocessing": Part(
         lambda _: Removal(stages=(task_records.PREPROCESSING,)),
         (phases.PREPROCESSING,),

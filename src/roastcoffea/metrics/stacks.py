@@ -45,12 +45,16 @@ class Node:
     ----------
     place : Place
         Function, file and line.
-    seconds, self_seconds : float
-        Thread time in it with all that it calls, and in itself.
+    seconds : float
+        Thread time in it with all that it calls.
+    self_seconds : float
+        Thread time in itself.
     samples : int
         How often threads were in it or in what it calls.
-    states, self_states : dict
-        The same by state: "core", "contention", "blocked", "unknown".
+    states : dict
+        `seconds` by state: "core", "contention", "blocked", "unknown".
+    self_states : dict
+        `self_seconds` by state.
     datasets : dict
         `seconds` by dataset.
     children : list of Node

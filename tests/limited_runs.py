@@ -1,0 +1,454 @@
+"""Made-up runs that are limited by one thing each: pages of `docs/limited` have what is printed for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, Final
+from unittest.mock import patch
+
+from handmade import MIB, T
+from made_runs import Plan, made_run, plan, with_call
+
+from roastcoffea.diagnosis import Verdict
+from roastcoffea.measurement import Measurement
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.calls import ASKED_COLUMNS, PREPROCESSING_COLUMNS
+from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS, SECTION_COLUMNS
+from roastcoffea.records.profile import PROFILE_COLUMNS
+from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
+
+COLUMNS: Final = {
+    "asked": ASKED_COLUMNS,
+    "branch_reads": BRANCH_READ_COLUMNS,
+    "chunks": CHUNK_COLUMNS,
+    "lifetimes": LIFETIME_COLUMNS,
+    "pauses": PAUSE_COLUMNS,
+    "preprocessing": PREPROCESSING_COLUMNS,
+    "profile": PROFILE_COLUMNS,
+    "samples": SAMPLE_COLUMNS,
+    "sections": SECTION_COLUMNS,
+    "tasks": TASK_COLUMNS,
+}
+
+LIMITED: Final[dict[str, Callable[[], Run]]] = {}
+"""By cause, what makes a run that it limits."""
+
+Row = dict[str, Any]
+
+
+def limited(make: Callable[[], Run]) -> Callable[[], Run]:
+    """Put what makes a run into the table: its name is that of the cause."""
+    LIMITED[make.__name__.replace("_", " ").replace("start up", "start-up")] = make
+    return make
+
+
+def edited(run: Run, **edits: Callable[[Row], Mapping[str, Any]]) -> Run:
+    """The same run with rows of these tables changed."""
+    tables = {
+        name: table_of_rows(COLUMNS[name], [row | edit(row) for row in getattr(run, name).to_pylist()])
+        for name, edit in edits.items()
+    }
+    return replace(run, **tables)
+
+
+def with_rows(run: Run, **rows: list[Row]) -> Run:
+    """The same run with these rows added to its tables."""
+    tables = {}
+    for name, more in rows.items():
+        table = getattr(run, name)
+        before = [] if table is None else table.to_pylist()
+        tables[name] = table_of_rows(COLUMNS[name], [*before, *more])
+    return replace(run, **tables)
+
+
+STORE: Final = "root://xrootd-3.example.org//store"
+
+
+def plans(chunks: int = 40, cpu: float = 2.0, files: int = 4, **parts: Any) -> list[Plan]:
+    """Chunks of nearly equal work, in files of one dataset."""
+    usual = {"events": 100_000, "dataset": "ttbar", "wait": 0.0}
+    places = [f"{STORE}/ttbar/{1 + number % files}.root" for number in range(chunks)]
+    return [plan(cpu * (1 + number * 7 % 10 / 100), file=place, **usual | parts) for number, place in enumerate(places)]
+
+
+def busy_run(workers: int = 4, *, cores: int = 64, **parts: Any) -> Run:
+    """A run whose workers have chunks all the time."""
+    return made_run(plans(**parts), workers, cores=cores)
+
+
+def slower(
+    chunks: list[Plan], workers: int, is_slow: Callable[[int, Plan], bool], factor: float, column: str = "cpu"
+) -> Run:
+    """A run in which some chunks take longer, by their worker or by what they are."""
+    free, made = [0.0] * workers, []
+    for each in chunks:
+        worker = free.index(min(free))
+        longer = dict(each) | ({column: factor * each[column]} if is_slow(worker, each) else {})
+        free[worker] += longer["cpu"] + longer["wait"] + longer.get("read", 0.0)
+        made.append(longer)
+    return made_run(made, workers)
+
+
+def as_computing(run: Run, column: str) -> Run:
+    """The same run, with what was blocked as CPU time of another phase."""
+    return edited(
+        run,
+        chunks=lambda row: {
+            column: row["blocked_seconds"],
+            "blocked_seconds": 0.0,
+            "cpu_seconds": row["cpu_seconds"] + row["blocked_seconds"],
+        },
+    )
+
+
+def with_gaps(run: Run) -> Run:
+    """The same run, with what was blocked as time in which tasks are ready and do not begin."""
+    assert run.chunks is not None
+    seconds = {row["key"]: row["blocked_seconds"] for row in run.chunks.to_pylist()}
+
+    def shorter(row: Row) -> Row:
+        waited = row["blocked_seconds"]
+        names = ("wall_seconds", "process_seconds", "blocked_seconds")
+        return {name: row[name] - waited for name in names} | {"start": row["start"] + waited}
+
+    def later(row: Row) -> Row:
+        given = dict.fromkeys(("runnable", "assigned", "arrived", "ready"), row["start"])
+        return given | {"start": row["start"] + seconds[row["key"]]}
+
+    return edited(run, chunks=shorter, tasks=later)
+
+
+def until(run: Run, stop: float) -> Run:
+    """The same run, which ends later."""
+    longer = edited(run, lifetimes=lambda row: {"stop": stop})
+    return replace(longer, stop=stop, calls=tuple(replace(call, stop=stop) for call in longer.calls))
+
+
+def task_row(kind: str, number: int, worker: str, start: float, stop: float, **values: Any) -> Row:
+    given = dict.fromkeys(("runnable", "assigned", "arrived", "ready", "start"), start)
+    names = {"key": f"{kind}-{number}", "prefix": kind, "kind": kind, "worker": worker, "thread": 1, "run_id": number}
+    return names | given | {"stop": stop, "seen": stop, "attempt": 1, "outcome": "ok"} | values
+
+
+def counted_by_dask(activity: str, seconds: float) -> Run:
+    """A run in which Dask counted an activity in the chunks' tasks."""
+    key = ("execute", "Made", activity, "seconds")
+    each = {f"w{number}": {key: seconds / 4} for number in range(4)}
+    return replace(busy_run(), span_metrics={key: seconds}, span_metrics_per_worker=each)
+
+
+def profiled(run: Run, *stacks: tuple[list[str], list[int], str, float]) -> Run:
+    """The same run with a profile: functions, lines, state and thread seconds of each stack."""
+    rows = [
+        {"call": "c1", "dataset": "ttbar", "functions": functions, "files": ["/home/me/dijets.py"] * len(functions)}
+        | {"lines": lines, "samples": round(10 * seconds), "seconds": seconds}
+        | dict.fromkeys(("core_seconds", "contention_seconds", "blocked_seconds"), 0.0)
+        | {f"{state}_seconds": seconds}
+        for functions, lines, state, seconds in stacks
+    ]
+    return replace(run, profile=table_of_rows(PROFILE_COLUMNS, rows))
+
+
+@limited
+def storage() -> Run:
+    """Reading takes three times as long as computing."""
+    return edited(busy_run(cpu=0.5, read=1.5), chunks=lambda row: {"bytes_requested": 12_000_000})
+
+
+@limited
+def decompression() -> Run:
+    """Decompression takes as long as all else."""
+    return as_computing(busy_run(cpu=1.5, wait=2.0), "decompress_seconds")
+
+
+@limited
+def interpretation() -> Run:
+    """Two jagged branches take as long as computing."""
+    run = as_computing(busy_run(wait=2.0), "interpret_seconds")
+    rows = [
+        {"chunk": number, "branch": branch, "interpret_seconds": seconds}
+        for number in range(40)
+        for branch, seconds in (("GenPart_pt", 1.2), ("Jet_btagDeepFlavB", 0.8))
+    ]
+    return with_rows(run, branch_reads=rows)
+
+
+@limited
+def metadata() -> Run:
+    """Three chunks for each of sixteen threads, of which each opens its file for 1.6 s."""
+    return busy_run(16, chunks=48, open_cpu=0.4, open_wait=1.2)
+
+
+@limited
+def start_up() -> Run:
+    """The first chunk of each worker imports and compiles for ten seconds."""
+    chunks = plans()
+    run = made_run([each | {"cpu": each["cpu"] + 10 * (place < 4)} for place, each in enumerate(chunks)], 4)
+    imports = ["awkward", "coffea", "numba"]
+    return edited(run, chunks=lambda row: {"thread": 1, "imports": imports if row["id"] < 4 else None})
+
+
+@limited
+def contention() -> Run:
+    """Eight threads on four cores."""
+    return busy_run(8, cores=4, core_wait=2.0)
+
+
+@limited
+def interpreter_lock() -> Run:
+    """Four threads of one process, of which one at a time computes."""
+    run = busy_run(cpu=1.0, wait=3.0)
+    whole = edited(
+        run,
+        chunks=lambda row: {
+            "worker": "w0",
+            "thread": int(row["worker"][1:]),
+            "lock_seconds": row["blocked_seconds"],
+            "blocked_seconds": 0.0,
+            "overlaps": 3,
+        },
+        tasks=lambda row: {"worker": "w0", "thread": int(row["worker"][1:])},
+        lifetimes=lambda row: {"threads": 4},
+    )
+    assert whole.lifetimes is not None
+    stacks = [
+        (["Dijets.process", f"Dijets.{name}"], [21, line], "core", 10.0)
+        for name, line in (("pairs", 40), ("btag", 63), ("fill", 80))
+    ]
+    return profiled(replace(whole, lifetimes=whole.lifetimes.slice(0, 1)), *stacks)
+
+
+@limited
+def blocked() -> Run:
+    """A request to a service of 1.5 s in a section of each chunk."""
+    run = busy_run(cpu=1.0, wait=1.5)
+    rows = [
+        {"chunk": number, "name": "corrections", "count": 1, "wall_seconds": 1.5, "self_seconds": 1.5}
+        | {"cpu_seconds": 0.0, "max_seconds": 1.5, "errors": 0}
+        for number in range(40)
+    ]
+    return with_rows(profiled(run, (["Dijets.process", "fetch"], [21, 12], "blocked", 60.0)), sections=rows)
+
+
+@limited
+def compute() -> Run:
+    """Most of the CPU time is a loop in Python."""
+    loop, rest = ["Dijets.process", "Dijets.pairs"], ["Dijets.process"]
+    return profiled(busy_run(), (loop, [21, 40], "core", 70.0), (rest, [25], "core", 12.0))
+
+
+@limited
+def checkpoint() -> Run:
+    """Saving a checkpoint takes half as long as computing."""
+    return edited(
+        busy_run(wait=1.0),
+        chunks=lambda row: {
+            "checkpoint_seconds": row["blocked_seconds"],
+            "blocked_seconds": 0.0,
+            "process_seconds": row["process_seconds"] - row["blocked_seconds"],
+        },
+    )
+
+
+@limited
+def chunk_size() -> Run:
+    """Each chunk costs 150 ms of CPU whatever its size, and an event 0.1 ms."""
+    chunks = [
+        plan(0.15 + size / 10_000, events=size, file=f"{STORE}/ttbar/{file}.root")
+        for file in range(1, 5)
+        for size in [2500, 5000] * 16
+    ]
+    return made_run(chunks, 2)
+
+
+@limited
+def scheduler() -> Run:
+    """Files of one short chunk each, whose tasks are ready for 0.1 s before they begin."""
+    return with_gaps(busy_run(chunks=400, files=400, cpu=0.1, wait=0.1))
+
+
+def merged(each: float, fetched: float) -> Run:
+    """A run whose outputs of 40 MB are merged at the end, twenty at a time: seconds of each merge, and before it."""
+    run = with_call(busy_run(), options={"chunksize": 100_000, "executor.treereduction": 20})
+    run = edited(run, tasks=lambda row: {"nbytes": 40_000_000})
+    rows, came = [], run.stop
+    for number, worker in enumerate(("w0", "w1", "w0")):
+        came += (fetched + each) * (number == 2)
+        given = dict.fromkeys(("runnable", "assigned", "arrived"), came) | {"ready": came + fetched}
+        begin = came + fetched
+        rows.append(task_row("merge", number, worker, begin, begin + each, prefix="reduce") | given)
+    whole = until(with_rows(run, tasks=rows), came + fetched + each)
+    return replace(whole, attempts={"processor": 40, "merge": 3})
+
+
+@limited
+def transfer() -> Run:
+    """Merges wait 5 s for outputs of other workers, and take 1 s."""
+    key = ("gather-dep", "network", "bytes")
+    each = {f"w{number}": {key: 0.4e9} for number in range(4)}
+    return replace(merged(1.0, 5.0), span_metrics_per_worker=each)
+
+
+@limited
+def merge() -> Run:
+    """Merges of large outputs take 6 s each."""
+    return merged(6.0, 0.1)
+
+
+@limited
+def preprocessing() -> Run:
+    """Eight files are opened for 5 s each before the first chunk."""
+    run = made_run(plans(files=8), 4, before=10.0)
+    rows = [
+        task_row("preprocessing", number, f"w{number % 4}", T + 5 * (number // 4), T + 5 * (number // 4) + 5)
+        for number in range(8)
+    ]
+    whole = with_rows(run, tasks=rows)
+    return replace(whole, attempts={"processor": 40, "preprocessing": 8})
+
+
+@limited
+def tail() -> Run:
+    """Four chunks of 30 s on sixteen workers."""
+    return busy_run(16, chunks=4, cpu=30.0)
+
+
+@limited
+def client() -> Run:
+    """For 20 s after the last chunk there is nothing to do."""
+    run = busy_run()
+    return replace(until(run, run.stop + 20), calls=run.calls)
+
+
+@limited
+def memory() -> Run:
+    """A worker of 2 GB is killed with its chunk; an event takes 10 kB."""
+    run = busy_run()
+    peaks = {"memory_before": 300 * MIB, "memory_peak": 300 * MIB + 100_000 * 15_000}
+    run = edited(run, chunks=lambda row: peaks | {"memory_after": 400 * MIB, "overlaps": 0})
+    lost = {
+        "dataset": "ttbar",
+        "file": f"{STORE}/ttbar/1.root",
+        "entry_start": 0,
+        "entry_stop": 100_000,
+    }
+    gone = [
+        task_row(
+            "processor", 100 + number, f"w{number}", T, run.stop, key=f"lost{number}", outcome="worker lost", **lost
+        )
+        | {"start": None, "stop": None}
+        for number in range(4, 6)
+    ]
+    lives = [
+        {"worker": f"w{number}", "host": "10.0.0.1", "threads": 1, "start": T, "stop": run.stop}
+        | {"cpu_seconds": 15.0, "killed_memory": 1_920_000_000}
+        for number in range(4, 6)
+    ]
+    whole = with_rows(run, tasks=gone, lifetimes=lives)
+    whole = edited(whole, lifetimes=lambda row: {"memory_limit": 2_000_000_000})
+    return replace(whole, attempts={"processor": 42})
+
+
+@limited
+def failures() -> Run:
+    """Before the first chunk each worker fails at two chunks of one file, after 3 s each."""
+    run = made_run(plans(), 4, before=6.0)
+    assert run.chunks is not None
+    file = f"{STORE}/ttbar/3.root"
+    theirs = [row for row in run.chunks.to_pylist() if row["file"] == file][:8]
+    chunks, tasks = [], []
+    for number, row in enumerate(theirs):
+        worker, start = f"w{number % 4}", T + 3 * (number // 4)
+        place = {name: row[name] for name in ("key", "dataset", "file", "entry_start", "entry_stop", "call")}
+        error = {"outcome": "error", "error": "OSError: XRootD error: [3011] no such file or block", "attempt": 1}
+        chunks.append(
+            place
+            | error
+            | {"id": 100 + number, "run_id": 100 + number, "worker": worker, "start": start}
+            | {"stop": start + 3, "wall_seconds": 3.0, "cpu_seconds": 1.0}
+        )
+        tasks.append(task_row("processor", 100 + number, worker, start, start + 3, key=row["key"], outcome="error"))
+    runnable = edited(run, tasks=lambda row: {"runnable": T, "assigned": T, "arrived": T, "ready": T})
+    return replace(with_rows(runnable, chunks=chunks, tasks=tasks), attempts={"processor": 48})
+
+
+@limited
+def missing_data() -> Run:
+    """A file could not be opened, and was skipped."""
+    run = with_call(busy_run(), options={"chunksize": 100_000, "skipbadfiles": True}, report={"entries": 4_000_000})
+    run = edited(run, chunks=lambda row: {"tree": "Events"})
+    assert run.chunks is not None
+    names = ("dataset", "file", "tree", "entry_start", "entry_stop", "call")
+    asked = [{name: row[name] for name in names} for row in run.chunks.to_pylist()]
+    lost = {"dataset": "ttbar", "file": f"{STORE}/ttbar/5.root", "tree": "Events", "call": "c1"}
+    tried = lost | {"id": 1, "key": "p1", "run_id": 1, "outcome": "error", "error": "FileNotFoundError: no such file"}
+    return with_rows(run, asked=[*asked, lost], preprocessing=[tried])
+
+
+@limited
+def serialization() -> Run:
+    """A quarter of the time goes into pickling."""
+    return counted_by_dask("serialize", 25.0)
+
+
+@limited
+def compression() -> Run:
+    """A quarter of the time goes into compression of what is spilled."""
+    return counted_by_dask("compress", 25.0)
+
+
+@limited
+def other_tasks() -> Run:
+    """For 10 s before the first chunk, others use the workers."""
+    run = made_run(plans(), 4, before=10.0)
+    rows = [task_row("other", number, f"w{number}", T, T + 10) for number in range(4)]
+    return replace(with_rows(run, tasks=rows), attempts={"processor": 40, "other": 4})
+
+
+@limited
+def slow_worker() -> Run:
+    """One of four workers computes five times more slowly."""
+    return slower(plans(60), 4, lambda worker, _: worker == 2, 5.0)
+
+
+@limited
+def slow_host() -> Run:
+    """All workers of one host of four compute three times more slowly."""
+    run = slower(plans(120), 8, lambda worker, _: worker in {4, 5}, 4.0)
+    return edited(run, lifetimes=lambda row: {"host": f"node-{1 + int(row['worker'][1:]) // 2}"})
+
+
+@limited
+def slow_file() -> Run:
+    """One file of four is read ten times more slowly."""
+    chunks = plans(cpu=1.0, read=0.5)
+    return slower(chunks, 4, lambda _, each: each["file"].endswith("/3.root"), 10.0, "read")
+
+
+@limited
+def slow_dataset() -> Run:
+    """Events of one dataset of three need four times as much."""
+    chunks = [
+        each | {"dataset": name, "file": f"{STORE}/{name}/{1 + place % 2}.root"}
+        for place, each in enumerate(plans(60))
+        for name in [("ttbar", "wjets", "qcd")[place % 3]]
+    ]
+    return slower(chunks, 4, lambda _, each: each["dataset"] == "ttbar", 5.0)
+
+
+@cache
+def verdict_of(cause: str) -> Verdict:
+    """What is found in the run of a cause."""
+    return Measurement(LIMITED[cause]()).verdict
+
+
+def printed(cause: str) -> str:
+    """What `print(measurement.verdict)` shows of it in a terminal of 100 columns."""
+    with patch.dict(os.environ, COLUMNS="100"):
+        lines = str(verdict_of(cause)).splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
