@@ -62,8 +62,8 @@ def test_pages_are_alike_and_in_the_index(writing: Any) -> None:
 def test_a_finding_names_its_page() -> None:
     finding = Finding(cause="interpreter lock", what="It blocks.", advice="Unlock it.", rows={}, elapsed=1.0)
     assert finding.page == "limited/interpreter-lock"
-    assert finding.plain()["page"] == finding.page
-    assert finding.plain()["text"] == finding.text
+    assert finding.to_dict()["page"] == finding.page
+    assert finding.to_dict()["text"] == finding.text
 
 
 def test_the_explanation_has_what_is_computed() -> None:
