@@ -7,6 +7,7 @@ from evidence_by_hand import evidence_of, memory_of
 from made_runs import made_run, plan
 
 from roastcoffea.diagnosis.causes import CAUSES
+from roastcoffea.diagnosis.chunk_size import recommended
 from roastcoffea.diagnosis.evidence import LEAST, LEAST_OF, SHORTEST, WORDS
 from roastcoffea.metrics.phases import TIME_NAMES
 
@@ -89,6 +90,7 @@ def test_threads_are_scarce_where_they_wait_for_cores(of_a_chunk: dict[str, floa
 
 def test_a_straggler_is_no_reason_for_larger_chunks() -> None:
     """Chunks of other sizes have none in the replay: what larger ones would save must be there to be saved."""
-    plans = [plan(0.3, open_cpu=0.003, file=f"{number // 8}.root") for number in range(16)]
-    seen = evidence_of(made_run([*plans[:15], dict(plans[15]) | {"cpu": 3.0}], 2))
+    plans = [plan(0.3, open_cpu=0.003, events=500) for _ in range(16)]
+    seen = evidence_of(made_run([*plans[:7], dict(plans[7]) | {"cpu": 3.0}, *plans[8:]], 2))
+    assert recommended(seen.savings).size == 1000
     assert seen.larger is None
