@@ -77,6 +77,7 @@ def test_a_backend_learns_of_openings_and_chunks_before_it_is_asked_for_workers(
         "branch_reads": 0,
         "sections": 0,
         "preprocessing": 0,
+        "profile": 0,
         "tasks": None,
         "samples": 1,
         "sampling": None,

@@ -79,6 +79,7 @@ def test_other_programs_get_plain_data() -> None:
         "elapsed": 10.0,
         "severity": "high",
         "text": finding().text,
+        "page": "limited/storage",
     }
 
 
