@@ -55,7 +55,7 @@ def test_the_time_ledger_shows_what_occurred_with_shares() -> None:
 def test_classes_that_were_not_measured_are_named_by_their_reason() -> None:
     (sheet,) = Measurement(handmade_run(tasks=None, pauses=None)).time_ledger.sheets()
     assert sheet.notes[-2].startswith('Not measured: "merge", "transfer"')
-    assert sheet.notes[-1].endswith("without a scheduler nothing tells of it.")
+    assert sheet.notes[-2].endswith("without a scheduler nothing tells of it.")
 
 
 def test_the_byte_ledger_shows_all_classes_and_advice() -> None:
