@@ -263,6 +263,7 @@ def test_chunks_from_checkpoints_read_nothing(
     assert second.measurement.metrics["total_events"] == first.measurement.metrics["total_events"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["iterative", "threads", ON_DASK_TOO])
 def test_a_function_is_a_processor(kind: str, sample: dict[str, Any], client: Client) -> None:
     on_dask = client if kind == "dask" else None
@@ -274,6 +275,7 @@ def test_a_function_is_a_processor(kind: str, sample: dict[str, Any], client: Cl
     checked(collector.measurement, report)
 
 
+@pytest.mark.slow
 @needs_results
 @pytest.mark.parametrize("kind", ["iterative", "dask"])
 def test_results_as_a_type(kind: str, sample: dict[str, Any], client: Client) -> None:

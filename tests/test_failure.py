@@ -69,6 +69,7 @@ def test_each_attempt_that_was_repeated_is_recorded(client: Any, sample: Any, tm
     assert collector.metrics["num_failed_chunks"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_worker(sample: Any, tmp_path: Path) -> None:
     with (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -111,7 +112,9 @@ def test_sleeping(client: Any, folder: Path) -> None:
     measurement = measured(client, local(folder), Planted(sleep=0.4))
     ledger = measurement.time_ledger
     waited = ledger["blocked"]
-    assert waited + ledger["start-up"] + core_wait(measurement) >= 0.4 * CHUNKS
+    # waiting for the interpreter is an estimate, which a sleep beside threads of the worker itself may raise
+    slept = waited + ledger["interpreter lock"] + ledger["start-up"]
+    assert slept + core_wait(measurement) >= 0.4 * CHUNKS
     assert waited <= 1.1 * 0.4 * CHUNKS + core_wait(measurement)
     assert measurement.bound == "blocked"
     assert measurement.verdict[0].cause == "blocked"
@@ -145,7 +148,7 @@ def test_one_long_chunk(client: Any, folder: Path) -> None:
     assert "3500" in finding.text
     straggler = measurement.stragglers.iloc[0]
     assert straggler["entry_start"] == 3500
-    assert straggler["excess_seconds"] == pytest.approx(longer, rel=0.15)
+    assert straggler["excess_seconds"] == pytest.approx(longer, rel=0.15, abs=core_wait(measurement))
     assert straggler["phase"] == "compute"
 
 
@@ -215,7 +218,7 @@ def test_tiny_chunks_of_a_wide_file(client: Any, tmp_path: Path) -> None:
     assert measurement.time_ledger["open"] == pytest.approx(outside, rel=0.15)
     assert measurement.bound == "metadata"
     assert measurement.verdict[0].cause in {"metadata", "chunk size"}
-    assert "Use chunksize=" in measurement.verdict[0].text
+    assert re.search("Use chunksize=|schema with fewer", measurement.verdict[0].text)
 
 
 def mixtures() -> Iterator[tuple[int, dict[str, float]]]:

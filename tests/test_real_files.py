@@ -131,6 +131,7 @@ def test_sample_on_a_cluster_without_the_package(without_package: Client, sample
     assert wait_until(lambda: what_stays(without_package) == [])
 
 
+@pytest.mark.slow
 def test_sections_on_a_cluster_without_the_package(without_package: Client, sample: Any) -> None:
     class Sectioned(Jets):
         def process(self, events: Any) -> dict[str, Any]:

@@ -120,6 +120,7 @@ def test_cores_are_weighted_with_time_while_workers_come_and_go(lone_worker: Any
     assert metrics["cores_per_worker"] == pytest.approx(2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_worker_does_not_raise_the_cores() -> None:
     with (

@@ -90,6 +90,7 @@ def test_momenta_fall(sample: dict) -> None:
     assert np.all(np.diff(counts) < 0)
 
 
+@pytest.mark.slow
 def test_the_processor_finds_the_resonance_where_it_was_put(output: dict) -> None:
     spectrum = output["zprime"]["mass"]
     peak = spectrum.axes[0].centers[np.argmax(spectrum.values())]

@@ -16,6 +16,7 @@ from roastcoffea.cli import shell
 from roastcoffea.errors import RoastcoffeaError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lines", [0, 5])
 def test_a_reader_that_leaves_gets_no_traceback(lines: int) -> None:
     command = [sys.executable, "-m", "roastcoffea", "metrics", "--markdown"]

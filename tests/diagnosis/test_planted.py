@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evidence_by_hand import evidence_of
 from planted_work import Analysis
 from plants import Ground, measured
+
+from roastcoffea.diagnosis.causes import CAUSES
 
 pytestmark = pytest.mark.slow
 
@@ -44,9 +47,14 @@ def test_attempts_that_raise(client: Any, fileset: Any, tmp_path: Path) -> None:
 
 
 def test_a_function_that_takes_most_of_the_time(client: Any, fileset: Any) -> None:
-    finding = first(measured(client, fileset, Analysis(cpu=0.01, function=0.06)))
-    assert finding.cause == "compute"
-    assert any("reweighted" in name for name in names(finding, "function"))
+    measurement = measured(client, fileset, Analysis(cpu=0.01, function=0.06))
+    # on a host without free cores contention comes first, and then less is left to be saved
+    (draft,) = CAUSES["compute"].drafts(
+        evidence_of(measurement.run, hot=measurement.metrics.evaluator.value("hot_functions"))
+    )
+    (function,) = draft.culprits
+    assert "reweighted" in function.name
+    assert {finding.cause for finding in measurement.verdict} & {"compute", "contention"}
 
 
 def test_a_file_that_is_missing(client: Any, fileset: Any, tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_computing_between_branches_is_computing(tmp_path: Path) -> None:
     assert 0 < chunk["interpret_seconds"] < 0.1
 
 
+@pytest.mark.slow
 def test_computing_between_embedded_baskets_is_computing(real_files: Any) -> None:
     (path,) = real_files["ttbar"]["files"]
     chunk = measured(path, Alternating(("MET_pt", "MET_phi", "PV_npvs"), cpu=0.2)).chunks.iloc[0]

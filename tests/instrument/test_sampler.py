@@ -85,6 +85,7 @@ def test_states_are_parts_of_the_seconds(often: float) -> None:
         assert sum(row[state] for state in STATES) == pytest.approx(row["seconds"], abs=1e-3 * row["samples"])
 
 
+@pytest.mark.slow
 def test_short_attempts_are_counted_without_bias() -> None:
     """Each is shorter than the time between samples: a sample in one of them stands for those that it missed."""
     wall = 0.0

@@ -179,6 +179,7 @@ def check_values(measurement: Measurement, sample: Any) -> None:
     assert measurement.metrics["custom"]["jets"].keys() == truth.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", ["iterative", "threads"])
 def test_values_come_home_without_dask(sample: Any, executor: str, tmp_path: Any) -> None:
     threads = FuturesExecutor(workers=2, pool=ThreadPoolExecutor, status=False)

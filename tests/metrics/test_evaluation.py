@@ -289,6 +289,7 @@ def complete() -> tuple[set[str], set[str]]:
     return set(measurement.metrics.built()), set(measurement.tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CATALOGUE.entries)
 def test_one_that_raises_takes_nothing_else_away(
     name: str, complete: tuple[set[str], set[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -107,6 +107,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return answers
 
 
+@pytest.mark.slow
 def test_a_new_class_is_in_the_ledger_and_its_metrics(found: dict[str, Any]) -> None:
     # three attempts counted, and the one without a task is in no task's time
     assert found["seconds"] == pytest.approx(2 * 0.0625)

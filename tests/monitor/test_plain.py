@@ -84,6 +84,7 @@ def with_large_metadata() -> int:
     return 1
 
 
+@pytest.mark.slow
 def test_annotations_and_metadata_in_a_monitor_are_of_bounded_size(client: Client) -> None:
     with TaskMonitor(client, worker_view=True) as monitor, dask.annotate(purpose="x" * 10**6, list=[1, 2]):
         client.submit(with_large_metadata, pure=False).result()

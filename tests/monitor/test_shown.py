@@ -116,6 +116,7 @@ def test_a_monitor_that_saw_nothing_says_so(client: Client) -> None:
         plot_task_stream(monitor)
 
 
+@pytest.mark.slow
 def test_live_rows(client: Client, monkeypatch: Any) -> None:
     """Tasks by state and prefix, as the scheduler has them."""
     from roastcoffea.report import live

@@ -185,6 +185,7 @@ def test_the_inner_of_two_recordings_has_the_call(sample: Any, tmp_path: Path) -
     assert (len(outer.saved), len(inner.saved)) == (0, 1)
 
 
+@pytest.mark.slow
 def test_threads_that_call_at_the_same_time(sample: Any, tmp_path: Path) -> None:
     outputs = []
 
@@ -282,6 +283,7 @@ def error_of_raising(fileset: Any) -> BaseException:
     raise AssertionError("it did not raise")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("breaking", [break_opening, break_saving, break_leaving])
 def test_what_cannot_be_measured_runs_all_the_same(
     sample: Any,

@@ -315,6 +315,7 @@ def test_a_terminal_that_takes_nothing_holds_nobody_up(terminal: Terminal, monke
 # Runs
 
 
+@pytest.mark.slow
 def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample: Any) -> None:
     terminal.attach()
     with MetricsCollector(client, live=True) as collector:

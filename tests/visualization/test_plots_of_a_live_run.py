@@ -50,6 +50,7 @@ def test_a_run_that_finished(client: Any, sample: Any, tmp_path: Path) -> None:
     assert drawn(load(collector.save_measurement(tmp_path))) == reasons
 
 
+@pytest.mark.slow
 def test_a_run_that_failed(client: Any, sample: Any, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="planted"), MetricsCollector(client) as collector:
         runner_for(client, 1000, retries=0)(sample, processor_instance=analyses.Raising(3000))

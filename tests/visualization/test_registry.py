@@ -333,6 +333,7 @@ for _ in range(3):
 """
 
 
+@pytest.mark.slow
 def test_each_figure_shows_in_a_notebook() -> None:
     environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)

@@ -36,6 +36,7 @@ from roastcoffea.log.packing import BASKETS_LISTED
 from roastcoffea.records.phases import PHASES
 
 
+@pytest.mark.slow
 def test_what_is_read_in_a_step_is_waited_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tmp_path / "tree.root")
     array, file = uproot.AsDtype.basket_array, LocalFileSystem.cat_file

@@ -18,6 +18,7 @@ def handmade() -> Measurement:
     return Measurement(handmade_run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_the_command_names_what_it_wrote(
     handmade: Measurement,
