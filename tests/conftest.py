@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -100,6 +101,15 @@ def client(shared_client: Client) -> Iterator[Client]:
     """A client of two workers with one thread each; nothing of ours may stay on the cluster."""
     yield shared_client
     assert wait_until(lambda: what_stays(shared_client) == []), what_stays(shared_client)
+
+
+@pytest.fixture(autouse=True)
+def _no_figure_stays_open() -> Iterator[None]:
+    """Close what a test drew with pyplot: it warns of the twenty-first figure, in whatever test that is."""
+    yield
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is not None:
+        pyplot.close("all")
 
 
 @pytest.fixture
