@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from numbers import Real
-from textwrap import shorten
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -288,7 +287,12 @@ def _custom(values: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
 
 def _shortened(texts: Sequence[str]) -> str | None:
     """Texts in one cell, the beginning of each; the tables have them whole."""
-    return shorten(", ".join(shorten(text, LONGEST_TEXT, placeholder="...") for text in texts), LONGEST_LINE) or None
+    return _beginning(", ".join(_beginning(text, LONGEST_TEXT) for text in texts), LONGEST_LINE) or None
+
+
+def _beginning(text: str, most: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
 def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
