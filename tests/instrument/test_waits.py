@@ -117,9 +117,9 @@ def spinning_fits(core: int) -> bool:
     taken = stolen(core) - before
     taken += 0.01 if taken else 0.0
     assert sum(found.parts.values()) == pytest.approx(found.waited, abs=1e-9)
-    assert found.parts["contention_seconds"] <= found.delay + 1e-3
     left = found.wall - found.cpu - found.delay, found.waited - found.parts["contention_seconds"]
-    return all(-1e-3 <= each <= 1e-3 + taken for each in left)
+    beyond = found.parts["contention_seconds"] - found.delay
+    return beyond <= 1e-3 and all(-1e-3 <= each <= 1e-3 + taken for each in left)
 
 
 @pytest.mark.parametrize("others", [0, 4])
@@ -132,7 +132,7 @@ def test_a_thread_that_spins_computes_or_waits_for_a_core(others: int) -> None:
     assert fits
     # it waits for a core when it wakes up, if at all
     assert asleep.parts["blocked_seconds"] + asleep.parts["contention_seconds"] >= asleep.waited - 6e-3
-    assert asleep.parts["contention_seconds"] <= asleep.delay + 1e-3
+    assert asleep.parts["contention_seconds"] <= asleep.delay + 6e-3
     assert asleep.parts["blocked_seconds"] >= 0.1 - 6e-3
 
 
