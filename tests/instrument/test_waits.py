@@ -122,18 +122,23 @@ def spinning_fits(core: int) -> bool:
     return beyond <= 1e-3 and all(-1e-3 <= each <= 1e-3 + taken for each in left)
 
 
+def sleeping_fits() -> bool:
+    """Whether a sleep is blocked: a thread waits for a core when it wakes up, if at all."""
+    found = spent(0.1, spinning=False)
+    blocked, contention = found.parts["blocked_seconds"], found.parts["contention_seconds"]
+    within = blocked >= 0.1 - 6e-3 and contention <= found.delay + 1e-3
+    return within and blocked + contention >= found.waited - 6e-3
+
+
 @pytest.mark.parametrize("others", [0, 4])
 def test_a_thread_that_spins_computes_or_waits_for_a_core(others: int) -> None:
     core = min(os.sched_getaffinity(0))
     with on_core(core), other_processes(others):
         # between two clocks the thread may lose its core: then the next spin tells
         fits = any(spinning_fits(core) for _ in range(10))
-        asleep = spent(0.1, spinning=False)
+        rests = any(sleeping_fits() for _ in range(10))
     assert fits
-    # it waits for a core when it wakes up, if at all
-    assert asleep.parts["blocked_seconds"] + asleep.parts["contention_seconds"] >= asleep.waited - 6e-3
-    assert asleep.parts["contention_seconds"] <= asleep.delay + 6e-3
-    assert asleep.parts["blocked_seconds"] >= 0.1 - 6e-3
+    assert rests
 
 
 def test_a_thread_waits_for_those_that_hold_the_interpreter() -> None:
