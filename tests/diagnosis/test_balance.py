@@ -13,4 +13,4 @@ def test_workers_side_by_side():
     of_a = sum(row["wall_seconds"] for row in rows if row["worker"] == "A")
     assert balance.loc["A", "chunk_seconds"] == pytest.approx(of_a)
     assert balance.loc["A", "busy_share"] == pytest.approx(of_a / 200)
-    assert balance.loc["A", "transfer_bytes"] == 2000
+    assert balance.loc["A", "transfer_seconds"] == 0.5

@@ -16,7 +16,8 @@ from roastcoffea.diagnosis.causes import CAUSES, conclusions
 from roastcoffea.diagnosis.completeness import Incompleteness
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Finding
-from roastcoffea.diagnosis.savings import PARTS, Savings
+from roastcoffea.diagnosis.removals import PARTS, Taken
+from roastcoffea.diagnosis.savings import Savings
 from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import Run
@@ -77,7 +78,7 @@ def test_each_cause_can_be_taken_out(name: str) -> None:
     run = made_run([plan(1.0, 1.0, open_wait=0.5)] * 8, 2)
     ledger = Measurement(run).time_ledger
     for savings in (Savings(run, ledger, 2.0), Savings(replace(run, chunks=None), ledger, None)):
-        saving = savings.without(name, seconds=None if name in PARTS else 2.0)
+        saving = savings.of(Taken(name, seconds=None if name in PARTS else 2.0))
         assert saving.seconds is None or 0 <= saving.seconds <= run.stop - run.start
 
 

@@ -119,7 +119,7 @@ def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
     assert finding.remedy is None
     crowded = only(made_run(plans, 2, cores=1), "contention")
     assert crowded.what.endswith("on 10.0.0.1, which has 2 threads for tasks on 1 core.")
-    assert crowded.remedy == "nthreads=1"
+    assert crowded.remedy == "n_workers=1"
 
 
 def hot(core: float, blocked: float = 0.0, leaf: str | None = None) -> Any:

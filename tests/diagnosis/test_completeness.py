@@ -206,7 +206,7 @@ def test_the_commonest_error_is_one_line_that_is_not_too_long() -> None:
     assert commonest([]) is commonest([None, ""]) is None
     found = commonest(["A: 1", "RuntimeError: x; caused by OSError: y\nmore", "OSError: y", None])
     assert found is not None
-    assert (found.text, found.times, str(found)) == ("OSError: y", 2, "2 x OSError: y")
+    assert (found.text, found.times, str(found)) == ("OSError: y", 2, "OSError: y (2 times)")
     (long,) = (commonest(["E: " + "x" * 500]),)
     assert long is not None
     assert len(long.text) == 120

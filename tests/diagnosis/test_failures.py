@@ -57,7 +57,7 @@ def test_failures_of_one_worker_are_its_own() -> None:
     assert (kind, name, seconds) == ("worker", "w3", evidence.seconds)
     assert factor is not None
     assert factor > 2
-    assert "100 % of the chunks that failed were on worker w3" in evidence.what
+    assert "11 attempts failed, all on worker w3; 11 of 11 chunks succeeded on another attempt." in evidence.what
     assert "Look at worker w3" in evidence.remedy
 
 
@@ -102,10 +102,10 @@ def test_first_attempts_that_raise(client: Client, sample: Any, tmp_path: Path) 
     assert output == {"events": report["entries"]}
     # each chunk number raised once, whichever of the two files came first
     assert evidence.attempts == evidence.chunks == evidence.repeated == len(list(tmp_path.iterdir())) == 4
-    assert (str(evidence.error), evidence.cluster) == ("4 x OSError: planted, once", None)
+    assert (str(evidence.error), evidence.cluster) == ("OSError: planted, once (4 times)", None)
     chunks = collector.measurement.chunks
     assert evidence.seconds == pytest.approx(chunks["wall_seconds"][chunks["outcome"] == "error"].sum())
-    assert "4 failed attempts of 4 chunks, 4 of them repeated with success" in evidence.what
-    assert "4 x OSError: planted, once" in evidence.how_much
+    assert evidence.what == "4 attempts failed; 4 of 4 chunks succeeded on another attempt."
+    assert "Commonest error (4 times): OSError: planted, once." in evidence.how_much
     assert collector.measurement.metrics.evaluator.value("incompleteness").complete
     assert collector.measurement.metrics["num_failed_attempts"] == 4

@@ -31,7 +31,7 @@ def items(verdict: Verdict) -> list[str]:
 
 def test_three_parts_make_the_text() -> None:
     text = (
-        "Reading dominates: 80 % of thread time waits for far.org. Fixing it saves about 3 s (2 s to 4 s) of 10 s. "
+        "Reading dominates: 80 % of thread time waits for far.org. Fixing it saves about 3 s (2 to 4 s) of 10 s. "
         "Cache the dataset nearby."
     )
     assert finding().text == text
@@ -93,7 +93,7 @@ def test_a_verdict_has_a_line_for_each_finding_and_one_for_all() -> None:
     assert one.sheets()[0].title == "bottleneck: storage (80 % of thread time)"
     assert not one.healthy
     two = Verdict([finding(), finding(cause="client", seconds=4.0)], together=6.0, elapsed=10.0)
-    assert items(two)[-1] == "All together save about 6 s of 10 s."
+    assert items(two)[-1] == "Fixing all of them saves about 6 s of 10 s."
     assert two.together == 6.0
     assert two.sheets()[0].title == "verdict"
 
@@ -123,4 +123,4 @@ def test_a_verdict_that_is_absent_gives_its_reason() -> None:
 def test_a_verdict_shows_itself_everywhere() -> None:
     verdict = Verdict([finding()], bound="storage", share=0.8, elapsed=10.0)
     for text in (str(verdict), verdict.to_markdown(), verdict._repr_html_()):
-        assert "Fixing it saves about 3 s (2 s to 4 s) of 10 s." in " ".join(text.split())
+        assert "Fixing it saves about 3 s (2 to 4 s) of 10 s." in " ".join(text.split())

@@ -50,14 +50,14 @@ def test_the_size_that_fits_is_what_its_arithmetic_says() -> None:
 def test_without_a_limit_or_a_need_no_size_is_told() -> None:
     without_limit = evidence_of(run_with("B", samples={"B": 810}, limit=None))
     assert (without_limit.fit, without_limit.fit_absent) == (None, "no worker has a memory limit")
-    assert "no chunk size can be told: no worker has a memory limit" in without_limit.remedy
+    assert "no chunk size is known to fit: no worker has a memory limit" in without_limit.remedy
 
 
 def test_a_run_without_trouble_says_so() -> None:
     run = handmade_run()
     evidence = evidence_of(Measurement(dataclasses.replace(run, pauses=run.pauses and run.pauses.slice(0, 0))))
     assert (evidence.killed, evidence.paused, evidence.spilled, evidence.culprits()) == ([], [], [], [])
-    assert evidence.what == "Memory: no worker was killed or paused, and none spilled."
+    assert evidence.what == "No worker was killed or paused for lack of memory, and none spilled."
 
 
 # Planted on a real cluster

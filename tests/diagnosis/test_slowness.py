@@ -123,6 +123,15 @@ def test_waiting_for_a_core_is_not_being_slow() -> None:
     assert found["expected_seconds"].to_numpy() == pytest.approx(wall, abs=0.2)
 
 
+@pytest.mark.parametrize("column", ["lock_seconds", "gc_seconds"])
+def test_waiting_for_the_interpreter_and_collecting_garbage_is_not_being_slow(column: str) -> None:
+    lost = np.where(np.arange(40) // 10 == 1, 4.0, 0.0)
+    wall = by_hand()["wall_seconds"].to_numpy() + lost
+    assert [one.name for one in slowness(by_hand(wall_seconds=wall, cpu_seconds=wall)).slow] == ["file 1"]
+    cpu = wall if column == "gc_seconds" else wall - lost
+    assert slowness(by_hand(wall_seconds=wall, cpu_seconds=cpu, **{column: lost})).slow == []
+
+
 def test_contention_is_taken_before_what_a_thread_waited_for_a_core() -> None:
     waited = np.where(np.arange(40) % 4 == 1, 4.0, 0.0)
     table = by_hand(wall_seconds=by_hand()["wall_seconds"].to_numpy() + waited, core_wait_seconds=np.zeros(40))

@@ -80,7 +80,6 @@ def test_fine_metrics_of_each_worker() -> None:
         "tasks_cpu_time_seconds": 8.75,
         "tasks_noncpu_time_seconds": 1.0,
         "transfer_seconds": 0.5,
-        "transfer_bytes": 2000,
     }
     assert {name: amount for name, amount in workers["B"].items() if amount} == {
         "processor_cpu_time_seconds": 4.0,

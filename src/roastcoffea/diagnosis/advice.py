@@ -12,7 +12,7 @@ from roastcoffea.metrics.requests import Repeated
 from roastcoffea.units import BYTE, number
 
 WORTH_SAYING: Final = 0.01
-"""Share of the total from which on repeated metadata is mentioned; re-read bytes always are."""
+"""Least share of the total at which repeated metadata is mentioned; re-read bytes always are."""
 
 MEMORY: Final = ", and memory grows with it"
 """What a chunk of a whole file costs."""
@@ -46,7 +46,7 @@ TEXTS: Final[Mapping[str, Callable[[Repeated, str], str]]] = {
 
 @ByteLedger.advised_by
 def savings(repeated: Repeated, total: int) -> list[Saving]:
-    """What can be saved of all bytes, the most first."""
+    """What would save bytes, largest saving first."""
     found = {**repeated.baskets, METADATA: repeated.metadata}
     worth = {cause: size for cause, size in found.items() if size > (total * WORTH_SAYING if cause == METADATA else 0)}
     order = sorted(worth, key=lambda cause: worth[cause], reverse=True)

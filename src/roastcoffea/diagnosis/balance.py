@@ -43,7 +43,6 @@ BALANCE_COLUMNS: Final = (
     Column("spill_seconds", "number", "s", "writing results to disk and reading them back (Dask)"),
     Column("transfer_seconds", "number", "s", "fetching results from other workers (Dask)"),
     Column("clock_offset", "number", "s", "the worker's clock less the client's, as its tasks bound it"),
-    Column("transfer_bytes", "number", "B", "results that it fetched from other workers (Dask)"),
 )
 """One row for each worker."""
 
@@ -62,7 +61,7 @@ OF_CHUNKS: Final[Steps] = {
     "cpu_seconds": ("cpu_seconds", "sum"),
 }
 NOTHING: Final = {"chunks": 0, "events": 0, "chunk_seconds": 0.0, "cpu_seconds": None}
-FROM_DASK: Final = ("spill_seconds", "transfer_seconds", "transfer_bytes")
+FROM_DASK: Final = ("spill_seconds", "transfer_seconds")
 
 
 @table

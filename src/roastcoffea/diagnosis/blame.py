@@ -1,4 +1,4 @@
-"""Which levels of which factors are slow: those that explain most with fewest levels, and what cannot be told apart."""
+"""Find the slow levels of each factor: those that explain most with the fewest levels, and their alternatives."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ PREFERRED: Final = {kind: 1 - 1e-6 * place for place, kind in enumerate(KINDS)}
 """Where two explain the same, the first kind is blamed."""
 
 LEAST: Final = float(np.log(1.3))
-"""Effect from which on a level is slow: less is within what caches and clocks of equal machines differ by."""
+"""Smallest effect of a slow level: equal machines differ by less, in caches and clocks."""
 
 MANY: Final = 4
-"""Chunks of the typical other worker from which one chunk can tell that its worker is slow.
+"""Chunks that the typical other worker must have before a single chunk can show that its worker is slow.
 
-A single chunk cannot be told from its worker. But a chunk as odd as that is as rare as the others' noise makes it, and
-a worker that ended one chunk while each other ended many lost their time, whatever the reason. Where all have one or
-two, a long chunk is one among equals: a straggler.
+The chunk may be slow, not the worker. But a worker that finished one chunk while the others finished many lost that
+time, whatever the reason. Where all have one or two chunks, a long one is just a straggler.
 """
 
 AS_GOOD: Final = 0.9
-"""Share of what a level explains from which another explains as much."""
+"""Share of what a level explains that makes another one an alternative."""
 
 STEPS: Final = 8
 
@@ -160,7 +159,7 @@ def _judged_beside_each_other(
     judge: Callable[..., Judged],
     effects: dict[str, Numbers],
 ) -> dict[str, Judged]:
-    """Judge each kind with the effects of the others taken out; levels that are not slow beside them go free."""
+    """Judge each kind with the effects of the others removed; levels that are no longer slow lose their effect."""
     found = {}
     for kind, group in groups.items():
         centred = _centred(values - total(effects, groups), dataset)

@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding, Rows
-from roastcoffea.diagnosis.savings import PARTS, Saving, Taken
+from roastcoffea.diagnosis.removals import PARTS, Taken
+from roastcoffea.diagnosis.savings import Saving
 
 ENOUGH: Final = 0.5
-"""Share of the largest saving from which on a culprit with a name comes before a class of time that has more."""
+"""Share of the largest saving at which a culprit with a name comes before a class of time."""
 
 LEFT: Final = 0.5
 """Share of a saving that must be left when the findings before it are fixed: else it is a consequence of these."""
@@ -124,7 +125,7 @@ def _saving(seen: Evidence, taken: Taken, thread_seconds: float) -> Saving:
     """What a replay tells; none is made for what could not save enough if all threads shared it."""
     if seen.wall(thread_seconds) < seen.least(taken.cause) / 2:
         return Saving(0.0, 0.0, 0.0)
-    return seen.savings.without(taken.cause, factors=taken.factors, seconds=taken.seconds, storage=taken.storage)
+    return seen.savings.of(taken)
 
 
 def _first(seen: Evidence, candidates: list[_Candidate]) -> _Candidate:

@@ -8,19 +8,19 @@ from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.causes import Draft, cause
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
-from roastcoffea.diagnosis.savings import Taken
+from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.units import BYTE, FRACTION, SECOND, counted, number
 
 OF_LOCK: Final = 0.5
-"""Waiting for the interpreter divided by a function's CPU time from which on the lock is the cause, and not it."""
+"""Least ratio of lock time to a function's CPU time for which the lock, not the function, is the cause."""
 
 DOMINATES: Final = 0.5
-"""Share of thread time from which on reading dominates."""
+"""Least share of thread time at which reading dominates."""
 
 NAMED_FOR: Final = 0.1
-"""Share of the blocked time from which on a section is named for it."""
+"""Least share of the blocked time of a section that is named."""
 
 PYTHON: Final = 0.5
 """Share of CPU time in process() that a function's own lines must have: columnar code spends it below its lines."""
@@ -81,8 +81,10 @@ def metadata(seen: Evidence) -> Draft | None:
     at = f" at {names_of(found)}" if found else ""
     what = f"Opening files and building events takes {share_of(seen, 'metadata')} of thread time{each}{at}."
     larger = seen.larger
-    advice = f"Use {larger}, so that fewer chunks open files." if larger else "Use a schema with fewer collections."
-    return Draft(what, advice, tuple(found), remedy=larger)
+    if larger:
+        advice = f"Use {larger}, so that fewer chunks open files."
+        return Draft(what, advice, tuple(found), remedy=larger, saving=seen.chunk_size.saving.up_to(seen.wall(total)))
+    return Draft(what, "Use a schema with fewer collections.", tuple(found), taken=Taken("metadata", all_of_it=True))
 
 
 @cause("start-up", names_culprit=True)
@@ -98,7 +100,7 @@ def start_up(seen: Evidence) -> Draft | None:
     what = (
         f"Start-up takes {share_of(seen, 'start-up')} of thread time on {counted(len(found), 'new worker')}{imports}."
     )
-    advice = "Import coffea in a preload of the workers, or keep workers between runs; longer runs pay it once as well."
+    advice = "Import coffea in a preload of the workers."
     return Draft(what, advice, workers, remedy='dask worker ... --preload "coffea.processor"')
 
 
@@ -111,10 +113,11 @@ def contention(seen: Evidence) -> Draft | None:
     where = names_of(hosts) or "the host"
     what = f"CPU contention: {share_of(seen, 'contention')} of thread time could run and had no free core on {where}."
     if crowded:
-        host, threads, cores = crowded[0]
-        what = f"{what[:-1]}, which has {number(threads)} threads for tasks on {counted(cores, 'core')}."
-        advice = f"Use {counted(cores, 'thread')} on {host}, or more cores."
-        return Draft(what, advice, tuple(hosts), remedy=f"nthreads={cores}")
+        one = crowded[0]
+        what = f"{what[:-1]}, which has {number(one.threads)} threads for tasks on {counted(one.cores, 'core')}."
+        advice = f"Get a core for each of the {number(one.threads)} threads, or use {one.remedy}."
+        # fewer threads save less than more cores
+        return Draft(what, advice, tuple(hosts), one.remedy, taken=Taken("contention", all_of_it=True))
     return Draft(what, "Stop what else runs on these cores, or ask for cores of your own.", tuple(hosts))
 
 

@@ -2,44 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
-
-import numpy as np
 
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.causes import Draft, cause
 from roastcoffea.diagnosis.causes_of_chunks import share_of
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit, Rows
-from roastcoffea.diagnosis.savings import Taken
-from roastcoffea.diagnosis.slowness import Slow
+from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records import tasks as task_records
-from roastcoffea.units import BYTE, SECOND, counted, number
+from roastcoffea.units import BYTE, SECOND, number
 
 LEAST_OF_CLIENT: Final = 0.01
-"""Share of all thread time from which on a part of the client's time is named."""
+"""Least share of all thread time of a part of the client's time that is named."""
 
 LARGE_OUTPUT: Final = 1_000_000
-"""Bytes of a chunk's output from which on what a chunk costs besides its events is that of its output."""
+"""Bytes of a chunk's output that take longer to compress, move and merge than anything else costs a chunk."""
 
 SMALLER_OUTPUT: Final = "Return a smaller output (histograms instead of columns, fewer bins)"
+
+
+def _output(seen: Evidence) -> float:
+    """Bytes of a chunk's output, on average; 0 where they are not known or small."""
+    size = culprits.mean_output(seen) or 0.0
+    return size if size >= LARGE_OUTPUT else 0.0
+
+
+def _mostly_moved(seen: Evidence) -> bool:
+    """Whether moving outputs takes longer than compressing and merging them."""
+    handled = sum(seen.ledger.get(name, 0.0) for name in (phases.OVERHEAD, phases.MERGE))
+    return seen.ledger.get(phases.TRANSFER, 0.0) > handled
 
 
 @cause("chunk size", names_culprit=True)
 def chunk_size(seen: Evidence) -> Draft | None:
     """Chunks that are too small: what each costs besides its events."""
     found = seen.chunk_size
-    if seen.larger is None:
-        return None
-    if (culprits.largest_outputs(seen) or 0.0) >= LARGE_OUTPUT:
+    if seen.larger is None or _output(seen):
         return None
     now = number(round(found.now))
     inside = f", {SECOND.text(found.in_process)} of it in process()" if found.in_process else ""
     cost = found.fixed + (found.in_process or 0.0)
-    what = f"Chunks of {now} events are too small: each costs {SECOND.text(cost)} besides its events{inside}."
+    what = f"Chunks of {now} events are too small: each costs {SECOND.text(cost)} whatever its events{inside}."
     memory = "" if found.memory is None else f" A worker then needs {BYTE.text(found.memory)}."
     culprit = Culprit("chunk size", f"{now} events", cost * seen.chunks)
     rows = {"fixed cost of chunks": cost * seen.chunks}
@@ -50,27 +55,28 @@ def chunk_size(seen: Evidence) -> Draft | None:
 @cause("scheduler", looks_idle=True)
 def scheduler(seen: Evidence) -> Draft | None:
     """Handing out tasks."""
-    rows = seen.rows_of("scheduler")
-    if not rows:
+    outputs = bool(_output(seen))
+    # large outputs are compressed around process(), and event loops need the interpreter as well
+    others = {phases.OVERHEAD} if outputs else set()
+    others |= {phases.OVERHEAD, phases.WORKER_OVERHEAD} if seen.is_due_to("interpreter lock") else set()
+    rows = {name: seconds for name, seconds in seen.rows_of("scheduler").items() if name not in others}
+    if not rows or (others and seen.wall(sum(rows.values())) < seen.least("scheduler")):
         return None
     largest = max(rows, key=lambda name: rows[name])
-    doing = "the rest of the tasks around process()" if seen.local else "handing out tasks"
-    share = share_of(seen, "scheduler")
-    what = f"Scheduling limits the run: {share} of thread time goes to {doing}{culprits.task_length(seen)}, "
-    larger = seen.larger
+    doing = "Running tasks around process()" if seen.local else f"Handing out {culprits.task_length(seen)}"
+    what = f"{doing} takes {seen.share(sum(rows.values()))} of thread time, most of it {largest}."
+    larger = None if outputs else seen.larger
     advice = f"Use {larger}: fewer, longer tasks." if larger else "Give the scheduler a core of its own."
-    return Draft(f'{what}most of it "{largest}".', advice, remedy=larger)
+    return Draft(what, advice, remedy=larger, rows=rows, taken=Taken("scheduler", outputs=outputs))
 
 
 @cause("transfer")
 def transfer(seen: Evidence) -> Draft | None:
     """Waiting for results of other workers."""
-    if not seen.rows_of("transfer"):
+    if not seen.rows_of("transfer") or (_output(seen) and not _mostly_moved(seen)):
         return None
-    came = sum(worker.get("transfer_bytes", 0.0) for worker in (seen.fine or {}).values())
-    fetched = f" ({BYTE.text(came)} moved between workers)" if came else ""
-    what = f"Tasks wait for results of other workers for {share_of(seen, 'transfer')} of thread time{fetched}."
-    return Draft(what, f"{SMALLER_OUTPUT}, or merge in larger steps: DaskExecutor(treereduction=50).")
+    what = f"Tasks wait for results of other workers for {share_of(seen, 'transfer')} of thread time."
+    return Draft(what, f"{SMALLER_OUTPUT}, or merge more results at once: DaskExecutor(treereduction=50).")
 
 
 def _with_tail(seen: Evidence, word: str, kind: str) -> Rows:
@@ -83,15 +89,18 @@ def _with_tail(seen: Evidence, word: str, kind: str) -> Rows:
 def merge(seen: Evidence) -> Draft | None:
     """Merging of results."""
     rows = dict(_with_tail(seen, "merge", task_records.MERGE))
-    size = culprits.largest_outputs(seen)
-    if (size or 0.0) >= LARGE_OUTPUT and phases.OVERHEAD in seen.ledger:
-        rows[phases.OVERHEAD] = seen.ledger[phases.OVERHEAD]
+    size = 0.0 if _mostly_moved(seen) else _output(seen)
+    if size:
+        rows |= {name: seen.ledger[name] for name in (phases.OVERHEAD, phases.TRANSFER) if name in seen.ledger}
     if not rows:
         return None
-    outputs = f"; the output of a chunk has {BYTE.text(size)}" if size else ""
-    what = f"The merge step takes {seen.share(sum(rows.values()))} of thread time, with waiting for it{outputs}."
-    advice = f"{SMALLER_OUTPUT}, or merge in larger steps."
-    return Draft(what, advice, remedy="DaskExecutor(treereduction=50)", rows=rows, taken=_as_share("merge", rows))
+    share, line = seen.share(sum(rows.values())), "DaskExecutor(treereduction=50)"
+    what = f"The merge step takes {share} of thread time, including waiting for it."
+    if size:
+        outputs = f"{number(seen.chunks)} outputs of {BYTE.text(size)}"
+        what = f"Compressing, moving and merging {outputs} takes {share} of thread time, including waiting for it."
+    taken = Taken("merge", seconds=sum(rows.values()), outputs=bool(size))
+    return Draft(what, f"{SMALLER_OUTPUT}, or merge more results at once: {line}.", remedy=line, rows=rows, taken=taken)
 
 
 @cause("preprocessing", looks_idle=True)
@@ -114,8 +123,8 @@ def tail(seen: Evidence) -> Draft | None:
     if idle <= 0:
         return None
     worst, smaller = culprits.worst_straggler(seen), seen.smaller
-    last = f"; the slowest chunk is {worst.name}" if worst is not None else ""
-    what = f"{seen.share(idle)} of thread time is idle at an end, while other threads still work{last}."
+    last = f"; the slowest is {worst.name}" if worst is not None else ""
+    what = f"Threads are idle for {seen.share(idle)} of thread time while the last chunks run{last}."
     advice = "Use fewer workers." if seen.larger else "Cut the longest chunks, or use fewer workers."
     if smaller:
         advice = f"Use {smaller}, so that all threads end together."
@@ -136,12 +145,12 @@ def client(seen: Evidence) -> Draft | None:
         for when, seconds in seen.ledger.client_of.items()
         if seconds > LEAST_OF_CLIENT * seen.total
     ]
-    told = f" ({', '.join(parts)})" if parts else ""
-    what = f"The client keeps the workers idle for {share_of(seen, 'client')} of thread time{told}."
+    when = f" ({', '.join(parts)})" if parts else ""
+    what = f"The client keeps the workers idle for {share_of(seen, 'client')} of thread time{when}."
     advice = (
         "It prepares, sends chunks and merges in this process: return a smaller output."
         if seen.local
-        else "Leave the collector and free the workers before you do what needs no cluster; start workers late."
+        else "Close the cluster before work that needs no workers; start workers when chunks are ready."
     )
     return Draft(what, advice)
 
@@ -230,85 +239,6 @@ def other_tasks(seen: Evidence) -> Draft | None:
     # where no Runner was called, these tasks are what was to be measured
     if not rows or not seen.run.calls:
         return None
-    what = f"{share_of(seen, 'other tasks')} of thread time went to tasks of no Runner call here."
+    what = f"Other tasks take {share_of(seen, 'other tasks')} of thread time: no Runner call here submitted them."
     advice = "If they are another user's or another run's, use workers of your own."
     return Draft(what, advice)
-
-
-PHASES_IN_WORDS: Final = {
-    "read": "waits for its storage",
-    "open": "takes long to open",
-    "build": "takes long to open",
-    "compute": "computes slowly",
-    "decompress": "decompresses slowly",
-    "interpret": "interprets slowly",
-    "blocked": "is blocked",
-}
-
-
-def _slow(seen: Evidence, kind: str) -> Iterator[Draft]:
-    for one in seen.slow:
-        if one.kind != kind:
-            continue
-        phase = PHASES_IN_WORDS.get(one.phase.removesuffix("_seconds")) if one.phase else None
-        why = f" and {phase}" if phase else ""
-        low, high = (f"{bound:.2g}" for bound in one.interval)
-        factor = f"{one.factor:.3g} times" + (f" ({low} to {high})" if low != high else "")
-        on = f" on {one.host}" if one.host and one.host != one.name else ""
-        if kind == "dataset":
-            what = f"Dataset {one.name} takes {factor} as long per event as the others."
-            advice = "Look at what its events need beyond the others."
-            if not seen.larger:
-                advice = f"{advice[:-1]}; give it smaller chunks if it ends last."
-        else:
-            chunks = counted(one.chunks, "chunk")
-            what = f"{kind.capitalize()} {one.name}{on} is slow{why}: its {chunks} took {factor} as long as expected."
-            advice = ADVICE[kind]
-        others = ", ".join(f"{other} {name}" for other, name in one.confounded_with)
-        if others:
-            what = f"{what[:-1]}; this run cannot tell it from {others}."
-        taken = Taken(f"slow {kind}", factors=_as_fast_as_others(seen, one))
-        culprit = Culprit(kind, one.name, one.seconds, one.factor)
-        yield Draft(what, advice, (culprit,), rows={f"{kind} {one.name}": one.seconds}, taken=taken)
-
-
-def _as_fast_as_others(seen: Evidence, one: Slow) -> Numbers | None:
-    """What each chunk that counted would take of what it took."""
-    if seen.counted is None:
-        return None
-    names = seen.counted["worker" if one.kind == "host" else one.kind].to_pylist()
-    if one.kind == "host":
-        hosts = culprits.hosts_of(seen)
-        names = [hosts.get(worker) for worker in names]
-    return np.array([1 / one.factor if name == one.name else 1.0 for name in names])
-
-
-ADVICE: Final = {
-    "worker": "Look at what else runs on its host, or retire it: client.retire_workers([...]).",
-    "host": "Look at what else runs there, or leave it out.",
-    "file": "Read another copy of it, or move it to faster storage.",
-}
-
-
-@cause("slow worker", names_culprit=True)
-def slow_worker(seen: Evidence) -> Iterator[Draft]:
-    """Workers whose chunks take longer than the model expects."""
-    return _slow(seen, "worker")
-
-
-@cause("slow host", names_culprit=True)
-def slow_host(seen: Evidence) -> Iterator[Draft]:
-    """Hosts whose workers are slow."""
-    return _slow(seen, "host")
-
-
-@cause("slow file", names_culprit=True)
-def slow_file(seen: Evidence) -> Iterator[Draft]:
-    """Files that take longer than others of their dataset."""
-    return _slow(seen, "file")
-
-
-@cause("slow dataset", names_culprit=True)
-def slow_dataset(seen: Evidence) -> Iterator[Draft]:
-    """Datasets that are heavier per event."""
-    return _slow(seen, "dataset")

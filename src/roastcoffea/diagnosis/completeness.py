@@ -41,7 +41,12 @@ class CommonError(NamedTuple):
     times: int
 
     def __str__(self) -> str:
-        return f"{number(self.times)} x {self.text}" if self.times > 1 else self.text
+        return f"{self.text}{self.how_often}"
+
+    @property
+    def how_often(self) -> str:
+        """How often it occurred, in parentheses; empty for once."""
+        return f" ({number(self.times)} times)" if self.times > 1 else ""
 
 
 def shortened(error: str) -> str:
@@ -135,15 +140,15 @@ class Incompleteness:
             lost.append(f"about {about} events of {self._unread()} (estimated by the mean of the others)")
         share = "" if self.share is None else f", {FRACTION.text(self.share)} of all"
         failed = f"; {counted(self.failed_for_good, 'attempt')} failed for good" if self.failed_for_good else ""
-        told = " and ".join(lost) or "no lost event is known"
-        return f"{told[:1].upper()}{told[1:]}{share}{failed}."
+        events = " and ".join(lost) or "no lost event is known"
+        return f"{events[:1].upper()}{events[1:]}{share}{failed}."
 
     @property
     def advice(self) -> str:
         """What to do about it."""
         if self.remedy is None:
             return "Run it again."
-        mend = "" if self.run_error == INTERRUPT or self.error is None else "Mend the error, then run the rest"
+        mend = "" if self.run_error == INTERRUPT or self.error is None else "Fix the error, then run the rest"
         return f"{mend or 'Run the rest'}: {self.remedy}"
 
     def culprits(self) -> list[CulpritParts]:
@@ -176,7 +181,8 @@ class Incompleteness:
         reasons = [f"{number(self.skipped)} skipped by skipbadfiles"] if self.skipped else []
         reasons += [f"{number(self.uncertain)} without a record, so that they may be there"] if self.uncertain else []
         ended = self.run_error is not None and self.error is not None and self.error.text in self._ended()
-        reasons += [f"commonest error: {self.error}"] if self.error is not None and not ended else []
+        if self.error is not None and not ended:
+            reasons.append(f"commonest error{self.error.how_often}: {self.error.text}")
         return f"; {'; '.join(reasons)}" if reasons else ""
 
 

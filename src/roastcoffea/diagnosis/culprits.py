@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +12,7 @@ from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import LOCAL, UNKNOWN, endpoint
-from roastcoffea.units import SECOND, number
+from roastcoffea.units import SECOND, counted
 
 MOST: Final = 0.9
 """A section inside of another is named in its place where it waited for so much of the other's time."""
@@ -22,7 +22,7 @@ NAMED: Final = 3
 
 
 def by_part(table: pa.Table | None, key: str, columns: Iterable[str]) -> dict[Any, float]:
-    """Sum of these columns of the chunks by a key, the most first."""
+    """Sum of these columns of the chunks by a key, largest first."""
     names = list(columns)
     if table is None or not names:
         return {}
@@ -91,17 +91,34 @@ def functions(seen: Evidence, state: str, *, own: bool = False) -> list[Culprit]
     ]
 
 
-def crowded_hosts(seen: Evidence) -> list[tuple[str, int, int]]:
-    """Hosts with more threads for tasks than cores: name, threads, cores."""
+class Crowded(NamedTuple):
+    """A host with more threads for tasks than cores."""
+
+    host: str
+    workers: int
+    threads: int
+    cores: int
+
+    @property
+    def remedy(self) -> str:
+        """What to give a cluster so that each thread has a core."""
+        each = self.cores // self.workers
+        return f"nthreads={each}" if each else f"n_workers={self.cores}"
+
+
+def crowded_hosts(seen: Evidence) -> list[Crowded]:
+    """Hosts with more threads for tasks than cores."""
     if seen.run.lifetimes is None:
         return []
-    middle, threads = seen.run.start + seen.elapsed / 2, dict[str, int]()
+    middle, threads = seen.run.start + seen.elapsed / 2, dict[str, list[int]]()
     for row in seen.run.lifetimes.select(["host", "threads", "start", "stop"]).to_pylist():
         if row["start"] <= middle <= row["stop"]:
-            threads[row["host"]] = threads.get(row["host"], 0) + row["threads"]
+            threads.setdefault(row["host"], []).append(row["threads"])
     cores = {host.cores for host in seen.run.environment.hosts}
     each = cores.pop() if len(cores) == 1 else None
-    return [] if each is None else [(host, most, each) for host, most in threads.items() if most > each]
+    if each is None:
+        return []
+    return [Crowded(host, len(most), sum(most), each) for host, most in threads.items() if sum(most) > each]
 
 
 def hosts_of(seen: Evidence) -> Mapping[str, str]:
@@ -124,15 +141,16 @@ def contended(seen: Evidence) -> list[Culprit]:
 
 
 def task_length(seen: Evidence) -> str:
-    """How many tasks there were, and how long; empty where there were none."""
+    """Number of tasks, and how long one takes."""
     tasks = seen.run.tasks
     if tasks is None or not len(tasks):
-        return ""
+        return "tasks"
     mean = pc.mean(pc.subtract(tasks["stop"], tasks["start"])).as_py()
-    return "" if mean is None else f" ({number(len(tasks))} tasks of {SECOND.text(mean)} on average)"
+    of = "" if mean is None else f" of {SECOND.text(mean)}"
+    return f"{counted(len(tasks), 'task')}{of}"
 
 
-def largest_outputs(seen: Evidence) -> float | None:
+def mean_output(seen: Evidence) -> float | None:
     """Bytes of the result of a chunk's task, on average; None where not known."""
     tasks = seen.run.tasks
     if tasks is None:

@@ -1,4 +1,4 @@
-"""What a run is judged by, and from where on something is a finding: thresholds with their reasons."""
+"""What a run is judged by, and when something is a finding: thresholds with their reasons."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ OF_CHUNK_SIZE: Final = (*OF_CHUNKS, phases.TAIL, phases.PAUSED, phases.FAILED)
 """Classes of time that other chunk sizes would change."""
 
 MANY: Final = 100_000
-"""Chunks from which on sizes are weighed only where these classes weigh: it takes seconds."""
+"""Chunks beyond which sizes are weighed only where these classes matter: it takes seconds."""
 
 LITTLE: Final = "too little of the threads' time depends on it"
 
@@ -169,10 +169,11 @@ class Evidence:
     @property
     def threads_are_scarce(self) -> bool:
         """Whether more threads would only wait for cores, for the interpreter or for memory."""
-        crowding = ("contention", "interpreter lock")
-        return self.lacks_memory or any(
-            self.wall(sum(self.rows_of(word).values())) >= self.least(word) for word in crowding
-        )
+        return self.lacks_memory or any(map(self.is_due_to, ("contention", "interpreter lock")))
+
+    def is_due_to(self, cause: str) -> bool:
+        """Whether the classes of a cause take as much of the wall time as a finding of it must save."""
+        return self.wall(sum(self.rows_of(cause).values())) >= self.least(cause)
 
     def _weighed(self) -> ChunkSize:
         if self.chunks > MANY and self.wall(self._sum_of(OF_CHUNK_SIZE)) < self.least("chunk size"):
@@ -182,8 +183,10 @@ class Evidence:
             return found
         # chunks of other sizes have no straggler: that is no reason for larger ones
         again = self.reread * sum(self.rows_of("storage").values())
-        most = self._sum_of(OF_CHUNKS) + again + (found.in_process or 0.0) * self.chunks
-        return found if self.wall(most) >= self.least("chunk size") / 2 else found._replace(size=None, reason=LITTLE)
+        most = self.wall(self._sum_of(OF_CHUNKS) + again + (found.in_process or 0.0) * self.chunks)
+        if most < self.least("chunk size") / 2:
+            return found._replace(size=None, reason=LITTLE)
+        return found._replace(saving=found.saving.up_to(most))
 
     def _sum_of(self, classes: Sequence[str]) -> float:
         return sum(self.ledger[name] for name in classes if name in self.ledger)

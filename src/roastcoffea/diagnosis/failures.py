@@ -75,21 +75,22 @@ class FailureEvidence:
     @property
     def what(self) -> str:
         """Which attempts failed, and where."""
-        again = f", {number(self.repeated)} of them repeated with success" if self.repeated else ""
         where = ""
         if self.cluster is not None:
-            share = FRACTION.text(self.cluster.failed / self.cluster.all_failed)
-            where = f"; {share} of the chunks that failed were on {self.cluster.kind} {self.cluster.name}"
-            if self.cluster.kind in {"file", "dataset"}:
-                where = f"; {share} of the chunks that failed are of {self.cluster.kind} {self.cluster.name}"
-        return f"{counted(self.attempts, 'failed attempt')} of {counted(self.chunks, 'chunk')}{again}{where}."
+            all_of_them = self.cluster.failed == self.cluster.all_failed
+            share = "all" if all_of_them else f"{FRACTION.text(self.cluster.failed / self.cluster.all_failed)} of them"
+            where = f", {share} on {self.cluster.kind} {self.cluster.name}"
+        again = f"{number(self.repeated)} of {counted(self.chunks, 'chunk')} succeeded on another attempt"
+        return f"{counted(self.attempts, 'attempt')} failed{where}; {again}."
 
     @property
     def how_much(self) -> str:
         """What they cost, and the commonest error."""
-        reasons = ", ".join(f"{SECOND.text(seconds)} {reason}" for reason, seconds in self.by_reason.items() if seconds)
-        error = f"; commonest error: {self.error}" if self.error is not None else ""
-        return f"They took {SECOND.text(self.seconds)} of thread time ({reasons or 'not known by reason'}){error}."
+        found = {reason: seconds for reason, seconds in self.by_reason.items() if seconds}
+        parts = ", ".join(f"{SECOND.text(seconds)} {reason}" for reason, seconds in found.items())
+        reasons = f" ({parts})" if len(found) > 1 else ""
+        error = f" Commonest error{self.error.how_often}: {self.error.text}." if self.error is not None else ""
+        return f"They took {SECOND.text(self.seconds)} of thread time{reasons}.{error}"
 
     @property
     def remedy(self) -> str:
@@ -101,7 +102,7 @@ class FailureEvidence:
             case "file" | "dataset":
                 return f"Check {self.cluster.kind} {self.cluster.name}, or read another copy of it; {listed}"  # type: ignore[union-attr]
             case _:
-                return f"Mend the error: it is on no worker, host, file or dataset in particular; {listed}"
+                return f"Fix the error: it is on no worker, host, file or dataset in particular; {listed}"
 
     def culprits(self) -> list[CulpritParts]:
         """The name that failures cluster on, with its rate of failures divided by that of all."""

@@ -14,7 +14,7 @@ from roastcoffea.units import FRACTION, SECOND
 Severity = Literal["incomplete result", "high", "medium"]
 
 HIGH: Final = 0.2
-"""Share of the wall time from which on a saving makes a finding severe."""
+"""Smallest share of the wall time whose saving makes a finding severe."""
 
 Rows = Mapping[str, float]
 """Thread seconds by what they went into: classes of the time ledger, or parts of them."""
@@ -42,6 +42,12 @@ class Culprit(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name}"
+
+
+def _without_unit(low: str, high: str) -> str:
+    """The lower end of an interval without its unit, where the upper end has the same."""
+    amount, _, unit = low.rpartition(" ")
+    return amount if high.endswith(f" {unit}") and " " not in amount else low
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +111,7 @@ class Finding:
         if self.at_most or self.interval is None:
             return f"Fixing it saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)} {of}."
         low, high = map(SECOND.text, self.interval)
-        between = f" ({low} to {high})" if low != high else ""
+        between = f" ({_without_unit(low, high)} to {high})" if low != high else ""
         return f"Fixing it saves about {SECOND.text(self.seconds)}{between} {of}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,7 +183,9 @@ class Verdict(list[Finding], Presented):
         """Findings, a line each; one line that says so where there are none."""
         lines = list(map(str, self))
         if self.together is not None and len(self) > 1:
-            lines.append(f"All together save about {SECOND.text(self.together)} of {SECOND.text(self._elapsed)}.")
+            about = "at most" if any(one.at_most for one in self) else "about"
+            together = f"{about} {SECOND.text(self.together)} of {SECOND.text(self._elapsed)}"
+            lines.append(f"Fixing all of them saves {together}.")
         if self.incomplete:
             lines.insert(0, f"The measurement is incomplete, so idle time is not judged: {'; '.join(self.incomplete)}.")
         if lines:

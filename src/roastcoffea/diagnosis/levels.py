@@ -39,14 +39,14 @@ BETWEEN: Final = 6
 """Values from which the mean of the middle two is as good as a middle one."""
 
 MOST_VALUES: Final = 200_000
-"""So many values, drawn at random, tell the noise well enough."""
+"""Values, drawn at random, that estimate the noise well enough."""
 
 LEFT: Final = 0.4
 """Share of the values that a median polish leaves independent at least; else it leaves too little of the noise."""
 
 LARGEST: Final = 30.0
 STEPS: Final = 32
-"""Logarithms up to LARGEST are told apart by so many bits where they are sorted."""
+"""Bits of the integers that stand for logarithms up to LARGEST when they are sorted."""
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ TARGET: Final = 0.6
 """Share of a worker's limit that chunks may fill: from there on Dask moves results to disk (its default)."""
 
 MANY_RESULTS: Final = 0.5
-"""Share of a worker's growth from which on results that it holds are its need, and not its chunks."""
+"""Least share of results that a worker holds in its growth for which they, not its chunks, fill it."""
 
 
 LEAST_SPILLED: Final = 0.01
-"""Share of a worker's limit from which on spilled results are told: Dask moves the last few bytes as well."""
+"""Least share of a worker's limit of spilled results that matter: Dask spills a few bytes of any worker."""
 
 
 class Fit(NamedTuple):
@@ -79,18 +79,18 @@ class MemoryEvidence:
 
     @property
     def killed(self) -> list[dict[str, Any]]:
-        """Workers that were killed, those that lost the most first."""
+        """Workers that were killed, largest loss first."""
         found = [row for row in self.workers if row["killed_by"] is not None]
         return sorted(found, key=lambda row: -row["lost_seconds"])
 
     @property
     def paused(self) -> list[dict[str, Any]]:
-        """Workers that were paused, the longest first."""
+        """Workers that were paused, longest pause first."""
         return sorted((row for row in self.workers if row["paused_seconds"]), key=lambda row: -row["paused_seconds"])
 
     @property
     def spilled(self) -> list[dict[str, Any]]:
-        """Workers that spilled, the most first."""
+        """Workers that spilled, largest amount first."""
         found = [row for row in self.workers if (row["spilled"] or 0) > LEAST_SPILLED * (row["memory_limit"] or 0)]
         return sorted(found, key=lambda row: -(row["spilled"] or 0))
 
@@ -117,21 +117,18 @@ class MemoryEvidence:
         """What happened to which workers."""
         if self.killed:
             found, worst = self.killed, self.killed[0]
-            told = (
+            peak = (
                 f"{BYTE.text(worst['killed_memory'])}{self._of_limit(worst, 'killed_memory')} by {worst['killed_by']}"
             )
-            return f"Memory: {self._of(found)} {_were(found)} killed for it ({worst['worker']} at {told})."
+            return f"{self._of(found)} {_were(found)} killed at the memory limit ({worst['worker']} at {peak})."
         for found, verb in ((self.paused, "paused"), (self.spilled, "moved results to disk")):
             if found:
                 peak = found[0]["memory_peak"]
-                at = (
-                    ""
-                    if peak is None
-                    else f", {BYTE.text(peak)} at most{self._of_limit(found[0], 'memory_peak').rstrip(',')}"
-                )
-                were = f"{_were(found)} paused for it" if verb == "paused" else f"{verb} for want of it"
-                return f"Memory: {self._of(found)} {were} ({found[0]['worker']}{at})."
-        return "Memory: no worker was killed or paused, and none spilled."
+                share = self._of_limit(found[0], "memory_peak").rstrip(",")
+                at = "" if peak is None else f", {BYTE.text(peak)} at most{share}"
+                were = f"{_were(found)} paused" if verb == "paused" else verb
+                return f"{self._of(found)} {were} for lack of memory ({found[0]['worker']}{at})."
+        return "No worker was killed or paused for lack of memory, and none spilled."
 
     @property
     def how_much(self) -> str:
@@ -140,11 +137,12 @@ class MemoryEvidence:
         parts = [f"{counted(lost, 'attempt')} {'was' if lost == 1 else 'were'} lost"] if lost else []
         seconds = sum(row["lost_seconds"] for row in self.killed)
         parts = [f"{part} ({SECOND.text(seconds)} of thread time)" for part in parts]
-        parts += [f"paused for {SECOND.text(sum(row['paused_seconds'] for row in self.paused))}"] if self.paused else []
+        if self.paused:
+            parts.append(f"workers were paused for {SECOND.text(sum(row['paused_seconds'] for row in self.paused))}")
         if self.spilled:
             most = max(row["spilled"] or 0 for row in self.spilled)
             spent = SECOND.text(sum(row["spill_seconds"] or 0.0 for row in self.spilled))
-            parts.append(f"spilled {BYTE.text(most)} a worker at most, in {spent}")
+            parts.append(f"a worker spilled {BYTE.text(most)} at most, in {spent}")
         heaviest = self.heaviest
         if heaviest is not None and not self.results_fill_it:
             least = "at least " if heaviest["at_least"] else ""
@@ -160,17 +158,17 @@ class MemoryEvidence:
             return f"Make the output smaller: results that a worker holds take {BYTE.text(most)}"
         fit = self.fit
         if fit is None:
-            return f"Make chunks smaller, or give workers more memory; no chunk size can be told: {self.fit_absent}"
+            return f"Make chunks smaller, or give workers more memory; no chunk size is known to fit: {self.fit_absent}"
         if self.chunk_events is None or fit.events >= self.chunk_events:
             return (
                 f"Give workers more memory, or less else to hold: chunks of up to {number(fit.events)} events would fit"
             )
-        size = f"chunksize={fit.events}{' at most' if fit.at_most else ''}"
+        size = f"chunksize={fit.events}{' or less' if fit.at_most else ''}"
         more = BYTE.text(fit.limit_for(self.chunk_events))
-        least = " at least" if fit.at_most else ""
+        least = "at least " if fit.at_most else ""
         return (
-            f"{size} instead of about {number(round(self.chunk_events))} fits: {fit.arithmetic}; or give each worker "
-            f"{more}{least}"
+            f"Use {size} (now about {number(round(self.chunk_events))}): {fit.arithmetic}. Or give each worker "
+            f"{least}{more}"
         )
 
     def culprits(self) -> list[CulpritParts]:

@@ -23,20 +23,28 @@ from roastcoffea.records import chunks as chunk_records
 DATASET: Final = "dataset"
 
 HEAVY: Final = float(np.log(2.0))
-"""Effect from which on a dataset is heavy: datasets differ by nature, and less than that is no surprise."""
+"""Smallest effect of a heavy dataset: datasets differ by nature, and a smaller one is no surprise."""
 
 USUAL: Final = 2.0
 """Chunks that took so many times what is expected draw no law."""
 
 WITHOUT_FIRST: Final = 3
-"""Later chunks of a worker from which the first ones of its threads are set aside; with fewer they count as well."""
+"""Later chunks that a worker needs before the first ones of its threads are left out."""
 
 PASSES: Final = 2
 
-WAITED: Final = ("contention_seconds", "core_wait_seconds")
-"""Columns of what a chunk waited for a core, the better first: what is slow is told without it."""
+CORE_WAIT: Final = ("contention_seconds", "core_wait_seconds")
+"""Columns of a chunk's time without a free core, the better one first."""
 
-PHASES: Final = tuple(phase.column for phase in phases.PHASES if phase.part != "saving" and phase.column not in WAITED)
+LOCK: Final = "lock_seconds"
+COLLECTED: Final = "gc_seconds"
+
+BY_CHANCE: Final = (*CORE_WAIT, LOCK)
+"""Columns of time that a chunk loses to whatever else runs: nobody is slow for it."""
+
+PHASES: Final = tuple(
+    phase.column for phase in phases.PHASES if phase.part != "saving" and phase.column not in BY_CHANCE
+)
 """Columns of what a chunk's events and file are worked on in."""
 
 OF_CHUNKS: Final = (
@@ -54,7 +62,7 @@ class Slow(NamedTuple):
     """What its chunks take divided by what they would take with the others."""
     interval: tuple[float, float]
     seconds: float
-    """Thread time beyond what the model expects of the others, without waiting for a core."""
+    """Thread time beyond what the model expects of the others, without waiting for a core or the interpreter."""
     chunks: int
     phase: str | None = None
     """Phase that carries most of it: `read` waits for storage, `compute` computes slowly; None where not measured."""
@@ -71,7 +79,7 @@ class Slowness:
     """What chunks took beside what the model expects."""
 
     slow: list[Slow]
-    """Those who are beyond the others for certain, the most seconds first."""
+    """Those that are certainly slower than the others, most seconds first."""
     factors: Mapping[str, pa.Table]
     """By kind all levels: `name`, `chunks` (that tell of it), `factor` (drawn to 1 as far as chance makes it), `low`
     and `high`."""
@@ -88,7 +96,8 @@ class _Coded:
 
     table: pa.Table
     seconds: Numbers
-    waited: Numbers
+    lost: Numbers
+    """Seconds without a core or the interpreter, and of garbage collection, which `seconds` has not."""
     levels: Mapping[str, Levels]
     names: Mapping[str, Sequence[str | None]]
     host_of: Integers
@@ -124,7 +133,7 @@ class _Fitted:
 
     @property
     def expected(self) -> Numbers:
-        """Seconds that each chunk is expected to take without waiting for a core."""
+        """Seconds that each chunk is expected to take, but for what it loses by chance."""
         return np.asarray(self.typical * np.exp(self.effect))
 
 
@@ -147,9 +156,13 @@ def slowness(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> Slo
 
 
 def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
-    """The chunks' durations without contention, and their levels."""
-    wall, waited = amounts(table, "wall_seconds"), _waited(table)
-    seconds = np.maximum(wall - waited, np.maximum(np.minimum(amounts(table, "cpu_seconds"), wall), SMALLEST))
+    """The chunks' durations but for what they lost by chance, and their levels."""
+    wall = amounts(table, "wall_seconds")
+    # a full collection takes as long as a short chunk, and hits any of them
+    collected = _known(table, COLLECTED)
+    lost = _known(table, *CORE_WAIT) + _known(table, LOCK) + collected
+    worked = np.minimum(amounts(table, "cpu_seconds"), wall) - collected
+    seconds = np.maximum(wall - lost, np.maximum(worked, SMALLEST))
     encoded = {kind: _encoded(table[kind]) for kind in (WORKER, FILE, DATASET)}
     levels = {kind: Levels.of(numbers, len(names)) for kind, (numbers, names) in encoded.items()}
     names: dict[str, Sequence[str | None]] = {kind: known for kind, (_, known) in encoded.items()}
@@ -163,9 +176,9 @@ def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
     return _Coded(table, seconds, wall - seconds, levels, names, host_of, first, counts)
 
 
-def _waited(table: pa.Table) -> Numbers:
-    """What each chunk waited for a core: of the columns the first that knows; 0 where none does."""
-    known = [table[name] for name in WAITED if name in table.column_names]
+def _known(table: pa.Table, *names: str) -> Numbers:
+    """Seconds of each chunk by the first of the columns that has them; 0 where none does."""
+    known = [table[name] for name in names if name in table.column_names]
     found = pc.coalesce(*known, pa.scalar(0.0)) if known else pa.nulls(len(table), pa.float64())
     return np.asarray(pc.fill_null(pc.cast(found, pa.float64()), 0.0).to_numpy(), np.float64)
 
@@ -355,7 +368,7 @@ def _expected(chunks: _Coded, fitted: _Fitted) -> pa.Table:
     columns = {
         "typical_seconds": fitted.typical,
         "slowness": np.exp(own)[place],
-        "expected_seconds": fitted.expected + chunks.waited,
+        "expected_seconds": fitted.expected + chunks.lost,
     }
     found = chunks.table.select(OF_CHUNKS)
     for name, values in columns.items():

@@ -18,7 +18,7 @@ from roastcoffea.records.columns import Column, picked
 from roastcoffea.units import COUNT, SECOND
 
 FEWEST: Final = FEWEST_TO_FIT
-"""Chunks from which a slow one is told."""
+"""Fewest chunks among which one can be called slow."""
 
 SLOW_CHUNK: Final = 2.0
 """A straggler took so many times what was expected: half of that is within what caches, disks and the GIL do."""

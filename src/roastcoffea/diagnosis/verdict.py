@@ -7,7 +7,11 @@ from functools import partial
 
 import pyarrow as pa
 
-from roastcoffea.diagnosis import causes_of_chunks, causes_of_cluster  # noqa: F401  (they fill the table of causes)
+from roastcoffea.diagnosis import (  # noqa: F401  (they fill the table of causes)
+    causes_of_chunks,
+    causes_of_cluster,
+    causes_of_slowness,
+)
 from roastcoffea.diagnosis.causes import CAUSES, conclusions
 from roastcoffea.diagnosis.completeness import Incompleteness
 from roastcoffea.diagnosis.evidence import WORDS, Evidence
@@ -27,7 +31,7 @@ of_ledger = partial(metric, group=TIME, source=TimeLedger.name)
 
 
 def thread_time(time_ledger: TimeLedger) -> dict[str, float]:
-    """Thread seconds by cause, the most first."""
+    """Thread seconds by cause, largest first."""
     amounts: dict[str, float] = {}
     for name, word in WORDS.items():
         if name in time_ledger:

@@ -84,7 +84,6 @@ class Attempt:
         self._began = time.perf_counter()
         self._opened: float | None = None
         self._ended: float | None = None
-        self._requested_before: int | None = None
         self._payload_before = 0
         self._checkpoint = self._saving = 0.0
         self._loaded = False
@@ -133,9 +132,9 @@ class Attempt:
             requested = meter.requested()
             payload = sum(branches["bytes_payload"]) + sum(branches["bytes_again"])
             metadata = None if requested is None else requested - payload
-            if requested is not None and self._requested_before is not None:
+            if requested is not None and self.meter.requested_before is not None:
                 # before the events were there, but for preloaded baskets; and what came late
-                metadata = self._requested_before - self._payload_before + meter.late_metadata
+                metadata = self.meter.requested_before - self._payload_before + meter.late_metadata
             record.update(
                 bytes_requested=requested,
                 bytes_payload=payload,
@@ -176,7 +175,7 @@ class Attempt:
     def process(self, function: Callable[[Any], Any], events: Any) -> Any:
         """Run the user's function on the events."""
         self.meter.events_are_built(events)
-        self._requested_before, self._payload_before = self.meter.requested(), self.meter.payload
+        self.meter.requested_before, self._payload_before = self.meter.requested(), self.meter.payload
         if self._opened is not None:
             self._phases["build_seconds"] = time.perf_counter() - self._opened
         meter = self.meter

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import sys
 from contextlib import suppress
-from threading import get_ident
 from time import perf_counter
 from typing import Any, Final
 
@@ -14,17 +13,17 @@ MOST_MODULES: Final = 20
 
 
 class Garbage:
-    """Time that this thread collects garbage, from construction to `close`; nothing of it stays in the interpreter."""
+    """Time that the process collects garbage, from construction to `close`; nothing of it stays in the interpreter.
+
+    Any thread may collect, such as one that receives what a chunk waits for: collecting holds the interpreter.
+    """
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._thread = get_ident()
         self._began: float | None = None
         gc.callbacks.append(self._noticed)
 
     def _noticed(self, phase: str, _: dict[str, Any]) -> None:
-        if get_ident() != self._thread:
-            return
         if phase == "start":
             self._began = perf_counter()
         elif self._began is not None:

@@ -115,7 +115,7 @@ class ByteLedger(Ledger["int | None"]):
 
     @property
     def advice(self) -> list[Saving]:
-        """What would save bytes, the most first."""
+        """What would save bytes, largest saving first."""
         if self.repeated is None:
             return []
         return [saving for adviser in self._advisers for saving in adviser(self.repeated, self.total or 0)]

@@ -223,16 +223,13 @@ def fine_metrics_per_worker(run: Run, processor_prefixes: frozenset[str]) -> dic
 
     Also of workers that left. Names are those of the metrics of this group, for the worker alone, as far as it counted
     them in tasks, and
-    `transfer_seconds`, `transfer_bytes` (results fetched from other workers) and `spill_seconds` (results moved to disk
-    and back), which are in no task or not in tasks alone.
+    `transfer_seconds` (fetching results from other workers; Dask does not count their bytes) and `spill_seconds`
+    (moving results to disk and back), which are in no task or not in tasks alone.
     """
     recorded(run, "span_metrics")
     counted = recorded(run, "span_metrics_per_worker")
     return {worker: _of_worker(metrics, processor_prefixes) for worker, metrics in counted.items()}
 
-
-OUTSIDE_TASKS: Final = {"transfer_seconds": ("gather-dep", "seconds"), "transfer_bytes": ("gather-dep", "bytes")}
-"""Context and unit of what workers do outside of tasks."""
 
 SPILLING: Final = ("disk-read", "disk-write")
 MEMORY_MONITOR: Final = "memory-monitor"
@@ -241,9 +238,8 @@ MEMORY_MONITOR: Final = "memory-monitor"
 def _of_worker(metrics: SpanMetrics, prefixes: frozenset[str]) -> dict[str, float]:
     sums = {activity.name: activity.sum(in_tasks(metrics), prefixes) for activity in ACTIVITIES}
     amounts = {name: amount for name, amount in sums.items() if amount is not None}
-    for name, (context, unit) in OUTSIDE_TASKS.items():
-        amounts[name] = sum(value for key, value in metrics.items() if key[0] == context and key[-1] == unit)
-    # results are moved to disk or back wherever that is asked for
     seconds = {key: value for key, value in metrics.items() if key[-1] == "seconds"}
+    fetched = (value for key, value in seconds.items() if key[0] == FETCHING)
+    # results are moved to disk or back wherever that is asked for
     spilled = (value for key, value in seconds.items() if key[0] == MEMORY_MONITOR or key[-2] in SPILLING)
-    return amounts | {"spill_seconds": sum(spilled)}
+    return amounts | {"transfer_seconds": sum(fetched), "spill_seconds": sum(spilled)}

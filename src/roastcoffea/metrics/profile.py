@@ -214,7 +214,7 @@ class Profile(Presented):
         return [Sheet(title=TITLE, columns=columns, rows=rows, notes=self._notes(len(found)))]
 
     def _lines(self) -> list[tuple[Place, Node]]:
-        """Time of each place itself, over all datasets, the most first."""
+        """Time of each place itself, over all datasets, longest first."""
         sums: dict[Place, Node] = {}
         for stack in self.stacks:
             place = stack.places[-1] if stack.places else ROOT

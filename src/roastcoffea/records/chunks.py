@@ -55,7 +55,12 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
     Column("error", "text", None, "text of the error, where there was one"),
     Column("call", "text", None, "identity of the Runner call that asked for the chunk"),
     *PHASE_COLUMNS,
-    Column("gc_seconds", "number", "s", "garbage collection on the thread; part of the phases that it interrupts"),
+    Column(
+        "gc_seconds",
+        "number",
+        "s",
+        "garbage collection by any thread of the process meanwhile; part of the phases that it interrupts",
+    ),
     Column("imports", "texts", None, "packages of which the process loaded modules meanwhile (at most 20)"),
     Column("bytes_requested", "integer", "B", "requested from storage by this attempt"),
     Column("bytes_payload", "integer", "B", "of these, of baskets, pages or column chunks"),

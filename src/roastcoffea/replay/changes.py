@@ -109,11 +109,17 @@ def scenarios(storage: float = STORAGE_FACTOR) -> dict[str, Scenario]:
     }
 
 
-def without_dask() -> Scenario:
-    """Tasks that cost nothing but what they compute; processes have to begin all the same."""
-    return Scenario(
+def without_dask(*, outputs: bool = False) -> Scenario:
+    """Tasks that cost nothing but what they compute; processes have to begin all the same.
+
+    With `outputs` those of chunks are large, so that it takes time to compress and to fetch them.
+    """
+    scenario = Scenario(costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, own=0.0, steal=0.0))
+    if outputs:
+        return scenario
+    return replace(
+        scenario,
         chunks=lambda chunks: chunks.with_parts(overhead=np.zeros(len(chunks))),
-        costs=lambda costs: costs._replace(gap=0.0, latency=0.0, scheduler=0.0, own=0.0, steal=0.0),
         merging=lambda merging: replace(merging, fetch=0.0),
     )
 

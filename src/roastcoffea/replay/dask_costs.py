@@ -50,7 +50,7 @@ def task_durations(tasks: pa.Table) -> Numbers:
 
 
 def costs_of(run: Run, tasks: pa.Table) -> Costs:
-    """What Dask adds to the tasks of a run that ended well."""
+    """What Dask adds to the tasks that began, failed ones too: worker processes spend CPU time on these as well."""
     gap = _gap(tasks)
     latency = _middle(tasks, "seen", "stop") + _middle(tasks, "arrived", "assigned") + gap
     own = _own(run, tasks, latency)

@@ -147,9 +147,8 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     ended, failed = with_outcome(tasks, (OK,)), None
     if as_it_was:
         failed = tasks.filter(pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.not_equal(tasks["outcome"], OK)))
-    stages_from = Records(
-        run=run, chunks=chunks, tasks=ended, costs=costs_of(run, ended), stragglers=known.stragglers, failed=failed
-    )
+    costs = costs_of(run, tasks.filter(tasks["start"].is_valid()))
+    stages_from = Records(run=run, chunks=chunks, tasks=ended, costs=costs, stragglers=known.stragglers, failed=failed)
     stages = tuple(stage for call in calls for stage in stages_of(call, stages_from))
     if not any(stage.chunks for stage in stages):
         raise NotMeasuredError("no task of its chunks was seen")

@@ -93,9 +93,7 @@ WORKER_COLUMNS: Final = (
     *_keyed(FRACTION, busy_share="in chunks", cpu_share="CPU"),
     *_keyed(WORD, bound="bound"),
     *_keyed(RATIO, slowness="slow"),
-    *_keyed(SECOND, spill_seconds="spill"),
-    *_keyed(BYTE, transfer_bytes="fetched"),
-    *_keyed(SECOND, clock_offset="clock"),
+    *_keyed(SECOND, spill_seconds="spill", transfer_seconds="fetch", clock_offset="clock"),
 )
 OF_BRANCH: Final = {"bytes_payload": "payload", "bytes_reread": "re-read", "bytes_uncompressed": "uncompressed"}
 BRANCH_COLUMNS: Final = _keyed(BYTE, **{f"{key}_sum": name for key, name in OF_BRANCH.items()})
@@ -104,7 +102,7 @@ BRANCH_COLUMNS: Final = _keyed(BYTE, **{f"{key}_sum": name for key, name in OF_B
 def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     """Metrics by group, with the reason where one is missing, and what else people look at first."""
     yield heading(run)
-    yield from (replace(sheet, title=f"verdict: {sheet.title}") for sheet in own_sheets(metrics, "verdict"))
+    yield from own_sheets(metrics, "verdict")
     yield from failing_files(metrics)
     shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
     for group, members in groupby(shown, key=lambda metric: metric.group):

@@ -19,6 +19,7 @@ import uproot
 from fsspec.implementations.local import LocalFileSystem
 from metered import FLAT, Slept, outcome, total_of_all, total_of_f0
 from stored import baskets_of, clusters_of, write_tree
+from uproot.source.fsspec import FSSpecSource
 
 from roastcoffea.instrument.meter import sources
 from roastcoffea.instrument.meter.meter import Meter
@@ -175,6 +176,27 @@ def test_threads_of_the_processor_may_read(folder: Path, file: str, sizes: Calla
         (chunk,) = measurement.run.chunks.to_pylist()
         assert chunk["decompress_seconds"] <= chunk["cpu_seconds"]
         assert chunk["helper_cpu_seconds"] > 0
+
+
+COUNTER = "_num_requested_bytes"
+
+
+def test_what_two_threads_add_at_the_same_moment_is_not_lost(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, threads = FSSpecSource.chunks, set[int]()
+
+    def losing(source: Any, *args: Any, **kwargs: Any) -> Any:
+        before, known = getattr(source, COUNTER), get_ident() in threads
+        threads.add(get_ident())
+        found = original(source, *args, **kwargs)
+        if known:  # as a thread does that has read the counter before
+            setattr(source, COUNTER, before)
+        return found
+
+    monkeypatch.setattr(FSSpecSource, "chunks", losing)
+    _, measurement = outcome(folder / "tree.root", read_in_threads)
+    assert len(threads) > 1
+    assert measurement.byte_ledger["payload"] > 0
+    assert measurement.byte_ledger.residual == 0
 
 
 class Late:

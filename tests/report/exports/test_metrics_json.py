@@ -34,7 +34,7 @@ def test_metrics_json_is_for_other_programs(tmp_path):
     assert values.pop("byte_ledger")["re-read"] == 700
     assert values.pop("file_read_metrics")["/data/b.root"]["bytes_read"] == 400
     assert values.pop("time_ledger")["merge"] == 2.0
-    assert values.pop("fine_metrics_per_worker")["A"]["transfer_bytes"] == 2000
+    assert values.pop("fine_metrics_per_worker")["A"]["transfer_seconds"] == 0.5
     assert values.pop("custom") == {}
     assert values.pop("sections")["jets"]["mc"]["memory_peak"] == 120 * 2**20
     assert values == pytest.approx(expected)

@@ -71,4 +71,5 @@ class Meter(Tally):
             self.add_up()
             self.closed = True
         self.sources.clear()
+        self.asked.clear()
         self.places.clear()

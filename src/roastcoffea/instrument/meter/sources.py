@@ -73,6 +73,7 @@ class ChunkShadow(Shadow):
         here = tally.places[get_ident()]
         if here.in_chunks:
             return self.original(*args, **kwargs)
+        tally.asked.append((args,))
         chunk = tally.waiting(self.original, *args, **kwargs)
         try:
             if here.pages is None:
@@ -107,6 +108,7 @@ class ChunksShadow(Shadow):
             return self.original(*args, **kwargs)
         here = tally.places[thread]
         here.in_chunks = True
+        tally.asked.extend(args[:1])
         try:
             if len(tally.steps) > MOST_VALUES:
                 tally.add_up()

@@ -138,6 +138,8 @@ class Tally(Delays):
     without_source: int | None = None
     """Bytes that were requested of a file that has no source of uproot's."""
     requested_at_end: int | None = None
+    requested_before: int | None = None
+    """Bytes that were requested before process()."""
     tree_branches: int | None = None
     file_bytes: int | None = None
     handler: Any = None
@@ -164,6 +166,8 @@ class Tally(Delays):
         """
         self.lock = threading.RLock()
         self.sources: list[Any] = []
+        self.asked: list[Any] = []
+        """Ranges that process() asked sources for."""
         self.kinds: list[str] = []
         """Names of what read the file."""
         self.changed: list[tuple[Any, str, Any]] = []
@@ -201,7 +205,12 @@ class Tally(Delays):
         if not self.sources:
             return self.requested_at_end
         try:
-            return sum([int(source.num_requested_bytes) for source in self.sources])
+            counted = sum([int(source.num_requested_bytes) for source in self.sources])
+            if len(self.places) < 2:
+                return counted
+            # of two threads that add to uproot's counter at the same moment one is lost
+            asked: int = sum([stop - start for ranges in [*self.asked] for start, stop in ranges])
+            return max(counted, (self.requested_before or 0) + asked)
         except Exception as problem:
             self.miss("bytes requested from storage", problem, *READ)
             return None

@@ -173,8 +173,8 @@ def _fixed(pair: Pair) -> str:
 
 
 TOLD_APART: Final = (
-    "chunks differ in size: what process() takes for a chunk of any size is told from the cost of an event by all "
-    "chunks together, as if neither had changed"
+    "chunks differ in size: the time of process() for a chunk of any size is separated from the cost of an event by a "
+    "fit to all chunks, as if neither had changed"
 )
 NOT_TOLD_APART: Final = (
     "chunks differ in size: what process() takes for a chunk of any size does not stand out, and is in the cost of an "

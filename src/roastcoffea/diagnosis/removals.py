@@ -1,0 +1,196 @@
+"""How each cause is taken out of a run: what changes in its replay, and what can be said of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from roastcoffea.metrics import phases
+from roastcoffea.metrics.catalogue import refuse_if
+from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.records import tasks as task_records
+from roastcoffea.replay.calibrated import Removal
+from roastcoffea.replay.changes import (
+    STORAGE_FACTOR,
+    Scenario,
+    faster_storage,
+    opened_once,
+    with_computing,
+    without_dask,
+)
+from roastcoffea.replay.cluster import Cluster
+from roastcoffea.replay.parts import Chunks
+
+DECOMPRESSION_LEFT: Final = 0.3
+"""Share of the CPU time of decompression that is left with zstd or lz4 in place of LZMA: assumed."""
+
+GONE: Final = float("inf")
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """A cause that is taken out of a run.
+
+    Parameters
+    ----------
+    cause
+        Its name, as findings have it.
+    factors
+        Of slow workers, hosts, files and datasets: what each chunk that counted would take of what it took.
+    seconds
+        Of computing and interpretation: thread seconds in each chunk that counted; of what the replay does not know,
+        and wherever a run cannot be replayed, thread seconds in all.
+    storage
+        How many times faster storage is (`GONE`: it takes no time at all).
+    removal
+        Of a chunk size: chunks of that size, whatever else is changed before.
+    outputs
+        Whether the outputs of chunks are large: what tasks take beyond process() is then compressing them, which is
+        part of merging, and no cost of scheduling.
+    all_of_it
+        Whether all of it is taken out, though what one can do takes out less: the saving is a bound.
+    """
+
+    cause: str
+    factors: Numbers | None = None
+    seconds: Numbers | float | None = None
+    storage: float = STORAGE_FACTOR
+    removal: Removal | None = None
+    outputs: bool = False
+    all_of_it: bool = False
+
+
+class Part(NamedTuple):
+    """How a cause is taken out, and what is to be said of that."""
+
+    removal: Callable[[Taken], Removal]
+    rows: tuple[str, ...] = ()
+    """Classes of the time ledger that it would give back where a run cannot be replayed."""
+    share: Callable[[Taken], float] = lambda _: 1.0
+    """Part of them that it would give back."""
+    at_most: bool = False
+    reason: str | None = None
+
+
+def _of_chunks(change: Callable[[Chunks], Chunks]) -> Removal:
+    return Removal(Scenario(chunks=change))
+
+
+def _emptied(*names: str) -> Removal:
+    """Parts of chunks that take no time."""
+    return _of_chunks(lambda chunks: chunks.with_parts(**{name: np.zeros(len(chunks)) for name in names}))
+
+
+def _of_merging(**costs: Any) -> Removal:
+    """Merges that take this."""
+    return Removal(Scenario(merging=lambda old: replace(old, **costs)))
+
+
+def _storage(taken: Taken) -> Removal:
+    return Removal(faster_storage(taken.storage))
+
+
+def _decompression(_: Taken) -> Removal:
+    return _of_chunks(lambda old: with_computing(old, decompress=DECOMPRESSION_LEFT * old.parts.decompress))
+
+
+def _start_up(_: Taken) -> Removal:
+    scenario = _emptied("first").scenario
+    return Removal(replace(scenario, costs=lambda costs: costs._replace(cold_cpu=0.0, cold_wait=0.0)))
+
+
+def _metadata(taken: Taken) -> Removal:
+    return _emptied("open_cpu", "open_wait") if taken.all_of_it else _of_chunks(opened_once)
+
+
+def _scheduler(taken: Taken) -> Removal:
+    return Removal(without_dask(outputs=taken.outputs))
+
+
+def _merge(taken: Taken) -> Removal:
+    # fetching small results is "transfer"
+    if not taken.outputs:
+        return _of_merging(cpu=0.0, wait=0.0)
+    return _emptied("overhead").then(_of_merging(cpu=0.0, wait=0.0, fetch=0.0))
+
+
+def _contention(_: Taken) -> Removal:
+    return Removal(replace(_emptied("contention").scenario, cores=_enough_cores))
+
+
+def _enough_cores(cluster: Cluster) -> Cluster:
+    """A core for each job."""
+    hosts = [(1, float("inf"))] * sum(workers for workers, _ in cluster.hosts)
+    return replace(cluster, hosts=hosts, scheduler_here=False)
+
+
+def _compute(taken: Taken) -> Removal:
+    def change(chunks: Chunks) -> Chunks:
+        cpu = chunks.parts.cpu
+        return with_computing(chunks, cpu=np.clip(cpu - _in_order(taken.seconds, chunks, cpu), 0.0, None))
+
+    return _of_chunks(change)
+
+
+def _in_order(values: Numbers | float | None, chunks: Chunks, otherwise: Numbers) -> Numbers:
+    """Values of the chunks that counted, in the order of these; 0 for failed attempts."""
+    if values is None or isinstance(values, float):
+        return otherwise
+    return np.where(chunks.row >= 0, values[np.maximum(chunks.row, 0)], 0.0)
+
+
+def _slow(taken: Taken) -> Removal:
+    refuse_if(taken.factors is None, f"it is not known which chunks a {taken.cause} made slow")
+
+    def change(chunks: Chunks) -> Chunks:
+        ones = np.ones(len(chunks))
+        factor = np.where(chunks.row >= 0, _in_order(taken.factors, chunks, ones), ones)
+        old = chunks.parts
+        faster = old.each(lambda seconds: seconds * factor)
+        return chunks.with_parts(**faster._replace(first=old.first, overhead=old.overhead)._asdict())
+
+    return _of_chunks(change)
+
+
+WAITS: Final = (phases.OPEN, phases.READ)
+AROUND: Final = (phases.OVERHEAD, "worker overhead", "in flight", "idle: queued", "idle: misplaced")
+AROUND_BEFORE: Final = ("worker", "on the way", "idle: placement")
+"""Names of the same classes in older ledgers."""
+
+BOUND: Final = "all of it is taken out: what would be in its place is not known"
+PARTS: Final[Mapping[str, Part]] = {
+    "storage": Part(
+        _storage, WAITS, lambda taken: 1 - 1 / taken.storage, reason="storage that answers at twice the rate"
+    ),
+    "decompression": Part(
+        _decompression,
+        (phases.DECOMPRESS,),
+        lambda _: 1 - DECOMPRESSION_LEFT,
+        reason=f"zstd or lz4 are taken to need {DECOMPRESSION_LEFT:g} of the CPU time",
+    ),
+    "metadata": Part(_metadata, (phases.OPEN,), reason="each file is opened once"),
+    "start-up": Part(_start_up, ("start-up",)),
+    "contention": Part(_contention, ("contention",)),
+    "interpreter lock": Part(lambda _: _emptied("lock"), ("interpreter lock",), at_most=True, reason=BOUND),
+    "blocked": Part(lambda _: _emptied("wait"), ("blocked", "wait"), at_most=True, reason=BOUND),
+    "compute": Part(_compute, (phases.COMPUTE,), at_most=True, reason=BOUND),
+    "scheduler": Part(_scheduler, (*AROUND, *AROUND_BEFORE), at_most=True, reason="nothing runs without Dask"),
+    "transfer": Part(lambda _: _of_merging(fetch=0.0), (phases.TRANSFER,), at_most=True, reason=BOUND),
+    "merge": Part(_merge, (phases.MERGE,), at_most=True, reason=BOUND),
+    "preprocessing": Part(
+        lambda _: Removal(stages=(task_records.PREPROCESSING,)),
+        (phases.PREPROCESSING,),
+        reason="metadata are kept from an earlier run",
+    ),
+    "tail": Part(
+        lambda _: Removal(balanced=True), (phases.TAIL,), at_most=True, reason="all threads work until the end"
+    ),
+    "interpretation": Part(_compute, (phases.INTERPRET,), at_most=True, reason=BOUND),
+    "client": Part(lambda _: Removal(client=True), (phases.CLIENT,), at_most=True, reason=BOUND),
+    "failures": Part(lambda _: _emptied("failed"), (phases.FAILED,), reason="failed attempts take no time"),
+    **dict.fromkeys(("slow worker", "slow host", "slow file", "slow dataset"), Part(_slow)),
+}
+"""How causes are taken out."""

@@ -1,0 +1,94 @@
+"""Who is slow: what its finding says, names and advises, and what it saves."""
+
+from __future__ import annotations
+
+import pytest
+from evidence_by_hand import evidence_of
+from made_runs import made_run, plan
+
+from roastcoffea.diagnosis.causes import CAUSES, conclusions
+from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.diagnosis.finding import Culprit, Finding
+from roastcoffea.diagnosis.slowness import Slow
+
+SMALL = made_run([plan(0.2, open_cpu=0.5, open_wait=0.5, file=f"{number % 4}.root") for number in range(80)], 4)
+UNEVEN = made_run([plan(1.0)] * 19 + [plan(20.0)], 4)
+
+
+def findings(seen: Evidence) -> dict[str, Finding]:
+    return {finding.cause: finding for finding in conclusions(seen)[0]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "says"),
+    [
+        ("worker", "w0", "Worker w0 is slow: its 3 chunks took 14 times (12 to 16) as long as expected."),
+        ("host", "10.0.0.1", "Host 10.0.0.1 is slow: its 3 chunks took 14 times (12 to 16) as long as expected."),
+        ("file", "a.root", "File a.root is slow: its 3 chunks took 14 times (12 to 16) as long as expected."),
+        ("dataset", "data", "Dataset data takes 14 times (12 to 16) as long per event as the others."),
+    ],
+)
+def test_who_is_slow_is_named_with_factor_and_interval(kind: str, name: str, says: str) -> None:
+    slow = Slow(kind, name, 14.0, (12.0, 16.0), 39.0, 3)
+    plans = [plan(14.0 if place in {0, 15, 30} else 1.0) for place in range(40)]
+    finding = findings(evidence_of(made_run(plans, 2), slow=[slow]))[f"slow {kind}"]
+    assert finding.what == says
+    assert finding.culprits == (Culprit(kind, name, 39.0, 14.0),)
+    assert finding.rows == {f"{kind} {name}": 39.0}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("worker", "w1"), ("file", "b.root"), ("dataset", "heavy")])
+def test_only_the_chunks_of_who_is_slow_become_faster(kind: str, name: str) -> None:
+    """Each second chunk is of w1, b.root and "heavy": 20 of these take 4 s instead of 1 s on one of two threads."""
+    pair = [plan(1.0), plan(4.0, file="b.root", dataset="heavy")]
+    run = made_run(pair * 10, 2)
+    assert run.chunks is not None
+    mine = [row["wall_seconds"] for row in run.chunks.to_pylist() if row[kind] == name]
+    slow = Slow(kind, name, 4.0, (3.5, 4.5), 0.75 * sum(mine), len(mine))
+    found = findings(evidence_of(run, slow=[slow]))[f"slow {kind}"]
+    left = sum(row["wall_seconds"] for row in run.chunks.to_pylist()) - 0.75 * sum(mine)
+    assert found.seconds == pytest.approx(run.stop - run.start - left / 2, abs=2.0)
+
+
+def test_slow_ones_say_what_is_slow_where_and_what_this_run_cannot_tell_apart() -> None:
+    slow = Slow("worker", "w0", 14.0, (12.0, 16.0), 39.0, 3, "read_seconds", 38.0, "node3", (("file", "a.root"),))
+    plans = [plan(14.0 if place in {0, 15, 30} else 1.0) for place in range(40)]
+    finding = findings(evidence_of(made_run(plans, 2), slow=[slow]))["slow worker"]
+    assert finding.what.startswith("Worker w0 on node3 waits long for storage: its 3 chunks")
+    assert finding.what.endswith("; it may be file a.root instead.")
+
+
+def test_a_heavy_dataset_gets_no_smaller_chunks_where_larger_ones_are_advised() -> None:
+    slow = Slow("dataset", "data", 5.0, (4.0, 6.0), 60.0, 80)
+    (draft,) = CAUSES["slow dataset"].drafts(evidence_of(SMALL, slow=[slow]))
+    assert draft.advice == "Look at what its events need beyond the others."
+    (draft,) = CAUSES["slow dataset"].drafts(evidence_of(UNEVEN, slow=[slow]))
+    assert draft.advice.endswith("use smaller chunks for it if it ends last.")
+
+
+def test_two_slow_workers_are_one_finding_that_names_both() -> None:
+    """Two of four workers take 7 and 14 s for each chunk of 1 s: 40 chunks in 20 s, and in 10 s by equals."""
+    factors = {"tcp://w2:1": 7.0, "tcp://w3:1": 14.0}
+    run = made_run([plan(1.0)] * 40, 4)
+    slow = [Slow("worker", name, factor, (factor, factor), 10.0, 3, "compute") for name, factor in factors.items()]
+    (draft,) = CAUSES["slow worker"].drafts(evidence_of(run, slow=slow))
+    assert draft.what == (
+        "2 workers take longer than expected: tcp://w2:1 (7 times, computes slowly), tcp://w3:1 (14 times, computes "
+        "slowly)."
+    )
+    assert draft.remedy == 'client.retire_workers(["tcp://w2:1", "tcp://w3:1"])'
+    assert [culprit.name for culprit in draft.culprits] == [*factors]
+    many = [*slow, *(Slow("worker", f"w{number}", 2.0, (1.5, 2.5), 1.0, 3) for number in range(4, 7))]
+    (draft,) = CAUSES["slow worker"].drafts(evidence_of(run, slow=many))
+    assert draft.what.endswith("w4 (2 times, is slow), 2 more.")
+
+
+def test_two_slow_files_are_taken_out_together() -> None:
+    """Twenty chunks each of a file that takes 2 s a chunk and of one that takes 4 s, on two threads: 60 s, not 20 s."""
+    run = made_run([plan(2.0), plan(4.0, file="b.root")] * 20, 2)
+    slow = [
+        Slow("file", "b.root", 4.0, (3.9, 4.1), 60.0, 20, "compute"),
+        Slow("file", "a.root", 2.0, (1.9, 2.1), 20.0, 20, "compute"),
+    ]
+    finding = findings(evidence_of(run, slow=slow))["slow file"]
+    assert finding.seconds == pytest.approx(run.stop - run.start - 20.0, rel=0.05)

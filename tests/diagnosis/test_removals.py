@@ -1,0 +1,59 @@
+"""What taking a cause out changes in the replay of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from made_runs import made_run, plan
+from savings_of import savings_of
+
+from roastcoffea.diagnosis.removals import PARTS, Taken
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.run import Run
+from roastcoffea.records.tasks import TASK_COLUMNS
+from roastcoffea.replay.calibrated import Removal
+from roastcoffea.replay.cluster import Merging
+from roastcoffea.replay.inputs import Costs
+
+
+def with_overhead(run: Run, seconds: float) -> Run:
+    """The same run, whose tasks take so much longer than their chunks."""
+    assert run.tasks is not None
+    rows = [row | {"start": row["start"] - seconds} for row in run.tasks.to_pylist()]
+    return dataclasses.replace(run, tasks=table_of_rows(TASK_COLUMNS, rows))
+
+
+RUN = with_overhead(made_run([plan(2.0, open_cpu=0.5, open_wait=0.5)] * 8, 2), 0.25)
+"""Eight chunks of one file, that take 0.25 s of overhead each."""
+
+
+def parts_after(removal: Removal, name: str) -> float:
+    """Seconds of a part of all chunks when something is taken out."""
+    replay = savings_of(RUN).replay
+    assert not isinstance(replay, str)
+    (chunks,) = replay.chunks
+    return float(np.sum(getattr(removal.scenario.chunks(chunks).parts, name)))
+
+
+def test_openings_of_all_chunks_are_taken_out_only_where_that_is_a_bound() -> None:
+    once, never = (PARTS["metadata"].removal(Taken("metadata", all_of_it=every)) for every in (False, True))
+    assert parts_after(once, "open_cpu") == pytest.approx(0.5)
+    assert parts_after(never, "open_cpu") == parts_after(never, "open_wait") == 0.0
+
+
+def test_compressing_large_outputs_is_taken_out_with_merging_and_not_with_scheduling() -> None:
+    merging = Merging(fan_in=4, cpu=1.0, wait=1.0, fetch=1.0)
+    for cause, outputs, overhead, left in (
+        ("scheduler", False, 0.0, (1.0, 1.0, 0.0)),
+        ("scheduler", True, 2.0, (1.0, 1.0, 1.0)),
+        ("merge", False, 2.0, (0.0, 0.0, 1.0)),
+        ("merge", True, 0.0, (0.0, 0.0, 0.0)),
+    ):
+        removal = PARTS[cause].removal(Taken(cause, outputs=outputs))
+        assert parts_after(removal, "overhead") == pytest.approx(overhead)
+        after = removal.scenario.merging(merging)
+        assert (after.cpu, after.wait, after.fetch) == left
+    costs = Costs(gap=1.0, latency=1.0, scheduler=1.0, own=1.0)
+    assert PARTS["scheduler"].removal(Taken("scheduler", outputs=True)).scenario.costs(costs).latency == 0.0
