@@ -167,6 +167,20 @@ class Verdict(list[Finding], Presented):
         """Whether there was all to judge by, and nothing was found."""
         return self.absent is None and not self.incomplete and not self
 
+    @property
+    def conclusion(self) -> str:
+        """What fixing all findings saves, or that there is nothing to fix; empty for a single finding."""
+        if self.together is not None and len(self) > 1:
+            about = "at most" if any(one.at_most for one in self) else "about"
+            return f"Fixing all of them saves {about} {SECOND.text(self.together)} of {SECOND.text(self._elapsed)}."
+        if self or self.incomplete:
+            return ""
+        if self.absent is not None:
+            return absence(self.absent)
+        if self._failed:
+            return "No bottleneck was found before the run failed."
+        return "Healthy: no single change would save 5 % of the wall time."
+
     def sheets(self) -> list[Sheet]:
         """The bottleneck, and the findings."""
         if self.absent is not None:
@@ -181,15 +195,7 @@ class Verdict(list[Finding], Presented):
 
     def _lines(self) -> list[str]:
         """Findings, a line each; one line that says so where there are none."""
-        lines = list(map(str, self))
-        if self.together is not None and len(self) > 1:
-            about = "at most" if any(one.at_most for one in self) else "about"
-            together = f"{about} {SECOND.text(self.together)} of {SECOND.text(self._elapsed)}"
-            lines.append(f"Fixing all of them saves {together}.")
+        lines = [*map(str, self), *filter(None, [self.conclusion])]
         if self.incomplete:
             lines.insert(0, f"The measurement is incomplete, so idle time is not judged: {'; '.join(self.incomplete)}.")
-        if lines:
-            return lines
-        if self._failed:
-            return ["No bottleneck was found before the run failed."]
-        return ["Healthy: no single change would save 5 % of the wall time."]
+        return lines

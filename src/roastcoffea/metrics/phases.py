@@ -52,6 +52,29 @@ Work = Literal["useful", "waiting", "overhead", "lost", "of others", "idle", "un
 Volume = Literal["events", "bytes", "chunks", "threads"]
 
 
+class Family(NamedTuple):
+    """Classes of one meaning, which share a colour in bars, plots, pages and terminals."""
+
+    name: str
+    label: str
+    """What stands next to its colour."""
+    light: str
+    """Colour on a light background."""
+    dark: str
+    """Colour on a dark background."""
+
+
+COMPUTING: Final = Family("computing", "compute", "#2166AC", "#5A95DD")
+DECODING: Final = Family("decoding", "decompress, interpret", "#4A8FD0", "#A5C9EE")
+READING: Final = Family("reading", "read", "#B35806", "#EB9A48")
+OPENING: Final = Family("opening", "start-up, open", "#D0761A", "#F3CB94")
+HANDLING: Final = Family("handling", "scheduling, transfer, merge", "#7B5AA6", "#AD92D2")
+TROUBLE: Final = Family("trouble", "waiting, failed", "#C0272D", "#E8605A")
+IDLING: Final = Family("idling", "idle", "#858D96", "#7D868F")
+FAMILIES: Final = (COMPUTING, DECODING, READING, OPENING, HANDLING, TROUBLE, IDLING)
+"""All colours that classes have: work is blue, storage orange, handling purple, trouble red, idle time grey."""
+
+
 class TimeClass(NamedTuple):
     """A class of the time ledger."""
 
@@ -186,6 +209,20 @@ PARTS_OF_WAIT: Final = (CONTENTION, LOCK, BLOCKED)
 
 OLDER_NAMES: Final = {one.once: (one.name,) for one in TIME_CLASSES if one.once is not None} | {WAIT: PARTS_OF_WAIT}
 """Classes by the name that they, or their sum, had before."""
+
+FAMILY_OF: Final[Mapping[str, Family]] = {
+    COMPUTE: COMPUTING,
+    **dict.fromkeys((DECOMPRESS, INTERPRET), DECODING),
+    READ: READING,
+    **dict.fromkeys((STARTUP, OPEN, CHECKPOINT, PREPROCESSING), OPENING),
+    **dict.fromkeys((OVERHEAD, MERGE, TRANSFER, WORKER_OVERHEAD, IN_FLIGHT), HANDLING),
+    **dict.fromkeys((CONTENTION, LOCK, BLOCKED, WAIT, FAILED, PAUSED, OTHER_TASKS), TROUBLE),
+    **dict.fromkeys((QUEUED, MISPLACED, TAIL, CLIENT, RESIDUAL), IDLING),
+    PAYLOAD: READING,
+    METADATA: OPENING,
+    REREAD: TROUBLE,
+}
+"""Family of each class of both ledgers."""
 
 TIME_NAMES: Final = tuple(one.name for one in TIME_CLASSES)
 BYTE_NAMES: Final = tuple(one.name for one in BYTE_CLASSES)
