@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from evidence_by_hand import evidence_of, memory_of
 from handmade import T, handmade_run
-from made_runs import made_run, plan
+from made_runs import made_run, plan, with_call
 from one_kind_of_time import one_kind_of_time
 
 from roastcoffea.diagnosis.causes import CAUSES, conclusions
@@ -46,6 +46,13 @@ def test_small_chunks_have_one_size_to_use() -> None:
     assert finding.culprits == (Culprit("chunk size", "100 events", pytest.approx(80.0)),)
     assert finding.rows == {"fixed cost of chunks": pytest.approx(80.0)}
     assert "metadata" not in findings(seen)  # a consequence
+
+
+def test_the_chunk_size_is_the_one_that_was_asked_for() -> None:
+    """Files of 1200 events are cut into twelve chunks of 100 with a chunk size of 109; 1000 is of no use to name."""
+    for asked, named in ((109, "109 events"), (1000, "100 events")):
+        run = with_call(SMALL, options={"chunksize": asked})
+        assert findings(evidence_of(run))["chunk size"].culprits[0].name == named
 
 
 def test_large_outputs_are_not_the_chunk_sizes_fault() -> None:
