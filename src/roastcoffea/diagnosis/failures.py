@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from scipy.stats import hypergeom
 
 from roastcoffea.diagnosis.completeness import CommonError, CulpritParts, commonest
 from roastcoffea.diagnosis.memory import MemoryEvidence
 from roastcoffea.metrics.catalogue import fact
+from roastcoffea.metrics.facts import rows_where
 from roastcoffea.metrics.failures import RANGE, REPEATED
+from roastcoffea.metrics.statistics import Flags, Integers, codes, having, moments, one_of
 from roastcoffea.records.tasks import ERROR, LOST, PROCESSOR
 from roastcoffea.units import FRACTION, SECOND, counted, number
 
@@ -21,9 +25,6 @@ BY_CHANCE: Final = 0.01
 
 MOST_OF_THEM: Final = 0.5
 """Share of the failures that a name must have to be blamed for them."""
-
-KINDS: Final = ("worker", "host", "file", "dataset")
-"""What failures may cluster on; of two that are as unlikely by chance the first is named."""
 
 
 class Cluster(NamedTuple):
@@ -113,6 +114,10 @@ class FailureEvidence:
         return [(one.kind, one.name, self.seconds * one.failed / one.all_failed, rate)]
 
 
+CHUNK: Final = ("dataset", "file", *RANGE)
+LARGEST: Final = 1 << 62
+
+
 @fact
 def failure_evidence(
     chunks: pa.Table,
@@ -122,66 +127,109 @@ def failure_evidence(
     memory_evidence: MemoryEvidence | None = None,
 ) -> FailureEvidence:
     """Attempts that failed for other reasons than memory."""
-    killed = {row["worker"] for row in memory_evidence.killed} if memory_evidence is not None else set()
-    rows = [row for row in failed_work.to_pylist() if row["kind"] == PROCESSOR and row["seconds"] != 0]
-    rows = [row for row in rows if not (row["worker"] in killed and row["reason"] in {LOST, REPEATED})]
-    rows = [row for row in rows if row["reason"] in {ERROR, LOST, REPEATED}]
-    places = {_chunk(row) for row in rows}
-    gave = set(map(_chunk, counted_chunks.select(CHUNK).to_pylist()))
-    by_reason: dict[str, float] = {}
-    for row in rows:
-        by_reason[row["reason"]] = by_reason.get(row["reason"], 0.0) + (row["seconds"] or 0.0)
-    hosts = (
-        {} if lifetimes is None else dict(zip(*lifetimes.select(["worker", "host"]).to_pydict().values(), strict=True))
-    )
+    killed = [] if memory_evidence is None else [row["worker"] for row in memory_evidence.killed]
+    failed = _not_for_memory(failed_work, killed)
+    numbers = _numbers(counted_chunks, failed)
+    succeeded, places = numbers[: len(counted_chunks)], np.unique(numbers[len(counted_chunks) :])
+    sums = failed.group_by("reason", use_threads=False).aggregate([("seconds", "sum")]).to_pylist()
+    by_reason = {row["reason"]: row["seconds_sum"] or 0.0 for row in sums}
     return FailureEvidence(
-        attempts=len(rows),
+        attempts=len(failed),
         chunks=len(places),
-        repeated=len(places & gave),
+        repeated=int(np.isin(places, succeeded).sum()),
         seconds=sum(by_reason.values()),
         by_reason=by_reason,
-        error=commonest(row["error"] for row in rows),
-        cluster=_cluster(chunks, [row for row in rows if row["reason"] != REPEATED], hosts),
+        error=commonest(failed["error"].to_pylist()),
+        cluster=_cluster(chunks, rows_where(failed, pc.not_equal(failed["reason"], REPEATED)), lifetimes),
     )
 
 
-CHUNK: Final = ("dataset", "file", *RANGE)
+def _not_for_memory(failed: pa.Table, killed: list[str]) -> pa.Table:
+    """Attempts of chunks that took time and failed, but for those whose worker was killed for its memory."""
+    took = having(failed["kind"], PROCESSOR) & (moments(failed, "seconds") != 0)
+    with_worker = one_of(failed["worker"], pa.array(killed, pa.string()))
+    with_worker &= one_of(failed["reason"], pa.array([LOST, REPEATED]))
+    return rows_where(
+        failed, pa.array(took & one_of(failed["reason"], pa.array([ERROR, LOST, REPEATED])) & ~with_worker)
+    )
 
 
-def _chunk(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in CHUNK)
+def _numbers(*tables: pa.Table) -> Integers:
+    """A number for the chunk of each row, over all tables."""
+    every = pa.concat_tables([table.select(CHUNK) for table in tables], promote_options="permissive")
+    number, most = np.zeros(len(every), np.int64), 1
+    for name in CHUNK:
+        own = codes(every[name])
+        size = int(own.max(initial=0)) + 1
+        if most * size > LARGEST:
+            kept, number = np.unique(number, return_inverse=True)
+            most = len(kept)
+        number, most = number * size + own, most * size
+    return number
 
 
-def _cluster(chunks: pa.Table, failed: list[dict[str, Any]], hosts: Mapping[str, str | None]) -> Cluster | None:
+def _cluster(chunks: pa.Table, failed: pa.Table, lifetimes: pa.Table | None) -> Cluster | None:
     """The name on which failures cluster the most, if they do."""
-    if not failed:
+    if not len(failed):
         return None
-    tried = chunks.select([*CHUNK, "worker"]).to_pylist() + failed
-    found = [one for kind in KINDS for one in _tested(kind, tried, failed, hosts)]
-    likely = [
-        one._replace(probability=min(one.probability * len(found), 1.0))
-        for one in found
+    _, number = np.unique(_numbers(chunks, failed), return_inverse=True)
+    bad = np.arange(len(chunks) + len(failed)) >= len(chunks)
+    tested = [_tested(kind, names, number, bad) for kind, names in _names(chunks, failed, lifetimes).items()]
+    tries = sum(map(len, tested))
+    found = [
+        one._replace(probability=min(one.probability * tries, 1.0))
+        for of_kind in tested
+        for one in of_kind
         if one.failed >= MOST_OF_THEM * one.all_failed
     ]
-    best = min(likely, key=lambda one: one.probability, default=None)
+    best = min(found, key=lambda one: one.probability, default=None)
     return best if best is not None and best.probability < BY_CHANCE else None
 
 
-def _tested(
-    kind: str, tried: list[dict[str, Any]], failed: list[dict[str, Any]], hosts: Mapping[str, str | None]
-) -> Iterator[Cluster]:
-    """Each name of a kind, with the probability of as many failures by chance."""
+def _names(chunks: pa.Table, failed: pa.Table, lifetimes: pa.Table | None) -> dict[str, pa.ChunkedArray]:
+    """What failures may cluster on, of each attempt; of two that are as unlikely by chance the first is named."""
+    every = pa.concat_tables(
+        [table.select(["worker", "file", "dataset"]) for table in (chunks, failed)], promote_options="permissive"
+    )
+    of_worker = pa.table({"worker": pa.array([], pa.string()), "host": pa.array([], pa.string())})
+    if lifetimes is not None:
+        # a worker that came back has several lives
+        of_worker = lifetimes.select(["worker", "host"]).group_by("worker").aggregate([("host", "max")])
+    known = pc.index_in(every["worker"], value_set=of_worker["worker"].combine_chunks())
+    return {
+        "worker": every["worker"],
+        "host": pc.take(of_worker.column(1), known),
+        "file": every["file"],
+        "dataset": every["dataset"],
+    }
 
-    def pairs(rows: list[dict[str, Any]]) -> set[tuple[str, tuple[Any, ...]]]:
-        named = ((hosts.get(row["worker"]) if kind == "host" else row[kind], _chunk(row)) for row in rows)
-        return {(name, chunk) for name, chunk in named if name is not None}
 
-    everywhere, bad = pairs(tried), pairs(failed)
-    counts: dict[str, list[int]] = {}
-    for rows, place in ((everywhere, 0), (bad, 1)):
-        for name, _ in rows:
-            counts.setdefault(name, [0, 0])[place] += 1
-    for name, (here, wrong) in counts.items():
-        if wrong:
-            chance = float(hypergeom.sf(wrong - 1, len(everywhere), len(bad), here))
-            yield Cluster(kind, name, wrong, here, len(bad), len(everywhere), chance)
+def _tested(kind: str, names: pa.ChunkedArray, number: Integers, bad: Flags) -> list[Cluster]:
+    """Each name of a kind that has failures, with the probability of as many by chance."""
+    encoded = pc.dictionary_encode(names).combine_chunks()
+    known = np.asarray(names.is_valid().to_numpy(), np.bool_)
+    place = np.asarray(pc.fill_null(encoded.indices, 0).to_numpy(), np.int64)
+    size, chunks = len(encoded.dictionary), int(number.max()) + 1
+    pair = place * chunks + number
+    here, wrong = (np.bincount(_distinct(pair[rows]) // chunks, minlength=size) for rows in (known, known & bad))
+    (rows,), everywhere, all_wrong = np.nonzero(wrong), int(here.sum()), int(wrong.sum())
+    chance = hypergeom.sf(wrong[rows] - 1, everywhere, all_wrong, here[rows])
+    return [
+        Cluster(
+            kind,
+            encoded.dictionary[row].as_py(),
+            int(wrong[row]),
+            int(here[row]),
+            all_wrong,
+            everywhere,
+            float(each),
+        )
+        for row, each in zip(rows.tolist(), chance, strict=True)
+    ]
+
+
+def _distinct(values: Integers) -> Integers:
+    """Each value once, in order; `np.unique` takes four times as long for a million."""
+    ordered: Integers = np.sort(values)
+    first: Flags = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
+    return ordered[first]

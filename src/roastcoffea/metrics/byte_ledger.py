@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
@@ -172,8 +172,14 @@ def endpoint(file: str | None) -> str | None:
     """Host of a URL, the last one of a chain, with its port and no credentials; a path is of local files."""
     if file is None:
         return None
+    # of a million files few are of another host
+    return _host("/".join(file.rpartition("::")[2].split("/", 3)[:3]))
+
+
+@lru_cache(1000)
+def _host(url: str) -> str:
     try:
-        place = urlsplit(file.rpartition("::")[2]).netloc
+        place = urlsplit(url).netloc
     except ValueError:
         return UNKNOWN
     return place.rpartition("@")[2] or LOCAL

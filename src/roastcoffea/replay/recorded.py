@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.busy import MOMENTS
 from roastcoffea.metrics.catalogue import NotMeasuredError
-from roastcoffea.metrics.facts import counted_chunks, recorded, with_outcome
+from roastcoffea.metrics.facts import counted_chunks, recorded, rows_where, with_outcome
 from roastcoffea.metrics.phases import OTHER_TASKS
 from roastcoffea.metrics.statistics import amounts, clipped, integral, moments
 from roastcoffea.metrics.time_ledger import TimeLedger
@@ -147,7 +147,7 @@ def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
     ended, failed = with_outcome(tasks, (OK,)), None
     if as_it_was:
         failed = tasks.filter(pc.and_(pc.equal(tasks["kind"], PROCESSOR), pc.not_equal(tasks["outcome"], OK)))
-    costs = costs_of(run, tasks.filter(tasks["start"].is_valid()))
+    costs = costs_of(run, rows_where(tasks, tasks["start"].is_valid()))
     stages_from = Records(run=run, chunks=chunks, tasks=ended, costs=costs, stragglers=known.stragglers, failed=failed)
     stages = tuple(stage for call in calls for stage in stages_of(call, stages_from))
     if not any(stage.chunks for stage in stages):

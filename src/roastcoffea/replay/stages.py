@@ -114,15 +114,18 @@ def _processing(call: RunnerCall, records: Records, tasks: pa.Table, merges: pa.
     places = np.flatnonzero(rows >= 0)
     places = places[np.argsort(moments(tasks, "start")[places], kind="stable")]
     tasks, rows = tasks.select(OF_TASKS).take(pa.array(places)), rows[places]
-    recorded = chunks_in_parts(
+    # of a million chunks one form at a time
+    chunks = chunks_in_parts(
         needed(records.chunks).take(pa.array(rows)), task_durations(tasks), records.stragglers, rows
     )
+    del rows, places
     merging = merging_of(records.run, call, len(tasks), merges)
     if records.failed is None:
-        chunks, costs = _warm(recorded.with_cores(1.0), tasks, records.costs)
+        chunks, costs = _warm(chunks.with_cores(1.0), tasks, records.costs)
     else:
         failed = _during(call, records.failed)
-        chunks = _with_failed(_as_recorded(recorded, tasks), moments(tasks, "start"), failed)
+        chunks = _as_recorded(chunks, tasks)
+        chunks = _with_failed(chunks, moments(tasks, "start"), failed)
         every = pa.concat_tables([tasks, failed.select(OF_TASKS)]).sort_by("start") if len(failed) else tasks
         costs = records.costs._replace(cold_wait=late_start(every, records.costs.latency))
     return Stage(
