@@ -25,6 +25,9 @@ TILES: Final = {
 }
 """Metrics that are key numbers, with their labels."""
 
+OUTWEIGHS: Final = 2 / 3
+"""Share of a family above which a bar names the class that has it, not the family."""
+
 
 class Tile(NamedTuple):
     """A key number with its label."""
@@ -43,6 +46,13 @@ class Share(NamedTuple):
     """How much it is, with its unit."""
     classes: Mapping[str, str]
     """Amounts of the classes in it, largest first."""
+    main: str = ""
+    """Class that has most of it; empty where none outweighs the others."""
+
+    @property
+    def label(self) -> str:
+        """Its main class, else its family."""
+        return self.main or self.family.label
 
 
 class Bar(NamedTuple):
@@ -171,5 +181,6 @@ def _bar(title: str, ledger: Ledger[float] | Ledger[int | None] | None, unit: Un
         amount = sum(classes.values())
         if amount > 0:
             texts = {name: unit.text(part) for name, part in classes.items()}
-            shares.append(Share(family, amount / total, unit.text(amount), texts))
+            main = next(name for name in classes) if max(classes.values()) > OUTWEIGHS * amount else ""
+            shares.append(Share(family, amount / total, unit.text(amount), texts, main))
     return Bar(title, unit.text(total), shares, f"unaccounted {unit.text(ledger.residual or 0)}")

@@ -1,0 +1,215 @@
+"""The first look at a run as HTML, for the page and for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from markupsafe import Markup
+
+from roastcoffea.diagnosis.finding import Finding
+from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, TROUBLE, Family
+from roastcoffea.report.digest import Bar, Digest, Share, Tile
+from roastcoffea.report.markup import rendered, text
+from roastcoffea.units import FRACTION, SECOND
+
+COMPLETE: Final = "complete"
+TITLES: Final = {"time": "Where the time went", "bytes": "Where the bytes went"}
+
+OF_KIND: Final = {
+    "function": "flame-graph",
+    "section": "flame-graph",
+    "worker": "workers",
+    "host": "workers",
+    "file": "chunks",
+    "dataset": "chunks",
+    "chunk size": "chunks",
+    "endpoint": "files",
+    "branch": "branches",
+}
+OF_CAUSE: Final = {
+    "failures": "failed-work",
+    "missing data": "failed-work",
+    "memory": "workers",
+    "slow dataset": "chunks",
+    "decompression": "branches",
+    "metadata": "files",
+}
+ANYWHERE: Final = ("over-time", "ledgers")
+"""Parts of a page that show any cause."""
+
+
+class Segment(NamedTuple):
+    """A part of a bar: what stands in it, and below it."""
+
+    family: Family
+    percent: str
+    width: str
+    label: str
+    amount: str
+    details: str
+    """Its classes, in words."""
+
+
+class Drawn(NamedTuple):
+    """A bar with its title."""
+
+    title: str
+    note: str
+    spoken: str
+    """What a screen reader says in its place."""
+    segments: Sequence[Segment]
+
+
+class Card(NamedTuple):
+    """A finding."""
+
+    title: str
+    saving: str
+    what: Markup
+    advice: str
+    remedy: str | None
+    family: Family
+    evidence: str
+    """Anchor of what shows it; empty where nothing does."""
+
+
+class Look(NamedTuple):
+    """All that the first look shows."""
+
+    name: str
+    chip: str
+    alarming: bool
+    facts: Sequence[str]
+    tiles: Sequence[Tile]
+    bars: Sequence[Drawn]
+    cards: Sequence[Card]
+    verdict: str
+    problems: Sequence[str]
+
+    @property
+    def tab(self) -> str:
+        """Title of a browser's tab: name, wall time and state."""
+        return " · ".join([self.name, *(tile.value for tile in self.tiles[:1]), self.chip.partition(" · ")[0]])
+
+    @property
+    def description(self) -> str:
+        """A sentence or two on the run, for previews of its page."""
+        findings = "; ".join(f"{card.title} {card.saving}".rstrip() for card in self.cards)
+        return ". ".join(
+            filter(None, [self.chip, ", ".join(f"{one.label} {one.value}" for one in self.tiles), findings])
+        )
+
+
+def look_of(digest: Digest, anchors: Collection[str] = ()) -> Look:
+    """What the first look shows; `anchors` are the parts of the page that findings may lead to."""
+    bars = [_bar(name, bar) for name, bar in (("time", digest.time), ("bytes", digest.bytes)) if bar]
+    return Look(
+        name=digest.name,
+        chip=" · ".join(filter(None, [digest.state, digest.coverage])),
+        alarming=digest.state != COMPLETE,
+        facts=digest.facts,
+        tiles=digest.tiles,
+        bars=bars,
+        cards=[_card(finding, anchors) for finding in digest.findings],
+        verdict=digest.verdict,
+        problems=digest.problems,
+    )
+
+
+def notebook_look(digest: Digest) -> Markup:
+    """The first look in a notebook: without scripts, in the colours around it."""
+    palettes = palette("light"), palette("dark")
+    return rendered("first_look_of_notebook.html", look=look_of(digest), palettes=palettes)
+
+
+def _bar(name: str, bar: Bar) -> Drawn:
+    segments = [_segment(share) for share in bar.shares]
+    spoken = ", ".join(f"{segment.family.label} {segment.percent}" for segment in segments)
+    note = "; ".join(filter(None, [f"{bar.total} in all", bar.remark]))
+    return Drawn(TITLES[name], note, f"{TITLES[name]}: {spoken}", segments)
+
+
+def _segment(share: Share) -> Segment:
+    details = ", ".join(f"{name} {amount}" for name, amount in share.classes.items())
+    percent = FRACTION.text(share.fraction)
+    width = f"{100 * share.fraction:.2f}"
+    return Segment(share.family, percent, width, share.label, share.amount, details)
+
+
+def _card(finding: Finding, anchors: Collection[str]) -> Card:
+    cause = finding.cause
+    return Card(
+        title=f"{cause[:1].upper()}{cause[1:]}",
+        saving=_saving(finding),
+        what=_with_culprits(finding),
+        advice=_advice(finding),
+        remedy=finding.remedy,
+        family=_family(finding),
+        evidence=next((anchor for anchor in _evidence(finding) if anchor in anchors), ""),
+    )
+
+
+def _advice(finding: Finding) -> str:
+    """What to do, without the line to copy: that stands below it."""
+    if not finding.remedy or finding.remedy not in finding.advice:
+        return finding.advice
+    advice = finding.advice.replace(f": {finding.remedy}", "")
+    return "" if advice == f"Use {finding.remedy}." else advice
+
+
+def _saving(finding: Finding) -> str:
+    if finding.incomplete:
+        return "result incomplete"
+    if finding.seconds is None:
+        return ""
+    return f"saves {'at most' if finding.at_most else 'about'} {SECOND.text(finding.seconds)}"
+
+
+def _with_culprits(finding: Finding) -> Markup:
+    """What is slow and where, with the culprits' names in bold."""
+    what = text(finding.what)
+    names = sorted({str(text(culprit.name)) for culprit in finding.culprits}, key=len, reverse=True)
+    for name in names[:1]:
+        what = Markup(str(what).replace(name, f"<b>{name}</b>", 1))
+    return what
+
+
+def _family(finding: Finding) -> Family:
+    """Family of the class that has the most of its time."""
+    known = {name: seconds for name, seconds in finding.rows.items() if name in FAMILY_OF}
+    return FAMILY_OF[max(known, key=lambda name: known[name])] if known else TROUBLE
+
+
+def _evidence(finding: Finding) -> Iterator[str]:
+    yield from (OF_KIND[culprit.kind] for culprit in finding.culprits if culprit.kind in OF_KIND)
+    if finding.cause in OF_CAUSE:
+        yield OF_CAUSE[finding.cause]
+    yield from ANYWHERE
+
+
+# Colours
+
+
+def palette(scheme: str) -> str:
+    """Colours of the families as variables of CSS, with the ink that is legible on each."""
+    colours = {family.name: getattr(family, scheme) for family in FAMILIES}
+    return " ".join(f"--rc-{name}: {colour}; --rc-on-{name}: {ink_on(colour)};" for name, colour in colours.items())
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever has more contrast with a colour."""
+    light = luminance(colour)
+    return "#ffffff" if 1.05 / (light + 0.05) >= (light + 0.05) / 0.05 else "#000000"
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour as #rrggbb (WCAG 2)."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
+
+
+def share_image(look: Look) -> str:
+    """A small picture of the run as SVG, for previews of the page."""
+    return str(rendered("share.svg", look=look))
