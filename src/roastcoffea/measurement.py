@@ -259,11 +259,11 @@ class Measurement:
         return write_page(self, Path(path), every_task=every_task, overwrite=overwrite)
 
     def _repr_html_(self) -> str:
-        """Page of it for notebooks."""
-        from roastcoffea.report.notebook import html
-        from roastcoffea.report.summary import overview
+        """The first look at it, for notebooks."""
+        from roastcoffea.report.digest import digest_of
+        from roastcoffea.report.first_look import notebook_look
 
-        return html(overview(self.run, self.metrics))
+        return notebook_look(digest_of(self.run, self.metrics))
 
     def print_summary(self, file: IO[str] | None = None) -> None:
         """Print the metrics as tables, to the terminal or into a file."""

@@ -11,7 +11,7 @@ from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, TROUBLE, Family
 from roastcoffea.report.digest import Bar, Digest, Share, Tile
 from roastcoffea.report.markup import rendered, text
-from roastcoffea.units import FRACTION, SECOND
+from roastcoffea.units import SECOND
 
 COMPLETE: Final = "complete"
 TITLES: Final = {"time": "Where the time went", "bytes": "Where the bytes went"}
@@ -43,9 +43,12 @@ class Segment(NamedTuple):
     """A part of a bar: what stands in it, and below it."""
 
     family: Family
-    percent: str
     width: str
     label: str
+    """In it."""
+    name: str
+    """Below it."""
+    percent: str
     amount: str
     details: str
     """Its classes, in words."""
@@ -124,17 +127,23 @@ def notebook_look(digest: Digest) -> Markup:
 
 
 def _bar(name: str, bar: Bar) -> Drawn:
-    segments = [_segment(share) for share in bar.shares]
-    spoken = ", ".join(f"{segment.family.label} {segment.percent}" for segment in segments)
+    segments = [_segment(share, of_bytes=name == "bytes") for share in bar.shares]
+    spoken = ", ".join(f"{segment.name} {segment.percent}" for segment in segments)
     note = "; ".join(filter(None, [f"{bar.total} in all", bar.remark]))
     return Drawn(TITLES[name], note, f"{TITLES[name]}: {spoken}", segments)
 
 
-def _segment(share: Share) -> Segment:
+def _segment(share: Share, *, of_bytes: bool) -> Segment:
+    """A part of a bar. Families are named after time: below bytes stand their classes."""
     details = ", ".join(f"{name} {amount}" for name, amount in share.classes.items())
-    percent = FRACTION.text(share.fraction)
+    name = ", ".join(share.classes) if of_bytes else share.family.label
     width = f"{100 * share.fraction:.2f}"
-    return Segment(share.family, percent, width, share.label, share.amount, details)
+    return Segment(share.family, width, share.label, name, percent_of(share.fraction), share.amount, details)
+
+
+def percent_of(share: float) -> str:
+    """A share of a bar, as exact as people look at it."""
+    return "< 1 %" if share < 0.005 else f"{100 * share:.0f} %"
 
 
 def _card(finding: Finding, anchors: Collection[str]) -> Card:

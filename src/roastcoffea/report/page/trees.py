@@ -240,13 +240,14 @@ def _flat(root: Box) -> list[dict[str, Any]]:
     """Boxes of a tree in the order of their depth, without the smallest."""
     rows: list[dict[str, Any]] = []
     waiting = [(root, 0.0, 0)]
-    for box, left, depth in waiting:
+    for box, begin, depth in waiting:
         if len(rows) == MOST_BOXES:
             break
         share = FRACTION.text(box.seconds / root.seconds) if root.seconds else ""
         tip = [box.name, f"{SECOND.text(box.seconds)}, {share} of all", *box.notes]
-        rows.append({"left": left, "width": box.seconds, "depth": depth, "name": box.name, "paint": box.paint})
+        rows.append({"left": begin, "width": box.seconds, "depth": depth, "name": box.name, "paint": box.paint})
         rows[-1] |= {"pale": int(box.pale), "tip": tip}
+        left = begin
         for child in box.children:
             if child.seconds >= SMALLEST * root.seconds:
                 waiting.append((child, left, depth + 1))

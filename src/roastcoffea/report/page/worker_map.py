@@ -49,8 +49,8 @@ def worker_names(run: Run) -> dict[str, str]:
 
 
 def worker_map(context: Context) -> Chart:
-    """How much of each worker was in use over time: of its threads, of their cores, of its memory: the stronger the colour, the
-    more. A factor beside a name tells how much slower than the others the worker is.
+    """How much of each worker was in use over time: of its threads, of their cores, of its memory. A strong
+    colour is all of it. A factor beside a name tells how much slower than the others the worker is.
     """
     inputs = context.inputs
     stream = stream_of(*inputs.value("attempts"))
