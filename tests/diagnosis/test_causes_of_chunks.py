@@ -184,3 +184,17 @@ def test_interpretation_names_branches() -> None:
     (finding,) = Measurement(dataclasses.replace(run, branch_reads=table_of_rows(BRANCH_READ_COLUMNS, reads))).verdict
     assert "most of it for b, a" in finding.what
     assert finding.culprits == (Culprit("branch", "b", 3.0), Culprit("branch", "a", 1.0))
+
+
+@pytest.mark.parametrize(
+    ("column", "says"),
+    [("throttled_seconds", "its container was throttled for 9 s."), ("steal_seconds", "the hypervisor took 9 s.")],
+)
+def test_contention_says_who_withheld_the_cores(column: str, says: str) -> None:
+    """Two workers of one host share what was withheld: it is not counted twice."""
+    run = made_run([plan(1.0, core_wait=1.0)] * 20, 2)
+    assert run.lifetimes is not None
+    for seconds, found in ((9.0, True), (1.0, False)):
+        lives = table_of_rows(LIFETIME_COLUMNS, [row | {column: seconds} for row in run.lifetimes.to_pylist()])
+        finding = only(dataclasses.replace(run, lifetimes=lives), "contention")
+        assert finding.what.endswith(says) == found

@@ -118,7 +118,26 @@ def contention(seen: Evidence) -> Draft | None:
         advice = f"Get a core for each of the {number(one.threads)} threads, or use {one.remedy}."
         # fewer threads save less than more cores
         return Draft(what, advice, tuple(hosts), one.remedy, taken=Taken("contention", all_of_it=True))
+    enough = SUPPORTS * sum(seen.rows_of("contention").values())
+    for column, who, advice in WITHHELD:
+        seconds = culprits.withheld(seen, column)
+        if seconds >= enough:
+            return Draft(f"{what[:-1]}; {who} {SECOND.text(seconds)}.", advice, tuple(hosts))
     return Draft(what, "Stop what else runs on these cores, or ask for cores of your own.", tuple(hosts))
+
+
+SUPPORTS: Final = 0.3
+"""Least ratio of throttling or steal to contention at which it is named as the reason."""
+
+WITHHELD: Final = (
+    (
+        "throttled_seconds",
+        "its container was throttled for",
+        "Raise the CPU limit of the container, or use fewer threads.",
+    ),
+    ("steal_seconds", "the hypervisor took", "Move to a host that is less crowded, or ask for dedicated cores."),
+)
+"""Columns of lifetimes that explain contention, with what happened and what to do."""
 
 
 @cause("interpreter lock")

@@ -140,6 +140,15 @@ def contended(seen: Evidence) -> list[Culprit]:
     return [Culprit("host", host, seconds) for host, seconds in found[:NAMED] if seconds > 0]
 
 
+def withheld(seen: Evidence, column: str) -> float:
+    """Seconds of throttling or steal over all hosts; workers of one host share them."""
+    lifetimes = seen.run.lifetimes
+    if lifetimes is None:
+        return 0.0
+    of_hosts = lifetimes.group_by("host").aggregate([(column, "max")])
+    return float(pc.sum(of_hosts[f"{column}_max"]).as_py() or 0.0)
+
+
 def task_length(seen: Evidence) -> str:
     """Number of tasks, and how long one takes."""
     tasks = seen.run.tasks
