@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import roastcoffea
+from roastcoffea.metrics.phases import READING
 from roastcoffea.replay.cluster import CROWDED
 
 TESTS = Path(__file__).parent
@@ -137,7 +138,7 @@ def test_a_class_is_in_its_ledger_and_all_that_reads_it(found: dict[str, Any]) -
     assert rows == {"authorize": sum(TOKENS)}
     assert "of thread time waits for local files" in text
     assert found["compared"]["authorize"] == pytest.approx(sum(TOKENS))
-    assert found["colours"][0] == "#123456"
+    assert found["colours"][0] == READING.light
 
 
 def test_a_phase_is_in_its_class_and_all_that_reads_it(found: dict[str, Any]) -> None:
@@ -146,7 +147,7 @@ def test_a_phase_is_in_its_class_and_all_that_reads_it(found: dict[str, Any]) ->
     assert found["stragglers"] == [["token", 14.5]]
     assert found["slices"] == [1e6 * seconds for seconds in TOKENS]
     assert found["drawn"]
-    assert found["colours"][1] == "#123456"
+    assert found["colours"][1] == READING.light
 
 
 def test_a_phase_that_waits_for_storage_is_replayed_so(found: dict[str, Any]) -> None:
