@@ -262,8 +262,9 @@ class Measurement:
         """The first look at it, for notebooks."""
         from roastcoffea.report.digest import digest_of
         from roastcoffea.report.first_look import notebook_look
+        from roastcoffea.report.summary import heading
 
-        return notebook_look(digest_of(self.run, self.metrics))
+        return notebook_look(digest_of(self.run, self.metrics), heading(self.run))
 
     def print_summary(self, file: IO[str] | None = None) -> None:
         """Print the metrics as tables, to the terminal or into a file."""

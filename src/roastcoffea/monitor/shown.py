@@ -180,7 +180,7 @@ def plot_states(
     figure = registry.figure_of(ax)
     if output_path is not None:
         registry.save(figure, output_path)
-    return figure, ax
+    return registry.Drawn(figure, ax)
 
 
 def _draw_states(ax: Axes, watched: Sequence[Watched]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from markupsafe import Markup
@@ -11,9 +12,14 @@ from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, TROUBLE, Family
 from roastcoffea.report.digest import Bar, Digest, Share, Tile
 from roastcoffea.report.markup import rendered, text
+from roastcoffea.report.sheets import Heading
 from roastcoffea.units import SECOND
+from roastcoffea.visualization.colours import ink_on
 
 COMPLETE: Final = "complete"
+NARROW: Final = 0.03
+"""Share below which a part of a bar has no label in it."""
+
 TITLES: Final = {"time": "Where the time went", "bytes": "Where the bytes went"}
 
 OF_KIND: Final = {
@@ -24,18 +30,18 @@ OF_KIND: Final = {
     "file": "chunks",
     "dataset": "chunks",
     "chunk size": "chunks",
-    "endpoint": "files",
-    "branch": "branches",
+    "endpoint": "tables-files",
+    "branch": "tables-branches",
 }
 OF_CAUSE: Final = {
-    "failures": "failed-work",
-    "missing data": "failed-work",
+    "failures": "tables-failed-work",
+    "missing data": "tables-failed-work",
     "memory": "workers",
     "slow dataset": "chunks",
-    "decompression": "branches",
-    "metadata": "files",
+    "decompression": "tables-branches",
+    "metadata": "tables-files",
 }
-ANYWHERE: Final = ("over-time", "ledgers")
+ANYWHERE: Final = ("over-time", "tables-ledgers")
 """Parts of a page that show any cause."""
 
 
@@ -45,13 +51,15 @@ class Segment(NamedTuple):
     family: Family
     width: str
     label: str
-    """In it."""
+    """In it; empty where there is no room."""
     name: str
     """Below it."""
     percent: str
     amount: str
     details: str
     """Its classes, in words."""
+    ink: str
+    """Colour of what stands in it, on a light background."""
 
 
 class Drawn(NamedTuple):
@@ -104,8 +112,16 @@ class Look(NamedTuple):
         )
 
 
-def look_of(digest: Digest, anchors: Collection[str] = ()) -> Look:
-    """What the first look shows; `anchors` are the parts of the page that findings may lead to."""
+def look_of(digest: Digest, anchors: Collection[str] = (), names: Mapping[str, str] = MappingProxyType({})) -> Look:
+    """What the first look shows.
+
+    Parameters
+    ----------
+    anchors
+        Parts of the page that findings may lead to.
+    names
+        Names of workers by address, as they stand in the page's pictures.
+    """
     bars = [_bar(name, bar) for name, bar in (("time", digest.time), ("bytes", digest.bytes)) if bar]
     return Look(
         name=digest.name,
@@ -114,16 +130,16 @@ def look_of(digest: Digest, anchors: Collection[str] = ()) -> Look:
         facts=digest.facts,
         tiles=digest.tiles,
         bars=bars,
-        cards=[_card(finding, anchors) for finding in digest.findings],
+        cards=[_card(finding, anchors, names) for finding in digest.findings],
         verdict=digest.verdict,
         problems=digest.problems,
     )
 
 
-def notebook_look(digest: Digest) -> Markup:
+def notebook_look(digest: Digest, heading: Heading) -> Markup:
     """The first look in a notebook: without scripts, in the colours around it."""
-    palettes = palette("light"), palette("dark")
-    return rendered("first_look_of_notebook.html", look=look_of(digest), palettes=palettes)
+    palettes = Markup(palette("light")), Markup(palette("dark"))
+    return rendered("first_look_of_notebook.html", look=look_of(digest), heading=heading, palettes=palettes)
 
 
 def _bar(name: str, bar: Bar) -> Drawn:
@@ -138,7 +154,8 @@ def _segment(share: Share, *, of_bytes: bool) -> Segment:
     details = ", ".join(f"{name} {amount}" for name, amount in share.classes.items())
     name = ", ".join(share.classes) if of_bytes else share.family.label
     width = f"{100 * share.fraction:.2f}"
-    return Segment(share.family, width, share.label, name, percent_of(share.fraction), share.amount, details)
+    label, ink = share.label if share.fraction >= NARROW else "", ink_on(share.family.light)
+    return Segment(share.family, width, label, name, percent_of(share.fraction), share.amount, details, ink)
 
 
 def percent_of(share: float) -> str:
@@ -146,12 +163,12 @@ def percent_of(share: float) -> str:
     return "< 1 %" if share < 0.005 else f"{100 * share:.0f} %"
 
 
-def _card(finding: Finding, anchors: Collection[str]) -> Card:
+def _card(finding: Finding, anchors: Collection[str], names: Mapping[str, str]) -> Card:
     cause = finding.cause
     return Card(
         title=f"{cause[:1].upper()}{cause[1:]}",
         saving=_saving(finding),
-        what=_with_culprits(finding),
+        what=_with_culprits(finding, names),
         advice=_advice(finding),
         remedy=finding.remedy,
         family=_family(finding),
@@ -175,13 +192,14 @@ def _saving(finding: Finding) -> str:
     return f"saves {'at most' if finding.at_most else 'about'} {SECOND.text(finding.seconds)}"
 
 
-def _with_culprits(finding: Finding) -> Markup:
-    """What is slow and where, with the culprits' names in bold."""
-    what = text(finding.what)
-    names = sorted({str(text(culprit.name)) for culprit in finding.culprits}, key=len, reverse=True)
-    for name in names[:1]:
-        what = Markup(str(what).replace(name, f"<b>{name}</b>", 1))
-    return what
+def _with_culprits(finding: Finding, names: Mapping[str, str]) -> Markup:
+    """What is slow and where, with the first culprit in bold; workers by name."""
+    before, name, after = (
+        finding.what.partition(finding.culprits[0].name) if finding.culprits else (finding.what, "", "")
+    )
+    if not name:
+        return text(before)
+    return Markup("{}<b>{}</b>{}").format(text(before), text(names.get(name, name)), text(after))
 
 
 def _family(finding: Finding) -> Family:
@@ -204,19 +222,6 @@ def palette(scheme: str) -> str:
     """Colours of the families as variables of CSS, with the ink that is legible on each."""
     colours = {family.name: getattr(family, scheme) for family in FAMILIES}
     return " ".join(f"--rc-{name}: {colour}; --rc-on-{name}: {ink_on(colour)};" for name, colour in colours.items())
-
-
-def ink_on(colour: str) -> str:
-    """Black or white, whichever has more contrast with a colour."""
-    light = luminance(colour)
-    return "#ffffff" if 1.05 / (light + 0.05) >= (light + 0.05) / 0.05 else "#000000"
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance of a colour as #rrggbb (WCAG 2)."""
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return float(0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2])
 
 
 def share_image(look: Look) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import matplotlib as mpl
 from matplotlib import style
@@ -37,6 +37,21 @@ STYLE: Final[Any] = mpl.rc_params_from_file(STYLE_FILE, use_default_template=Fal
 """How figures of our own look, whatever style the user has; axes that are handed over keep theirs."""
 
 Size = tuple[float, float]
+
+
+class Drawn(NamedTuple):
+    """A figure and its axes. In a cell they are the picture, and no text."""
+
+    figure: Figure
+    axes: Axes
+
+    def _ipython_display_(self) -> None:
+        """Show a figure that pyplot does not hold; its own ones IPython shows at the end of the cell."""
+        from IPython.display import display
+        from matplotlib import pyplot as plt
+
+        if not plt.fignum_exists(getattr(self.figure, "number", -1)):
+            display(self.figure)  # type: ignore[no-untyped-call]
 
 
 class PlotFunction(Protocol):
@@ -162,7 +177,7 @@ def _callable(entry: Plot) -> PlotFunction:
         figure = figure_of(axes)
         if output_path is not None:
             save(figure, output_path)
-        return figure, axes
+        return Drawn(figure, axes)
 
     functools.update_wrapper(plotted, entry.draw, assigned=("__module__", "__name__", "__qualname__"), updated=())
     del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing

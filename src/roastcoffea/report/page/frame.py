@@ -72,7 +72,7 @@ def page(
         image=None if look is None else _as_url(share_image(look)),
         description="" if look is None else look.description,
         sections=[(anchor(sheet.title, place), sheet) for place, sheet in enumerate(_joined(sections))],
-        details=[(anchor(sheet.title, place), sheet) for place, sheet in enumerate(details)],
+        details=[(fold_anchor(sheet.title), sheet) for sheet in details],
         drawn=drawn or {},
         blocks=blocks,
         programs=list(map(Markup, programs)),
@@ -148,6 +148,11 @@ def _hash(program: str) -> str:
     if "\r" in program or "</script" in lowered or "<!--" in lowered:
         raise ValueError("a program in a page has no carriage return, no </script and no <!--: each would change it")
     return f"'sha256-{base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()}'"
+
+
+def fold_anchor(title: str) -> str:
+    """Anchor of a folded part of the page."""
+    return f"tables-{anchor(title)}"
 
 
 def anchor(title: str, place: int = 0) -> str:

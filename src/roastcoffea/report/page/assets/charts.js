@@ -478,6 +478,7 @@
     };
     recolour();
     document.addEventListener("scheme", recolour);
+    printInLight(recolour, () => figures.forEach((figure) => views.get(figure).repaint()));
     document.documentElement.dataset.charts = "drawn";
   }
 
@@ -588,11 +589,23 @@
     settled();
   }
 
-  // Paper is narrower than a window: what was drawn for this one is made smaller.
-  addEventListener("beforeprint", () => {
-    const width = document.querySelector(".plot").offsetWidth;
-    document.documentElement.style.setProperty("--print-zoom", Math.min(1, PAPER / width));
-  });
+  // Paper is light, and narrower than a window: what was drawn for this one is made smaller.
+  function printInLight(recolour, repaint) {
+    const root = document.documentElement;
+    let before = null;
+    addEventListener("beforeprint", () => {
+      root.style.setProperty("--print-zoom", Math.min(1, PAPER / document.querySelector(".plot").offsetWidth));
+      before = root.dataset.scheme ?? "";
+      root.dataset.scheme = "light";
+      recolour();
+    });
+    addEventListener("beforeprint", repaint); // on its own, so that what the first one promised has come true
+    addEventListener("afterprint", () => {
+      if (before) root.dataset.scheme = before;
+      else delete root.dataset.scheme;
+      recolour();
+    });
+  }
 
   main();
 }
