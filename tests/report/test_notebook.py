@@ -66,7 +66,7 @@ def test_hostile_names_show_as_text(hostile: Measurement) -> None:
 def test_a_measurement_shows_its_key_numbers_its_bars_and_what_to_change(handmade: Measurement) -> None:
     html = handmade._repr_html_()
     page = Page(html)
-    assert "1 min 40 selapsed" in page.text
+    assert "1 min 40 s elapsed" in page.text
     assert "450 events" in page.text
     assert "a <b> problem" in page.text
     widths = [float(width) for width in re.findall(r"flex: ([\d.]+) 1 0; min-width", html)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 
 import numpy as np
@@ -10,12 +11,14 @@ import pyarrow.compute as pc
 from bokeh import models
 
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
+from roastcoffea.metrics.facts import with_outcome
 from roastcoffea.metrics.phases import COMPUTING, TROUBLE
+from roastcoffea.records.chunks import OK
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.figures import Chart, Context, own_figure, painted, variable
 from roastcoffea.units import SECOND, number
 
-MOST_POINTS: Final = 5000
+MOST_POINTS: Final = 3000
 """Chunks that are drawn one by one; of more, as many, evenly chosen, and all outliers."""
 
 MOST_OUTLIERS: Final = 500
@@ -23,15 +26,18 @@ USUAL: Final = "usual"
 OUTLIERS: Final = "outliers"
 ON_SLOW: Final = "on slow workers"
 IN_STILL: Final = 1000
-COLUMNS: Final = ("dataset", "file", "entry_start", "entry_stop", "worker")
+WORDS: Final = ("dataset", "file", "entry_start", "entry_stop", "worker")
 
 
 def chunk_points(context: Context) -> Chart:
     """Duration of each chunk against its events. Triangles are outliers: they took much longer than their events,
     bytes, file and worker predict. Diamonds are chunks of slow workers.
     """
-    chunks: pa.Table = context.inputs.value("computed_chunks")
-    known = chunks.filter(pc.and_(chunks["events"].is_valid(), chunks["wall_seconds"].is_valid()))
+    chunks: pa.Table = context.inputs.value("chunk_attempts").select(
+        ["id", "outcome", "events", "wall_seconds", *WORDS]
+    )
+    known = with_outcome(chunks, (OK,))
+    known = known.filter(pc.and_(known["events"].is_valid(), known["wall_seconds"].is_valid()))
     refuse_if(not len(known), "of no chunk both events and duration are known")
     outliers = _outliers(context)
     is_outlier = np.isin(known["id"].to_numpy(), list(outliers))
@@ -45,10 +51,10 @@ def chunk_points(context: Context) -> Chart:
         source = models.ColumnDataSource(data, name=f"points-{name}")
         look: Any = {"marker": marker, "size": size, "line_width": 0, "fill_alpha": 0.75}
         plot.scatter(x="x", y="y", source=source, **look, **painted(colour.name))
-    facts = {name: _words(table, outliers) for name, table in points.items()}
+    words = {name: _words(table, outliers) for name, table in points.items()}
     drawn = sum(map(len, points.values()))
     note = "" if drawn == len(known) else f"{number(drawn)} of {number(len(known))} chunks are drawn, evenly chosen."
-    return Chart(plot, _still(points), {}, facts, None, note)
+    return Chart(plot, _still(points), {}, {}, json.dumps(words).encode(), note)
 
 
 LOOKS: Final = {
@@ -100,7 +106,7 @@ def _figure(chunks: pa.Table) -> Any:
 def _words(chunks: pa.Table, outliers: dict[int, float]) -> dict[str, list[Any]]:
     """What the pointer tells of each point: datasets, files and workers once, and their numbers."""
     found: dict[str, list[Any]] = {}
-    for name in COLUMNS:
+    for name in WORDS:
         values = chunks[name].combine_chunks()
         if pa.types.is_integer(values.type):
             found[name] = values.to_pylist()

@@ -13,9 +13,11 @@ from bokeh import models
 from markupsafe import Markup
 
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
+from roastcoffea.metrics.facts import with_outcome
 from roastcoffea.metrics.phases import (
     COMPUTING,
     IDLING,
+    PHASES,
     RESIDUAL,
     TIME_NAMES,
     TROUBLE,
@@ -25,6 +27,7 @@ from roastcoffea.metrics.phases import (
 from roastcoffea.metrics.profile import is_own
 from roastcoffea.metrics.stacks import ALL_STATES, WORDS, Place
 from roastcoffea.metrics.stacks import Node as Frame
+from roastcoffea.records.chunks import OK
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.figures import Chart, Context, family_of, own_figure, variable
 from roastcoffea.units import FRACTION, SECOND, counted
@@ -94,7 +97,11 @@ def icicle(context: Context) -> Chart:
     beside the datasets. Click a part to zoom in, the top one to go back.
     """
     inputs = context.inputs
-    chunks: pa.Table = inputs.value("phased_chunks")
+    attempts: pa.Table = inputs.value("chunk_attempts")
+    columns = ["id", "dataset", "file", "outcome", *(phase.column for phase in PHASES)]
+    chunks = with_outcome(attempts.select(columns), (OK,))
+    lacking = all(chunks[phase.column].null_count == len(chunks) for phase in phases_of(chunks))
+    refuse_if(lacking, "no chunk tells its phases")
     whole = _measured(inputs, "time_ledger")
     datasets = _datasets(chunks, inputs)
     root = Box(name="run", seconds=0.0 if whole is None else whole.total, paint=IDLING.name, children=datasets)

@@ -19,10 +19,10 @@ from roastcoffea.report.page.stills import shaded_picture
 from roastcoffea.visualization.series import busy_in_pixels
 from roastcoffea.visualization.stream import Stream, stream_of
 
-MOST_ROWS: Final = 400
-COLUMNS: Final = 240
+MOST_ROWS: Final = 250
+COLUMNS: Final = 200
 UNKNOWN: Final = 255
-FULL: Final = 250
+FULL: Final = 50
 """What stands for all of a worker's threads, cores or memory in a byte."""
 
 SLOW: Final = 1.5

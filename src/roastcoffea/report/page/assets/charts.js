@@ -446,7 +446,7 @@
 
   async function main() {
     const render = { docid: "doc", roots: told.roots, root_ids: Object.keys(told.roots) };
-    const packed = ["stream", "flame", "icicle", "heat"].map((name) => [name, document.getElementById(`packed-${name}`)]);
+    const packed = ["stream", "flame", "icicle", "points", "heat"].map((name) => [name, document.getElementById(`packed-${name}`)]);
     const unpacking = new Map(packed.filter(([, element]) => element).map(([name, element]) => [name, unpacked(element)]));
     mixColours();
     const [views] = await Bokeh.embed.embed_items({ doc: told.doc }, [render]);
@@ -455,7 +455,7 @@
     const charts = new Map();
     for (const [name, figure] of figures) {
       const response = await unpacking.get(name);
-      const data = response && (SHAPES[name] === BoxTree ? await response.json() : await response.arrayBuffer());
+      const data = response && (SHAPES[name]?.JSON ? await response.json() : await response.arrayBuffer());
       const view = views.get(figure);
       charts.set(name, OVER_TIME[name] ? OVER_TIME[name](figure, doc, view, data) : new SHAPES[name](KIT, name, figure, doc, view, data));
     }

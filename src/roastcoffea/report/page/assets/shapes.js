@@ -30,6 +30,7 @@ function painter() {
 }
 
 class BoxTree {
+  static JSON = true; // what is packed for it
   static LETTER = 6.7; // pixels
   static NARROWEST = 0.6;
   static PALE = 0.55;
@@ -135,10 +136,11 @@ class BoxTree {
 }
 
 class Points {
+  static JSON = true;
   static NEAR = 10; // pixels
 
-  constructor(kit, name, figure, doc, view) {
-    Object.assign(this, { kit, about: kit.told[name], view });
+  constructor(kit, name, figure, doc, view, words) {
+    Object.assign(this, { kit, about: words, view });
     this.sources = ["outliers", "on slow workers", "usual"].map((kind) => [kind, doc.get_model_by_name(`points-${kind}`)]);
   }
 
@@ -176,7 +178,7 @@ class Points {
 
 class WorkerMap {
   static UNKNOWN = 255;
-  static FULL = 250;
+  static FULL = 50;
   static MOST_LABELS = 24;
 
   constructor(kit, name, figure, doc, view, buffer) {
