@@ -15,6 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from parsed import NAMES
 from pictures import synthetic_run
+from profiled import profile_table
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.phases import COMPUTING, IDLING, TROUBLE
@@ -27,7 +28,7 @@ HOSTILE = NAMES[:3]
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of 16 workers, whose datasets, files and workers have names of all kinds."""
-    run = synthetic_run(workers=16, rounds=6)
+    run = synthetic_run(workers=16, rounds=6, profile=profile_table())
     changed = {name: getattr(run, name) for name in ("chunks", "tasks", "preprocessing", "lifetimes", "samples")}
     renamed = {"wjets": HOSTILE[0], "data_2018": HOSTILE[1], "ttbar": HOSTILE[2], "tcp://10.0.0.3:40003": HOSTILE[1]}
     for name, table in changed.items():
@@ -171,6 +172,44 @@ def test_tables_sort_and_filter(shown: Browser) -> None:
     assert texts(shown, "#tables-workers [role=status]")[0] == "1 of 16 rows"
     shown.evaluate("document.querySelectorAll('#tables-metrics th button')[1].click()")
     assert float(shown.evaluate("document.querySelector('#tables-metrics td[data-v]').dataset.v")) > 1e9
+
+
+def test_boxes_zoom_by_mouse_and_key(shown: Browser) -> None:
+    window = "(() => { const r = Bokeh.documents[0].get_model_by_name('flame').x_range; return r.end - r.start })()"
+    whole = shown.evaluate(window)
+    box = shown.box("#plot-flame")
+    x, y = box["x"] + 30, box["y"] + 21 * 2.5
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        shown.mouse(kind, x, y, **({} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}))
+    assert wait_until(lambda: shown.evaluate(window) < whole)
+    shown.evaluate("document.getElementById('plot-flame').focus()")
+    shown.key("ArrowUp", 38)
+    assert "of all" in texts(shown, "#plot-flame + [role=status]")[0]
+    shown.key("Home", 36)
+    assert shown.evaluate(window) == whole
+
+
+def test_all_tables_are_searched_at_once_and_links_unfold(shown: Browser) -> None:
+    shown.evaluate("document.getElementById('search').focus()")
+    for letter in "wall":
+        shown.key(letter, text=letter)
+    unfolded = "details.fold[open]:not([hidden]) > summary"
+    assert wait_until(lambda: "Metrics" in texts(shown, unfolded))
+    assert "Environment" not in texts(shown, unfolded)
+    assert "rows found" in texts(shown, "#found")[0]
+    shown.evaluate("location.hash = '#tables-files'")
+    assert wait_until(lambda: shown.evaluate("document.getElementById('tables-files').open"))
+
+
+def test_a_remedy_is_copied(shown: Browser) -> None:
+    assert shown.evaluate("document.querySelectorAll('[data-copy]').length") == len(texts(shown, ".remedy code"))
+    shown.evaluate(
+        "window.copied = []; Object.defineProperty(navigator, 'clipboard', "
+        "{value: {writeText: (text) => { window.copied.push(text); return Promise.resolve(); }}});"
+        "document.querySelector('[data-copy]').click()"
+    )
+    assert wait_until(lambda: texts(shown, "[data-copy]")[0] == "Copied")
+    assert shown.evaluate("window.copied") == texts(shown, ".remedy code")[:1]
 
 
 def test_dark_narrow_and_printed(shown: Browser) -> None:
