@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from handmade import handmade_run
+from handmade import empty_run, handmade_run
 
 from roastcoffea.diagnosis.finding import Culprit, Finding
 from roastcoffea.measurement import Measurement
@@ -38,6 +38,14 @@ def test_bars_are_as_wide_as_their_shares(digest: Digest) -> None:
         widths = [float(segment.width) for segment in drawn.segments]
         assert widths == pytest.approx([100 * share.fraction for share in bar.shares], abs=0.01)
         assert all(f"{segment.name} {segment.percent}" in drawn.spoken for segment in drawn.segments)
+
+
+def test_a_run_of_nothing_says_so_in_a_sentence() -> None:
+    measurement = Measurement(empty_run())
+    look = look_of(digest_of(measurement.run, measurement.metrics))
+    assert (look.chip, look.bars, look.cards) == ("nothing was run", [], [])
+    assert "No Runner was called" in look.verdict
+    assert len(look.tiles) == 1
 
 
 def test_a_card_has_saving_remedy_and_the_colour_of_its_time(digest: Digest) -> None:

@@ -25,6 +25,9 @@ TILES: Final = {
 }
 """Metrics that are key numbers, with their labels."""
 
+NEGLIGIBLE: Final = 1e-3
+"""Share of a ledger that may be unaccounted without a word."""
+
 OUTWEIGHS: Final = 2 / 3
 """Share of a family above which a bar names the class that has it, not the family."""
 
@@ -183,4 +186,7 @@ def _bar(title: str, ledger: Ledger[float] | Ledger[int | None] | None, unit: Un
             texts = {name: unit.text(part) for name, part in classes.items()}
             main = next(name for name in classes) if max(classes.values()) > OUTWEIGHS * amount else ""
             shares.append(Share(family, amount / total, unit.text(amount), texts, main))
-    return Bar(title, unit.text(total), shares, f"unaccounted {unit.text(ledger.residual or 0)}")
+    rest = ledger.residual or 0
+    closes = abs(rest) < NEGLIGIBLE * total
+    remark = "everything is accounted for" if closes else f"unaccounted {unit.text(rest)}"
+    return Bar(title, unit.text(total), shares, remark)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
 from roastcoffea.diagnosis.finding import Finding
-from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, TROUBLE, Family
+from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TROUBLE, Family
 from roastcoffea.report.digest import Bar, Digest, Share, Tile
 from roastcoffea.report.markup import rendered, text
 from roastcoffea.report.sheets import Heading
@@ -17,6 +18,8 @@ from roastcoffea.units import SECOND
 from roastcoffea.visualization.colours import ink_on
 
 COMPLETE: Final = "complete"
+NOTHING: Final = "nothing was run"
+NO_RUNNER: Final = "No Runner was called while the collector was open: call it inside of the `with`."
 NARROW: Final = 0.03
 """Share below which a part of a bar has no label in it."""
 
@@ -123,6 +126,8 @@ def look_of(digest: Digest, anchors: Collection[str] = (), names: Mapping[str, s
         Names of workers by address, as they stand in the page's pictures.
     """
     bars = [_bar(name, bar) for name, bar in (("time", digest.time), ("bytes", digest.bytes)) if bar]
+    if digest.state == NOTHING:
+        digest = replace(digest, coverage="", tiles=digest.tiles[:1], time=None, bytes=None, verdict=NO_RUNNER)
     return Look(
         name=digest.name,
         chip=" · ".join(filter(None, [digest.state, digest.coverage])),
@@ -152,10 +157,14 @@ def _bar(name: str, bar: Bar) -> Drawn:
 def _segment(share: Share, *, of_bytes: bool) -> Segment:
     """A part of a bar. Families are named after time: below bytes stand their classes."""
     details = ", ".join(f"{name} {amount}" for name, amount in share.classes.items())
-    name = ", ".join(share.classes) if of_bytes else share.family.label
+    name = _named(", ".join(share.classes)) if of_bytes else share.family.label
     width = f"{100 * share.fraction:.2f}"
-    label, ink = share.label if share.fraction >= NARROW else "", ink_on(share.family.light)
+    label, ink = _named(share.label) if share.fraction >= NARROW else "", ink_on(share.family.light)
     return Segment(share.family, width, label, name, percent_of(share.fraction), share.amount, details, ink)
+
+
+def _named(classes: str) -> str:
+    return classes.replace(RESIDUAL, "unaccounted")
 
 
 def percent_of(share: float) -> str:

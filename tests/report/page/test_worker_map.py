@@ -65,6 +65,6 @@ def test_workers_are_named_after_their_host() -> None:
     assert lifetimes is not None
     for row in lifetimes.to_pylist():
         host, _, number = names[row["worker"]].rpartition(":")
-        assert host == (row["host"] or "worker")
+        assert host == row["worker"].removeprefix("tcp://").partition(":")[0]
         assert 1 <= int(number) <= 5
     assert worker_names(dataclasses.replace(empty_run(), lifetimes=None)) == {}

@@ -188,12 +188,13 @@ def _tables(*tables: tuple[str, str, str, str]) -> Parts:
 
 
 def _table(measured: Measured, name: str, things: str, title: str, by: str) -> Sheet:
-    """A table of the measurement, in the order of a column, without classes of a ledger that did not occur."""
+    """A table of the measurement, in the order of a column, without what is zero in a ledger."""
     whole = measured.table(name)
     frame = whole.copy(deep=False)
     frame.attrs = {}  # pandas copies them with each column
     if "_by_" in name:
         frame = frame[[each for each in frame if each in {RESIDUAL, TOTAL} or not frame[each].eq(0).all()]]
+        frame = frame[~frame[TOTAL].eq(0)]
     if by in frame.columns:
         frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
     frame.attrs = whole.attrs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -42,10 +43,15 @@ def worker_names(run: Run) -> dict[str, str]:
     of_host: dict[str, int] = {}
     names = {}
     for address in sorted(hosts):
-        host = hosts[address] or "worker"
+        host = _plain(hosts[address] or address)
         of_host[host] = of_host.get(host, 0) + 1
         names[address] = f"{host}:{of_host[host]}"
     return names
+
+
+def _plain(host: str) -> str:
+    """A host without scheme and port; of a worker without Dask, host/process, what is before the process."""
+    return (urlsplit(host).hostname or host) if "://" in host else host.partition("/")[0]
 
 
 def worker_map(context: Context) -> Chart:
