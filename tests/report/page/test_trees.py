@@ -23,9 +23,9 @@ def context(run: Run) -> Context:
     return Context(inputs_of(Measurement(run)), run.start, run.stop, None, every_task=False)
 
 
-def boxes(chart: Chart) -> pd.DataFrame:
+def boxes(chart: Chart, tree: int = 0) -> pd.DataFrame:
     assert chart.packed is not None
-    return pd.DataFrame(json.loads(chart.packed))
+    return pd.DataFrame(json.loads(chart.packed)[tree])
 
 
 def parents(found: pd.DataFrame) -> list[int]:
@@ -75,6 +75,27 @@ def test_files_have_the_phases_of_their_chunks(run: Run) -> None:
         assert len(phases) > 3
         for phase in phases.itertuples():
             assert phase.width == pytest.approx(here[f"{phase.name}_seconds"].sum())
+
+
+def test_sections_have_their_wall_time_and_the_rest_is_outside(run: Run) -> None:
+    measurement = Measurement(run)
+    found = boxes(icicle(context(run)), 1)
+    assert set(found["label"]) == {"sections"}
+    found["parent"] = parents(found)
+    assert run.sections is not None
+    chunks = measurement.chunks.set_index("id")
+    passed = run.sections.to_pandas().set_index("chunk").join(chunks[["dataset", "file", "outcome"]])
+    passed = passed[passed["outcome"] == "ok"]
+    files = found[found["name"].isin(set(chunks["file"]))]
+    assert len(files) > 3
+    for place, file in files.iterrows():
+        dataset = found.loc[file["parent"], "name"]
+        here = passed[(passed["file"] == file["name"]) & (passed["dataset"] == dataset)]
+        inside = found[found["parent"] == place].set_index("name")["width"]
+        outer = here[~here["name"].str.contains("/")].groupby("name")["wall_seconds"].sum()
+        for name, seconds in outer.items():
+            assert inside[name] == pytest.approx(seconds)
+        assert inside.sum() == pytest.approx(file["width"])
 
 
 def test_what_is_of_no_dataset_stands_beside_them(run: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from bokeh import models
 from markupsafe import Markup
 
-from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
+from roastcoffea.metrics.catalogue import RUN, NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import with_outcome
 from roastcoffea.metrics.phases import (
     COMPUTING,
@@ -27,6 +27,7 @@ from roastcoffea.metrics.phases import (
 from roastcoffea.metrics.profile import is_own
 from roastcoffea.metrics.stacks import ALL_STATES, WORDS, Place
 from roastcoffea.metrics.stacks import Node as Frame
+from roastcoffea.metrics.statistics import places
 from roastcoffea.records.chunks import OK
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.figures import Chart, Context, family_of, own_figure, variable
@@ -72,7 +73,9 @@ def flame_graph(context: Context) -> Chart:
     root = profile.tree()
     first = root.children[0].place if root.children else root.place
     note = f"{counted(root.samples, 'sample')} of {SECOND.text(root.seconds)}."
-    return _chart("flame", _of_frame(root, first, root.seconds, MOST_DEPTH), note, "process() by function")
+    return _chart(
+        "flame", {"functions": _of_frame(root, first, root.seconds, MOST_DEPTH)}, note, "process() by function"
+    )
 
 
 def _of_frame(frame: Frame, first: Place, whole: float, depth: int, numbered: bool = False) -> Box:
@@ -93,8 +96,8 @@ def _of_frame(frame: Frame, first: Place, whole: float, depth: int, numbered: bo
 
 
 def icicle(context: Context) -> Chart:
-    """Thread time of the run by dataset, file, phase and branch; idle time and what belongs to no dataset stand
-    beside the datasets. Click a part to zoom in, the top one to go back.
+    """Thread time of the run by dataset, file, and phase and branch, or section; idle time and what belongs to no
+    dataset stand beside the datasets. Click a part to zoom in, the top one to go back.
     """
     inputs = context.inputs
     attempts: pa.Table = inputs.value("chunk_attempts")
@@ -102,12 +105,20 @@ def icicle(context: Context) -> Chart:
     chunks = with_outcome(attempts.select(columns), (OK,))
     lacking = all(chunks[phase.column].null_count == len(chunks) for phase in phases_of(chunks))
     refuse_if(lacking, "no chunk tells its phases")
-    whole = _measured(inputs, "time_ledger")
-    datasets = _datasets(chunks, inputs)
-    root = Box(name="run", seconds=0.0 if whole is None else whole.total, paint=IDLING.name, children=datasets)
-    if whole is not None:
-        root.children = [*_completed(datasets, whole), *_of_no_dataset(whole)]
-    return _chart("icicle", root.widened(), "", "thread time by dataset, file and phase")
+    ledger, sections = _measured(inputs, "time_ledger"), _sections(inputs.value(RUN).sections, chunks)
+    branches = _by_file(_measured(inputs, "branches"))
+    trees = {"phases and branches": _run(_datasets(chunks, lambda *of: _phases(*of, branches)), ledger)}
+    if sections:
+        trees["sections"] = _run(_datasets(chunks, lambda *of: _within_sections(*of, sections)), ledger)
+    return _chart("icicle", trees, "", "thread time by dataset and file")
+
+
+def _run(datasets: list[Box], ledger: Any) -> Box:
+    """The whole run: datasets, and what the ledger has beside them."""
+    if ledger is None:
+        return Box(name="run", seconds=0.0, paint=IDLING.name, children=datasets).widened()
+    parts = [*_completed(datasets, ledger), *_of_no_dataset(ledger)]
+    return Box(name="run", seconds=ledger.total, paint=IDLING.name, children=parts).widened()
 
 
 def _measured(inputs: Any, name: str) -> Any:
@@ -145,41 +156,74 @@ def _of_class(name: str, seconds: float) -> Box:
     return Box(name=name, seconds=seconds, paint=family_of("task overhead" if name.startswith("around") else name).name)
 
 
-def _datasets(chunks: pa.Table, inputs: Any) -> list[Box]:
+File = tuple[str, str]
+"""Dataset and path."""
+
+Parts = Callable[[File, Mapping[Phase, float]], list[Box]]
+"""What a file consists of, by its name and the seconds of its phases."""
+
+
+def _datasets(chunks: pa.Table, parts: Parts) -> list[Box]:
     phases = phases_of(chunks)
     columns = [phase.column for phase in phases]
     sums = chunks.group_by(["dataset", "file"]).aggregate([("id", "count"), *((name, "sum") for name in columns)])
-    branches = _by_file(_measured(inputs, "branches"))
     datasets: dict[str, list[Box]] = {}
     for row in sums.to_pylist():
         of_phases = {phase: row[f"{phase.column}_sum"] or 0.0 for phase in phases}
-        known = branches.get((row["dataset"], row["file"]), [])
-        children = [_phase(phase, seconds, known) for phase, seconds in of_phases.items() if seconds > 0]
-        box = Box(name=str(row["file"]), seconds=0.0, paint=COMPUTING.name, children=_sorted(children))
-        box.notes, box.paint = [counted(row["id_count"], "chunk")], _main(children)
+        children = _sorted(parts((row["dataset"], row["file"]), of_phases))
+        box = Box(name=str(row["file"]), seconds=sum(of_phases.values()), paint=_main(children), children=children)
+        box.notes = [counted(row["id_count"], "chunk")]
         datasets.setdefault(str(row["dataset"]), []).append(box.widened())
-    sections = _sections(inputs)
-    return _sorted(_dataset(name, files, sections.get(name, ())) for name, files in datasets.items())
+    return _sorted(_dataset(name, files) for name, files in datasets.items())
 
 
-def _dataset(name: str, files: list[Box], sections: Iterable[Mapping[str, Any]]) -> Box:
+def _dataset(name: str, files: list[Box]) -> Box:
     files = _sorted(files)
     shown, rest = files[:MOST_FILES], files[MOST_FILES:]
     if rest:
         seconds = sum(file.seconds for file in rest)
         shown.append(Box(name=f"{len(rest)} more files", seconds=seconds, paint=_main(rest)))
-    said = [f"section {row['name']}: {SECOND.text(row['wall_seconds'])}" for row in sections][:5]
-    return Box(name=name, seconds=0.0, paint=_main(shown), notes=said, children=shown).widened()
+    return Box(name=name, seconds=0.0, paint=_main(shown), children=shown).widened()
 
 
-def _sections(inputs: Any) -> dict[str, list[Mapping[str, Any]]]:
-    """Sections of each dataset, longest first."""
-    table = _measured(inputs, "section_totals")
-    found: dict[str, list[Mapping[str, Any]]] = {}
-    if table is not None:
-        for row in sorted(table.to_pylist(), key=lambda row: -(row["wall_seconds"] or 0.0)):
-            found.setdefault(str(row["dataset"]), []).append(row)
+def _sections(sections: pa.Table | None, chunks: pa.Table) -> dict[File, list[Mapping[str, Any]]]:
+    """Sections of each file, over these chunks; outer ones before those in them."""
+    found: dict[File, list[Mapping[str, Any]]] = {}
+    if sections is None or not len(sections):
+        return found
+    rows = places(sections["chunk"], chunks["id"].combine_chunks())
+    here = sections.select(["name", "wall_seconds", "cpu_seconds"]).filter(pa.array(rows >= 0))
+    for name in ("dataset", "file"):
+        here = here.append_column(name, chunks[name].take(pa.array(rows[rows >= 0])))
+    sums = here.group_by(["dataset", "file", "name"]).aggregate([("wall_seconds", "sum"), ("cpu_seconds", "sum")])
+    for row in sorted(sums.to_pylist(), key=lambda row: str(row["name"])):
+        found.setdefault((row["dataset"], row["file"]), []).append(row)
     return found
+
+
+def _within_sections(
+    file: File, phases: Mapping[Phase, float], sections: Mapping[File, Iterable[Mapping[str, Any]]]
+) -> list[Box]:
+    """Sections of a file, those in others below them, and the rest of its time."""
+    boxes: dict[str, Box] = {}
+    top: list[Box] = []
+    for row in sections.get(file, ()):
+        wall, cpu = row["wall_seconds_sum"] or 0.0, row["cpu_seconds_sum"]
+        outer, _, name = str(row["name"]).rpartition("/")
+        notes = [] if cpu is None else [f"of it CPU {SECOND.text(cpu)}"]
+        waits = cpu is not None and cpu < wall / 2
+        box = Box(name=name, seconds=wall, paint=COMPUTING.name, pale=waits, notes=notes)
+        boxes[str(row["name"])] = box
+        (boxes[outer].children if outer in boxes else top).append(box)
+    rest = sum(phases.values()) - sum(box.seconds for box in top)
+    outside = [Box(name="outside of sections", seconds=rest, paint=IDLING.name, pale=True)] if rest > 0 else []
+    return [*(box.widened() for box in top), *outside]
+
+
+def _phases(
+    file: File, phases: Mapping[Phase, float], branches: Mapping[File, Iterable[Mapping[str, Any]]]
+) -> list[Box]:
+    return [_phase(phase, seconds, branches.get(file, ())) for phase, seconds in phases.items() if seconds > 0]
 
 
 def _by_file(branches: pa.Table | None) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
@@ -216,14 +260,15 @@ def _main(boxes: Iterable[Box]) -> str:
 # Drawing
 
 
-def _chart(name: str, root: Box, note: str, spoken: str) -> Chart:
-    """Boxes for a script, which fits labels to what is shown."""
-    rows = _flat(root)
-    depth = max(row["depth"] for row in rows) + 1
+def _chart(name: str, trees: Mapping[str, Box], note: str, spoken: str) -> Chart:
+    """Boxes for a script, which fits labels to what is shown; of several trees people choose one."""
+    flat = {label: _flat(root) for label, root in trees.items()}
+    depth = max(row["depth"] for rows in flat.values() for row in rows) + 1
+    rows, seconds = next(iter(flat.values())), max(root.seconds for root in trees.values())
     plot = own_figure(
         name,
         ROW * depth + 12,
-        x_range=models.Range1d(start=0, end=root.seconds),
+        x_range=models.Range1d(start=0, end=seconds),
         y_range=models.Range1d(start=depth, end=0),
         min_border_left=1,
         min_border_right=1,
@@ -238,9 +283,10 @@ def _chart(name: str, root: Box, note: str, spoken: str) -> Chart:
     plot.text(
         x="x", y="y", text="text", text_color="colour", source=labels, text_font_size="12px", text_baseline="middle"
     )
-    facts = {"depth": depth, "seconds": root.seconds, "label": spoken}
-    packed = json.dumps({key: [row[key] for row in rows] for key in rows[0]}).encode()
-    return Chart(plot, _still(rows, root.seconds, depth, spoken), {}, facts, packed, note)
+    facts = {"label": spoken}
+    columns = {label: {key: [row[key] for row in found] for key in found[0]} for label, found in flat.items()}
+    content = [{"label": label} | of_tree for label, of_tree in columns.items()]
+    return Chart(plot, _still(rows, seconds, depth, spoken), {}, facts, json.dumps(content).encode(), note)
 
 
 def _flat(root: Box) -> list[dict[str, Any]]:

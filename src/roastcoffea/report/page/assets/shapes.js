@@ -29,15 +29,32 @@ function painter() {
   };
 }
 
+// Where there are several things to show, people choose one by its place.
+function addChoice(name, labels, chosen) {
+  if (labels.length < 2) return;
+  const label = document.createElement("label");
+  const choice = document.createElement("select");
+  labels.forEach((text, place) => choice.append(new Option(text, place)));
+  choice.addEventListener("change", () => chosen(Number(choice.value)));
+  label.className = "controls";
+  label.append("Show ", choice);
+  document.getElementById(`plot-${name}`).before(label);
+}
+
 class BoxTree {
   static JSON = true; // what is packed for it
   static LETTER = 6.7; // pixels
   static NARROWEST = 0.6;
   static PALE = 0.55;
 
-  constructor(kit, name, figure, doc, view, boxes) {
-    Object.assign(this, boxes, { figure, view, about: kit.told[name] });
+  constructor(kit, name, figure, doc, view, trees) {
+    Object.assign(this, trees[0], { figure, view, about: kit.told[name] });
     this.count = this.left.length;
+    addChoice(name, trees.map((tree) => tree.label), (place) => {
+      Object.assign(this, trees[place]);
+      this.count = this.left.length;
+      this.zoom(0);
+    });
     this.boxes = doc.get_model_by_name(`${name}-boxes`);
     this.labels = doc.get_model_by_name(`${name}-labels`);
     this.at = 0;
@@ -186,20 +203,10 @@ class WorkerMap {
     this.source = doc.get_model_by_name("heat-map");
     this.axis = figure.left.find((item) => item.ticker);
     this.nameRows();
-    if (this.about.measures.length > 1) this.addChoice();
-  }
-
-  addChoice() {
-    const label = document.createElement("label");
-    const choice = document.createElement("select");
-    this.about.measures.forEach((measure, place) => choice.append(new Option(measure, place)));
-    choice.addEventListener("change", () => {
-      this.measure = Number(choice.value);
+    addChoice(name, this.about.measures, (place) => {
+      this.measure = place;
       this.draw();
     });
-    label.className = "controls";
-    label.append("Show ", choice);
-    document.getElementById("plot-heat").before(label);
   }
 
   workersOf(row) {
