@@ -97,7 +97,8 @@ def _of_frame(frame: Frame, first: Place, whole: float, depth: int, numbered: bo
 
 def icicle(context: Context) -> Chart:
     """Thread time of the run by dataset, file, and phase and branch, or section; idle time and what belongs to no
-    dataset stand beside the datasets. Click a part to zoom in, the top one to go back.
+    dataset stand beside the datasets. Pale sections waited more than they computed. Click a part to zoom in, the top
+    one to go back.
     """
     inputs = context.inputs
     attempts: pa.Table = inputs.value("chunk_attempts")
@@ -107,9 +108,13 @@ def icicle(context: Context) -> Chart:
     refuse_if(lacking, "no chunk tells its phases")
     ledger, sections = _measured(inputs, "time_ledger"), _sections(inputs.value(RUN).sections, chunks)
     branches = _by_file(_measured(inputs, "branches"))
-    trees = {"phases and branches": _run(_datasets(chunks, lambda *of: _phases(*of, branches)), ledger)}
+    trees = {
+        "phases and branches": _run(_datasets(chunks, lambda file, phases: _phases(file, phases, branches)), ledger)
+    }
     if sections:
-        trees["sections"] = _run(_datasets(chunks, lambda *of: _within_sections(*of, sections)), ledger)
+        trees["sections"] = _run(
+            _datasets(chunks, lambda file, phases: _within_sections(file, phases, sections)), ledger
+        )
     return _chart("icicle", trees, "", "thread time by dataset and file")
 
 
