@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from bokeh import models
 
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
-from roastcoffea.metrics.facts import with_outcome
 from roastcoffea.metrics.phases import COMPUTING, TROUBLE
 from roastcoffea.records.chunks import OK
 from roastcoffea.report.markup import rendered
@@ -33,18 +32,17 @@ def chunk_points(context: Context) -> Chart:
     """Duration of each chunk against its events. Triangles are outliers: they took much longer than their events,
     bytes, file and worker predict. Diamonds are chunks of slow workers.
     """
-    chunks: pa.Table = context.inputs.value("chunk_attempts").select(
-        ["id", "outcome", "events", "wall_seconds", *WORDS]
-    )
-    known = with_outcome(chunks, (OK,))
-    known = known.filter(pc.and_(known["events"].is_valid(), known["wall_seconds"].is_valid()))
-    refuse_if(not len(known), "of no chunk both events and duration are known")
+    attempts: pa.Table = context.inputs.value("chunk_attempts")
+    whole = pc.and_(attempts["events"].is_valid(), attempts["wall_seconds"].is_valid())
+    known = pc.fill_null(pc.and_(whole, pc.equal(attempts["outcome"], OK)), False).to_numpy()
+    refuse_if(not known.any(), "of no chunk both events and duration are known")
     outliers = _outliers(context)
-    is_outlier = np.isin(known["id"].to_numpy(), list(outliers))
-    on_slow = ~is_outlier & pc.is_in(known["worker"], value_set=_slow_workers(context)).to_numpy()
-    kinds = {USUAL: ~is_outlier & ~on_slow, ON_SLOW: on_slow, OUTLIERS: is_outlier}
-    points = {name: _some(known, np.flatnonzero(here)) for name, here in kinds.items()}
-    plot = _figure(known)
+    is_outlier = known & np.isin(attempts["id"].to_numpy(), list(outliers))
+    on_slow = known & ~is_outlier & pc.is_in(attempts["worker"], value_set=_slow_workers(context)).to_numpy()
+    kinds = {USUAL: known & ~is_outlier & ~on_slow, ON_SLOW: on_slow, OUTLIERS: is_outlier}
+    columns = attempts.select(["id", "events", "wall_seconds", *WORDS])
+    points = {name: _some(columns, np.flatnonzero(here)) for name, here in kinds.items()}
+    plot = _figure(pa.concat_tables(points.values()))
     for name, (colour, marker, size) in LOOKS.items():
         table = points[name]
         data = {"x": table["events"].to_numpy(), "y": table["wall_seconds"].to_numpy()}
@@ -53,7 +51,8 @@ def chunk_points(context: Context) -> Chart:
         plot.scatter(x="x", y="y", source=source, **look, **painted(colour.name))
     words = {name: _words(table, outliers) for name, table in points.items()}
     drawn = sum(map(len, points.values()))
-    note = "" if drawn == len(known) else f"{number(drawn)} of {number(len(known))} chunks are drawn, evenly chosen."
+    of_all = int(known.sum())
+    note = "" if drawn == of_all else f"{number(drawn)} of {number(of_all)} chunks are drawn, evenly chosen."
     return Chart(plot, _still(points), {}, {}, json.dumps(words).encode(), note)
 
 
