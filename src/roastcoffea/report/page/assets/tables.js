@@ -75,6 +75,7 @@
     }
 
     makeSortable(head, place) {
+      if (!head.textContent) return; // what has no name has no button
       const button = element("button", head.textContent);
       button.type = "button";
       head.replaceChildren(button);
