@@ -27,7 +27,7 @@ from roastcoffea.metrics import evaluate
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.visualization import plots, registry
 from roastcoffea.visualization.plots import PLOTS
-from roastcoffea.visualization.registry import figure_alone
+from roastcoffea.visualization.registry import Drawn, figure_alone
 
 NAMES = [f"plot_{name}" for name in PLOTS]
 OLD = {
@@ -383,3 +383,18 @@ def test_names_in_the_data_are_taken_as_they_are(name: str, run: Run) -> None:
     span = {("execute", odd, *activity): 1.0 for activity in counted}
     changed = replace(run, chunks=chunks, branch_reads=reads, span_metrics=span)
     figure_alone(PLOTS[name.removeprefix("plot_")], changed).draw_without_rendering()
+
+
+def test_a_cell_shows_the_picture_and_no_tuple(capsys: pytest.CaptureFixture[str]) -> None:
+    from IPython.core.formatters import IPythonDisplayFormatter
+    from matplotlib import pyplot as plt
+
+    show = IPythonDisplayFormatter()
+    figure, axes = plt.subplots()
+    drawn = Drawn(figure, axes)
+    assert drawn == (figure, axes)
+    assert show(drawn)  # so that nothing else is asked for its text
+    assert capsys.readouterr().out == ""  # the notebook shows a figure of pyplot's itself
+    plt.close(figure)
+    assert show(drawn)
+    assert capsys.readouterr().out.startswith("Figure(")
