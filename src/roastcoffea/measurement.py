@@ -279,9 +279,10 @@ class Measurement:
         *,
         title: str | None = None,
         figsize: tuple[float, float] | None = None,
+        dark: bool = False,
         output_path: str | PathLike[str] | None = None,
     ) -> tuple[Figure, Axes]:
-        """Draw the plot of this name, with or without `plot_`: on these axes, else on a new figure.
+        """Draw the plot of this name, with or without `plot_`: on these axes, else on a new figure, light or dark.
 
         Raises
         ------
@@ -290,7 +291,7 @@ class Measurement:
         """
         from roastcoffea.visualization.plots import registered
 
-        return registered(name).function(self, ax=ax, title=title, figsize=figsize, output_path=output_path)
+        return registered(name).function(self, ax=ax, title=title, figsize=figsize, dark=dark, output_path=output_path)
 
 
 def load(path: str | PathLike[str]) -> Measurement:

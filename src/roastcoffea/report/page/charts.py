@@ -18,7 +18,7 @@ from markupsafe import Markup
 from roastcoffea.metrics import TimeLedger
 from roastcoffea.metrics.catalogue import RUN, NotMeasuredError
 from roastcoffea.metrics.evaluation import Evaluator
-from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.metrics.phases import READING, RESIDUAL, TOTAL
 from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.page.frame import asset, data_block, packed_block
@@ -27,10 +27,13 @@ from roastcoffea.report.page.stills import classes_picture, stacked, stream_pict
 from roastcoffea.report.sheets import Picture, Sheet
 from roastcoffea.report.tables import not_measured
 from roastcoffea.units import SECOND, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, number, three_digits
-from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
+from roastcoffea.visualization.colours import LIGHT, OF_TIME
 from roastcoffea.visualization.draw import bytes_scale
 from roastcoffea.visualization.plots.workers import data_rates, note_of_unknown
 from roastcoffea.visualization.stream import SHOWN, Stream, stream_of
+
+ORANGE: Final = LIGHT.of(READING)
+GREY: Final = LIGHT.quiet
 
 MOST_TASKS: Final = 100_000
 """Tasks up to which the page holds every one of them; of more it holds pixels, unless every task is asked for."""
@@ -153,11 +156,11 @@ def _rates(context: _Context) -> _Chart:
     x, amounts = _since(context, edges), rates * scale.factor
     plot = _figure("rates", context, scale.unit, (0, 1.05 * max(float(amounts.max()), 1e-9)), 210)
     source = models.ColumnDataSource({"x": x, "rate": np.append(amounts, amounts[-1:])})
-    plot.varea_step(x="x", y1=0, y2="rate", source=source, step_mode="after", fill_color=BLUE, fill_alpha=0.45)
-    plot.step(x="x", y="rate", source=source, mode="after", line_color=BLUE)
+    plot.varea_step(x="x", y1=0, y2="rate", source=source, step_mode="after", fill_color=ORANGE, fill_alpha=0.45)
+    plot.step(x="x", y="rate", source=source, mode="after", line_color=ORANGE)
     _add_workers(plot, context)
     most = f"{number(three_digits(float(amounts.max())))} {scale.unit}"
-    still = stacked(x, {"rate": amounts}, {"rate": BLUE}, most, SECOND.text(float(edges[-1] - context.start)))
+    still = stacked(x, {"rate": amounts}, {"rate": ORANGE}, most, SECOND.text(float(edges[-1] - context.start)))
     left_out = note_of_unknown(requests)
     return _Chart(plot, still, {}, {"unit": scale.unit}, note=f"{left_out.capitalize()}." if left_out else "")
 
