@@ -319,6 +319,22 @@ def test_shares_of_files() -> None:
     assert bars(ax) == {"b.root": [50, 50], "a.root": [pytest.approx(100 * 2800 / 4800), 50]}
 
 
+def test_shares_of_files_that_are_all_the_same_are_a_sentence() -> None:
+    files = {f"{number}.root": {"bytes_read_percent": 25.1, "branches_read_percent": 10.0} for number in range(40)}
+    ax = Figure().add_subplot()
+    plots.plot_data_access_percentage(metrics={"file_read_metrics": files}, ax=ax)
+    (sentence,) = ax.texts
+    words = "share that was read of each of 40 files: 25.1 % of its bytes, 10 % of its branches"
+    assert sentence.get_text().replace("\n", " ") == words
+    assert ax.patches[:] == []
+
+
+def test_files_of_which_nothing_was_read_are_no_plot() -> None:
+    files = {"a.root": {"bytes_read_percent": 0.0, "branches_read_percent": None}}
+    with pytest.raises(ValueError, match="of 1 files only metadata was read"):
+        plots.plot_data_access_percentage(metrics={"file_read_metrics": files})
+
+
 def test_shares_of_many_files() -> None:
     files = {f"{number}.root": {"bytes_read_percent": number, "branches_read_percent": None} for number in range(40)}
     files["0.root"]["bytes_read_percent"] = None

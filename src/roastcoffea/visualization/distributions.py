@@ -31,7 +31,7 @@ NARROW: Final = 0.01
 """Spread of values, divided by the largest, below which they count as one."""
 
 MARKERS: Final = "os^D"
-SENTENCE_WIDTH: Final = 40
+SENTENCE_WIDTH: Final = 46
 
 Bins = int | Sequence[float] | None
 """Number of bins, or their edges; None for as many as the values ask for."""

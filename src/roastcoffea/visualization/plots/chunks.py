@@ -1,4 +1,4 @@
-"""What chunks read, on whom and how long: shares of files, branches, workers, phases, sections."""
+"""Chunks: what they read and how long they took, by branch, phase, section and worker."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def plot_compression_ratio_distribution(ax: Axes, compression_factors: tuple[str
 @plot("Share of the files that was read", size=TALL)
 def plot_data_access_percentage(ax: Axes, file_read_metrics: dict[str, dict[str, Any]]) -> None:
     """Draw what share of each file's bytes and branches was read; of many files how the shares are distributed."""
+    refuse_if(not file_read_metrics, "no file was read")
     amounts = {name: [file.get(name) for file in file_read_metrics.values()] for name in SHARES}
     shares = {name: np.array(percentages, np.float64) for name, percentages in amounts.items()}  # NaN: not known
     if not any(np.isfinite(values).any() for values in shares.values()):

@@ -1,4 +1,4 @@
-"""How well the run used what it had: shares, both ledgers, and what Dask metered in tasks."""
+"""The whole run: where thread time and bytes went, and how efficient it was."""
 
 from __future__ import annotations
 
@@ -93,8 +93,10 @@ def _draw_shares(ax: Axes, shares: tuple[Share, ...], metric: Ask) -> None:
         try:
             values[place] = float(share.of(metric))
             texts[place] = f"{three_digits(values[place]):g} %" + (f" ({share.text(metric)})" if share.text else "")
-        except (NotMeasuredError, ZeroDivisionError) as reason:
+        except NotMeasuredError as reason:
             reasons.append(str(reason))
+        except ZeroDivisionError:
+            reasons.append(f"{share.label}: there were none")
     refuse_if(len(reasons) == len(shares), "; ".join(dict.fromkeys(reasons)))
     _draw_bars(ax, [share.label for share in shares], np.array(values), [_colour(ax, share) for share in shares])
     ax.set_xlabel("share (%)")
@@ -132,9 +134,7 @@ def plot_byte_ledger(ax: Axes, byte_ledger: ByteLedger) -> None:
 @plot("Thread time by class", size=TALL)
 def plot_time_ledger(ax: Axes, time_ledger: TimeLedger) -> None:
     """Draw the classes of the time ledger that are not next to nothing, and whether it is complete."""
-    total = time_ledger.total or 0.0
-    refuse_if(not total, "there were no worker threads")
-    least = TOO_SMALL_TO_SEE * total
+    least = _too_small(time_ledger)
     shown = [name for name, seconds in time_ledger.items() if abs(seconds) >= least]
     scale = draw.seconds_scale(max(time_ledger[name] for name in shown))
     _draw_classes(ax, time_ledger, shown, scale, scheme_of(ax).of_time)
@@ -147,13 +147,13 @@ def plot_time_ledger(ax: Axes, time_ledger: TimeLedger) -> None:
 @plot("Threads by class over time", size=WIDE)
 def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -> None:
     """Draw how many threads did what, and why they did nothing, over time: areas are the time ledger's classes."""
+    least, scheme = _too_small(time_ledger), scheme_of(ax)
     timeline = time_ledger.timeline(GRID)
     moments = timeline.index.to_numpy(np.float64)
     stop = float(moments[-1] + timeline["seconds"].iloc[-1])
     edges = draw.time_axis(ax, start, stop)(np.append(moments, stop))
     threads = {name: timeline[name].to_numpy(np.float64) for name in by_family(TIME_NAMES) if name in timeline}
     threads = {name: row for name, row in threads.items() if row.any()}
-    least, scheme = TOO_SMALL_TO_SEE * (time_ledger.total or 0.0), scheme_of(ax)
     labels = family_labels({name: name for name in threads if time_ledger[name] >= least})
     lines = stacked(ax, edges, [(labels.get(name), row, scheme.of_time[name]) for name, row in threads.items()])
     ax.stairs(timeline[TOTAL], edges, baseline=None, color=scheme.ink, linewidth=0.8, label="threads available")
@@ -164,6 +164,12 @@ def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -
     layers = [Layer(name, *line, scheme.of_time[name]) for name, line in zip(threads, lines, strict=True)]
     name_layers(ax, edges, layers)
     _note_gaps(ax, time_ledger, time_ledger.unknown)
+
+
+def _too_small(ledger: TimeLedger) -> float:
+    """Seconds below which a class is next to nothing; refused where there were no threads."""
+    refuse_if(not ledger.total, "there were no worker threads")
+    return TOO_SMALL_TO_SEE * (ledger.total or 0.0)
 
 
 def _draw_classes(

@@ -1,4 +1,4 @@
-"""What Dask counted in tasks, by task prefix."""
+"""Tasks: what Dask counted in them, by prefix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened over time: tasks of threads, rates, and workers with their memory, CPU and tasks."""
+"""Over time: what each thread did, the data rate, and the memory, CPU and tasks of workers."""
 
 from __future__ import annotations
 
