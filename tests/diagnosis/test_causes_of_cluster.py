@@ -161,3 +161,11 @@ def test_what_dask_counts_in_tasks_is_found_where_it_is_a_large_share(activity: 
     assert finding.at_most
     assert words in finding.text
     assert verdict(1.0, 1.0).healthy
+
+
+@pytest.mark.parametrize(("now", "remedy"), [(20, "DaskExecutor(treereduction=50)"), (100, None), (None, None)])
+def test_merging_more_at_once_is_advised_where_fewer_are_merged(now: int | None, remedy: str | None) -> None:
+    run = with_call(with_outputs(SMALL, 2 * LARGE_OUTPUT), options={"chunksize": 100, "executor.treereduction": now})
+    (draft,) = CAUSES["merge"].drafts(evidence_of(run))
+    assert draft.remedy == remedy
+    assert ("treereduction" in draft.advice) == (remedy is not None)
