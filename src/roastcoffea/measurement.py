@@ -264,7 +264,8 @@ class Measurement:
         from roastcoffea.report.first_look import notebook_look
         from roastcoffea.report.summary import heading
 
-        return notebook_look(digest_of(self.run, self.metrics), heading(self.run))
+        names = self.metrics.evaluator.value("worker_names")
+        return notebook_look(digest_of(self.run, self.metrics), heading(self.run), names)
 
     def print_summary(self, file: IO[str] | None = None) -> None:
         """Print the metrics as tables, to the terminal or into a file."""
@@ -280,9 +281,10 @@ class Measurement:
         *,
         title: str | None = None,
         figsize: tuple[float, float] | None = None,
+        dark: bool = False,
         output_path: str | PathLike[str] | None = None,
     ) -> tuple[Figure, Axes]:
-        """Draw the plot of this name, with or without `plot_`: on these axes, else on a new figure.
+        """Draw the plot of this name, with or without `plot_`: on these axes, else on a new figure, light or dark.
 
         Raises
         ------
@@ -291,7 +293,7 @@ class Measurement:
         """
         from roastcoffea.visualization.plots import registered
 
-        return registered(name).function(self, ax=ax, title=title, figsize=figsize, output_path=output_path)
+        return registered(name).function(self, ax=ax, title=title, figsize=figsize, dark=dark, output_path=output_path)
 
 
 def load(path: str | PathLike[str]) -> Measurement:

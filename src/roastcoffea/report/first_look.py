@@ -141,10 +141,10 @@ def look_of(digest: Digest, anchors: Collection[str] = (), names: Mapping[str, s
     )
 
 
-def notebook_look(digest: Digest, heading: Heading) -> Markup:
-    """The first look in a notebook: without scripts, in the colours around it."""
+def notebook_look(digest: Digest, heading: Heading, names: Mapping[str, str]) -> Markup:
+    """The first look in a notebook: without scripts, in the colours around it; `names` are those of workers."""
     palettes = Markup(palette("light")), Markup(palette("dark"))
-    return rendered("first_look_of_notebook.html", look=look_of(digest), heading=heading, palettes=palettes)
+    return rendered("first_look_of_notebook.html", look=look_of(digest, (), names), heading=heading, palettes=palettes)
 
 
 def _bar(name: str, bar: Bar) -> Drawn:

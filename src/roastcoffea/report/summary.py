@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import root_cause
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
+from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED
@@ -117,7 +118,7 @@ def own_sheets(metrics: Metrics, name: str) -> Sequence[Sheet]:
 
 def title_of(run: Run) -> str:
     """Name of the run, else the processors that ran."""
-    return run.name or ", ".join(dict.fromkeys(call.processor for call in run.calls)) or run.id
+    return name_of(run) or run.id
 
 
 def heading(run: Run) -> Heading:

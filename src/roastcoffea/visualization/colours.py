@@ -35,10 +35,15 @@ class Scheme:
         return family.dark if self.dark else family.light
 
 
+FAMILY_OF_PHASE: Final = {phase.name: FAMILY_OF[phase.time_class] for phase in phases.PHASES}
+
+
 def _scheme(dark: bool, ground: str, ink: str, quiet: str, series: tuple[str, ...]) -> Scheme:
-    of = {name: family.dark if dark else family.light for name, family in FAMILY_OF.items()}
-    of_time, of_bytes = ({name: of[name] for name in names} for names in (phases.TIME_NAMES, phases.BYTE_NAMES))
-    of_phases = {phase.name: of[phase.time_class] for phase in phases.PHASES}
+    of = {family: family.dark if dark else family.light for family in phases.FAMILIES}
+    of_time, of_bytes = (
+        {name: of[FAMILY_OF[name]] for name in names} for names in (phases.TIME_NAMES, phases.BYTE_NAMES)
+    )
+    of_phases = {name: of[family] for name, family in FAMILY_OF_PHASE.items()}
     return Scheme(dark, ground, ink, quiet, series, of_time, of_bytes, of_phases)
 
 
@@ -68,13 +73,3 @@ def luminance(colour: str) -> float:
     """Relative luminance of a colour, from 0 (black) to 1 (white), as contrasts are computed from it (WCAG 2)."""
     linear = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgb(colour))
     return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
-
-
-BLUE: Final = OF_TIME[phases.COMPUTE]
-AMBER: Final = OF_TIME[phases.READ]
-GREY: Final = LIGHT.quiet
-PALE: Final = LIGHT.series[1]
-BLACK: Final = LIGHT.ink
-CPU: Final = BLUE
-NOT_CPU: Final = LIGHT.series[1]
-CYCLE: Final = (*LIGHT.series, *LIGHT.series[:3])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
-from handmade import empty_run
 from pictures import synthetic_run
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.report.page import worker_map as module
 from roastcoffea.report.page.figures import Context
-from roastcoffea.report.page.worker_map import COLUMNS, FULL, UNKNOWN, worker_map, worker_names
+from roastcoffea.report.page.worker_map import COLUMNS, FULL, UNKNOWN, worker_map
 from roastcoffea.visualization.inputs import inputs_of
 
 
@@ -56,15 +53,3 @@ def test_rows_are_shared_where_workers_are_very_many(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "MOST_ROWS", 3)
     shared = maps(measurement)[module.BUSY]
     assert np.abs(shared - alone.reshape(3, 2, COLUMNS).mean(axis=1)).max() <= 1
-
-
-def test_workers_are_named_after_their_host() -> None:
-    names = worker_names(synthetic_run(workers=5))
-    assert len(set(names.values())) == len(names) == 5
-    lifetimes = synthetic_run(workers=5).lifetimes
-    assert lifetimes is not None
-    for row in lifetimes.to_pylist():
-        host, _, number = names[row["worker"]].rpartition(":")
-        assert host == row["worker"].removeprefix("tcp://").partition(":")[0]
-        assert 1 <= int(number) <= 5
-    assert worker_names(dataclasses.replace(empty_run(), lifetimes=None)) == {}

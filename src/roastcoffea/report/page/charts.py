@@ -27,7 +27,7 @@ from roastcoffea.report.page.packing import MOST_GROUPS, groups_of, packed_pixel
 from roastcoffea.report.page.points import chunk_points
 from roastcoffea.report.page.stills import classes_picture, stacked, stream_picture
 from roastcoffea.report.page.trees import flame_graph, icicle
-from roastcoffea.report.page.worker_map import worker_map, worker_names
+from roastcoffea.report.page.worker_map import worker_map
 from roastcoffea.report.sheets import Picture, Sheet
 from roastcoffea.units import SECOND, number, three_digits
 from roastcoffea.visualization.draw import bytes_scale
@@ -137,7 +137,7 @@ def _content(context: Context, drawn: Mapping[str, Chart]) -> dict[str, Any]:
         "doc": document.to_json(deferred=False),
         "roots": {chart.figure.id: f"plot-{name}" for name, chart in drawn.items()},
         "start": context.start,
-        "names": worker_names(context.inputs.value(RUN)),
+        "names": context.inputs.value("worker_names"),
         **{name: dict(chart.facts) for name, chart in drawn.items()},
     }
 

@@ -17,7 +17,6 @@ from roastcoffea.report.exports.tables import metrics_table
 from roastcoffea.report.first_look import look_of
 from roastcoffea.report.page.charts import charts
 from roastcoffea.report.page.frame import anchor, fold_anchor, page
-from roastcoffea.report.page.worker_map import worker_names
 from roastcoffea.report.phrases import NOT_MEASURED
 from roastcoffea.report.sheets import Cell, Column, Sheet, columns
 from roastcoffea.report.summary import amount_of, datasets, heading, own_sheets
@@ -78,10 +77,13 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
     if absent:
         details.append(Sheet(title=NOT_MEASURED, items=[f"{title}: {reason}" for title, reason in absent.items()]))
     anchors = {*(anchor(sheet.title) for sheet in drawn.sheets), *(fold_anchor(sheet.title) for sheet in details)}
+    names = measured.metrics.evaluator.value("worker_names")
     return page(
         heading(measured.run),
         drawn.sheets,
-        look=look_of(digest_of(measured.run, measured.metrics), anchors, worker_names(measured.run)),
+        look=look_of(
+            digest_of(measured.run, measured.metrics), anchors, measured.metrics.evaluator.value("worker_names")
+        ),
         details=details,
         drawn=drawn.pictures,
         blocks=drawn.blocks,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,6 @@ from bokeh import models
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.phases import COMPUTING
 from roastcoffea.metrics.statistics import Numbers
-from roastcoffea.records.run import Run
 from roastcoffea.report.page.figures import Chart, Context, own_figure
 from roastcoffea.report.page.stills import shaded_picture
 from roastcoffea.visualization.series import busy_in_pixels
@@ -32,26 +30,6 @@ SLOW: Final = 1.5
 BUSY: Final = "threads with a task"
 CPU: Final = "CPU"
 MEMORY: Final = "memory"
-
-
-def worker_names(run: Run) -> dict[str, str]:
-    """Names of workers by address: their host, and a number on it."""
-    if run.lifetimes is None:
-        return {}
-    lives = run.lifetimes.select(["worker", "host"]).to_pylist()
-    hosts = {row["worker"]: row["host"] for row in lives if row["worker"] is not None}
-    of_host: dict[str, int] = {}
-    names = {}
-    for address in sorted(hosts):
-        host = _plain(hosts[address] or address)
-        of_host[host] = of_host.get(host, 0) + 1
-        names[address] = f"{host}:{of_host[host]}"
-    return names
-
-
-def _plain(host: str) -> str:
-    """A host without scheme and port; of a worker without Dask, host/process, what is before the process."""
-    return (urlsplit(host).hostname or host) if "://" in host else host.partition("/")[0]
 
 
 def worker_map(context: Context) -> Chart:
