@@ -81,9 +81,7 @@ def page_of(measured: Measured, *, every_task: bool = False) -> str:
     return page(
         heading(measured.run),
         drawn.sheets,
-        look=look_of(
-            digest_of(measured.run, measured.metrics), anchors, measured.metrics.evaluator.value("worker_names")
-        ),
+        look=look_of(digest_of(measured.run, measured.metrics), anchors, names),
         details=details,
         drawn=drawn.pictures,
         blocks=drawn.blocks,
