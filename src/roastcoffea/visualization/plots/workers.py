@@ -28,6 +28,8 @@ MOST_RECTANGLES: Final = 20_000
 MOST_ROWS: Final = 400
 COLUMNS: Final = 800
 MOST_NAMED: Final = 24
+MOST_SEPARATE: Final = 40
+"""Lanes up to which there is a gap between them: of more it would be thinner than a dot."""
 
 UNTOLD: Final = "not recorded"
 UNTOLD_CHUNKS: Final = "chunks (inside not recorded)"
@@ -68,7 +70,8 @@ def _colours_of(scheme: Scheme) -> Numbers:
 
 
 def _draw_rectangles(ax: Axes, stream: Stream, left: Numbers, right: Numbers) -> None:
-    low, high = stream.lane - 0.42, stream.lane + 0.42
+    half = 0.42 if len(stream.lanes) <= MOST_SEPARATE else 0.5
+    low, high = stream.lane - half, stream.lane + half
     corners = np.stack([[left, low], [left, high], [right, high], [right, low]]).transpose(2, 0, 1)
     scheme = scheme_of(ax)
     colours = _colours_of(scheme)[stream.kind]
