@@ -283,7 +283,7 @@ def test_who_computes_has_a_core_or_waits_for_one() -> None:
     try:
         os.sched_setaffinity(0, {min(cores)})
         core_wait, before = CoreWait(), stolen(min(cores))
-        # the thread may lose its core between two clocks: it has waited no less than inside, and no more than around them
+        # the thread may lose its core between two clocks: what it waited lies between two pairs of them
         around, wall, cpu, inside = core_wait.seconds(), time.perf_counter(), time.thread_time(), core_wait.seconds()
         while time.perf_counter() < wall + 0.5:
             pass
