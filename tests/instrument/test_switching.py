@@ -1,7 +1,8 @@
-"""How soon the interpreter is handed over, while it is made prompt and afterwards."""
+"""How soon the interpreter is handed over, while it is made prompt, afterwards, and in forked children."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.instrument.switching import PROMPT, prompt, usual_interval
 
+FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 USUAL = 0.007
 
 
@@ -22,6 +24,21 @@ def usual() -> Iterator[None]:
     sys.setswitchinterval(USUAL)
     yield
     sys.setswitchinterval(before)
+
+
+def in_child() -> float:
+    """Interval of a child that is forked now."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, str(sys.getswitchinterval()).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        return float(answer.read())
 
 
 def test_the_usual_interval_is_known_while_it_is_shortened() -> None:
@@ -46,7 +63,21 @@ def test_a_shorter_one_of_the_user_s_is_kept() -> None:
     assert sys.getswitchinterval() == usual_interval() == pytest.approx(1e-4)
 
 
-def test_copies_that_were_pickled_by_value_know_of_each_other() -> None:
+@FORK
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_has_the_usual_interval() -> None:
+    with prompt():
+        assert in_child() == pytest.approx(USUAL)
+        assert sys.getswitchinterval() == pytest.approx(PROMPT)
+    sys.setswitchinterval(1e-4)
+    assert in_child() == pytest.approx(1e-4)
+
+
+def test_copies_that_were_pickled_by_value_know_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Any] = []
+    with prompt():
+        pass
+    monkeypatch.setattr(os, "register_at_fork", lambda **calls: registered.append(calls), raising=False)
     copies: list[Any] = [pickle.loads(packed_by_value([prompt, usual_interval])) for _ in range(2)]
     (first, usual_of_first), (second, usual_of_second) = copies
     assert first is not second
@@ -56,3 +87,4 @@ def test_copies_that_were_pickled_by_value_know_of_each_other() -> None:
             assert usual_of_first() == pytest.approx(USUAL)
         assert sys.getswitchinterval() == pytest.approx(PROMPT)
     assert sys.getswitchinterval() == pytest.approx(USUAL)
+    assert registered == []

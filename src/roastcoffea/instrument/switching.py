@@ -5,6 +5,7 @@ All copies of this code in a process share what they know: those that were pickl
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ ROUNDING: Final = 5e-7
 """Python keeps whole microseconds and cuts off the rest: an interval that was read may be set to one less."""
 
 STATE: Final = "__roastcoffea_switching__"
-"""Name of what is shared in `sys.modules`."""
+"""Name of what is shared in `sys.modules`; it stays there, as what Python calls after a fork cannot be taken back."""
 
 
 @contextmanager
@@ -59,4 +60,14 @@ def _shared() -> ModuleType:
         fresh = ModuleType(STATE)
         fresh.__dict__.update(usual=0.0, is_prompt=False)
         state = sys.modules.setdefault(STATE, fresh)
+        if state is fresh and hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=lambda: _end_in_child(fresh))
     return state
+
+
+def _end_in_child(state: ModuleType) -> None:
+    """End in a forked child what its parent made prompt: the thread that would end it is not there."""
+    if state.is_prompt:
+        state.is_prompt = False
+        if sys.getswitchinterval() <= PROMPT:
+            sys.setswitchinterval(state.usual + ROUNDING)
