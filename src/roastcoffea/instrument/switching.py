@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 PROMPT: Final = 5e-4
 """Seconds after which a thread has to hand the interpreter over in a moment that is made prompt."""
@@ -50,12 +50,13 @@ def usual_interval() -> float:
     Such a moment may begin or end between two statements: an interval as short as theirs is compared with the usual
     one of the last of them, whether it has ended or not.
     """
-    interval, state = sys.getswitchinterval(), sys.modules.get(STATE)
+    interval = sys.getswitchinterval()
+    state: Any = sys.modules.get(STATE)
     return interval if state is None or interval > PROMPT else max(interval, state.usual)
 
 
-def _shared() -> ModuleType:
-    state = sys.modules.get(STATE)
+def _shared() -> Any:
+    state: Any = sys.modules.get(STATE)
     if state is None:
         fresh = ModuleType(STATE)
         fresh.__dict__.update(usual=0.0, is_prompt=False)
@@ -65,7 +66,7 @@ def _shared() -> ModuleType:
     return state
 
 
-def _end_in_child(state: ModuleType) -> None:
+def _end_in_child(state: Any) -> None:
     """End in a forked child what its parent made prompt: the thread that would end it is not there."""
     if state.is_prompt:
         state.is_prompt = False
