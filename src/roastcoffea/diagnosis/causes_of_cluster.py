@@ -41,7 +41,7 @@ def chunk_size(seen: Evidence) -> Draft | None:
     found = seen.chunk_size
     if seen.larger is None or _output(seen):
         return None
-    now = number(_chunk_size_now(seen))
+    now = number(found.usual)
     inside = f", {SECOND.text(found.in_process)} of it in process()" if found.in_process else ""
     cost = found.fixed + (found.in_process or 0.0)
     what = f"Chunks of {now} events are too small: each costs {SECOND.text(cost)} whatever its events{inside}."
@@ -50,17 +50,6 @@ def chunk_size(seen: Evidence) -> Draft | None:
     rows = {"fixed cost of chunks": cost * seen.chunks}
     taken = Taken("chunk size", removal=found.removal)
     return Draft(what, f"Use {found.line}.{memory}", (culprit,), found.line, rows, taken, found.saving)
-
-
-def _chunk_size_now(seen: Evidence) -> int:
-    """The chunk size that the Runner was given, as far as its chunks have it; else their events.
-
-    coffea cuts a file into chunks of equal size, which may be somewhat smaller or larger than that.
-    """
-    given = {call.options.get("chunksize") for call in seen.run.calls}
-    events = seen.chunk_size.now
-    only = given.pop() if len(given) == 1 else None
-    return only if isinstance(only, int) and events / 2 < only < 2 * events else round(events)
 
 
 @cause("scheduler", looks_idle=True)
