@@ -182,3 +182,11 @@ def test_a_size_is_compared_with_the_one_that_was_asked_for(size: int, asked: in
     found = evidence_of(SMALL).chunk_size._replace(size=size, now=300.0, asked=asked, largest=1200.0)
     assert (found.is_larger, found.is_smaller, found.usual) == (larger, smaller, 300)
     assert found._replace(now=950.0).usual == asked
+
+
+@pytest.mark.parametrize(("now", "remedy"), [(20, "DaskExecutor(treereduction=50)"), (100, None), (None, None)])
+def test_merging_more_at_once_is_advised_where_fewer_are_merged(now: int | None, remedy: str | None) -> None:
+    run = with_call(with_outputs(SMALL, 2 * LARGE_OUTPUT), options={"chunksize": 100, "executor.treereduction": now})
+    (draft,) = CAUSES["merge"].drafts(evidence_of(run))
+    assert draft.remedy == remedy
+    assert ("treereduction" in draft.advice) == (remedy is not None)

@@ -129,7 +129,7 @@ def of_datasets(*sizes: list[int], each: float = 0.01) -> Chunks:
 
 
 def test_a_dataset_of_few_or_equal_chunks_shares_the_law_of_the_others() -> None:
-    law = law_of([of_datasets([100, 300] * 4, [30, 30], [50] * 5)])
+    law = law_of([of_datasets([100, 300] * 12, [30, 30], [50] * 5)])
     assert not isinstance(law, str)
     for name in "abc":
         assert law[name][0] == pytest.approx([0.5, 0.0], abs=1e-9)

@@ -101,7 +101,7 @@ class ChunkSize(NamedTuple):
     @property
     def usual(self) -> int:
         """The chunk size that the Runner was given, as far as its chunks have it; else their events on average."""
-        given = self.asked is not None and self.now <= self.asked < 2 * self.now
+        given = self.asked is not None and self.now / 2 < self.asked < 2 * self.now
         return self.asked if given and self.asked is not None else round(self.now)
 
     @property
@@ -206,11 +206,11 @@ class _Weighed:
     def asked(self) -> int | None:
         """The chunk size that was asked for, where the largest chunk shows it.
 
-        coffea cuts a file into chunks of equal size, which differ from that by less than half.
+        coffea cuts a file into chunks of equal size, which lie between half of that and twice as much.
         """
         given = {call.options.get("chunksize") for call in self.savings.run.calls}
         only = given.pop() if len(given) == 1 else None
-        return only if isinstance(only, int) and only / 2 <= self.largest <= 1.5 * only else None
+        return only if isinstance(only, int) and only / 2 <= self.largest <= 2 * only else None
 
     def _overlap(self) -> float:
         """How far the events of all chunks are from those of the files."""

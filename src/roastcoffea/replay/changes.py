@@ -32,7 +32,7 @@ VARIED: Final = 1.5
 SPREAD: Final = 0.15
 """And the standard deviation of events beside their mean: one odd chunk at the end of each file is not enough."""
 
-TOLD: Final = 0.5
+TOLD: Final = 0.75
 """Least share of chunks in datasets with a law of their own: the others share what these have in common."""
 
 LEAST_FACTOR: Final = 0.1
