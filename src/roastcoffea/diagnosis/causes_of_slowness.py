@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.diagnosis.slowness import DATASET, Slow
-from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import counted, number
 
 SLOW_IN: Final = {
@@ -37,7 +36,12 @@ def _slow(kind: str) -> Says:
             return None
         named = tuple(Culprit(kind, one.name, one.seconds, one.factor) for one in found)
         rows = {f"{kind} {one.name}": one.seconds for one in found}
-        taken = Taken(f"slow {kind}", factors=_as_fast_as_others(seen, found))
+        taken = Taken(
+            f"slow {kind}",
+            factors=_of_chunks(seen, {one.name: 1 / one.factor for one in found}, kind, 1.0),
+            phases=_of_chunks(seen, {one.name: one.phase for one in found}, kind, None),
+            seconds=sum(one.seconds for one in found),
+        )
         advice, remedy = _advice(seen, kind, found)
         return Draft(_who_is_slow(kind, found), advice, named, remedy, rows, taken)
 
@@ -106,17 +110,16 @@ def _advice(seen: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, str 
             return f"Look at what its events need beyond the others{smaller}.", None
 
 
-def _as_fast_as_others(seen: Evidence, found: Sequence[Slow]) -> Numbers | None:
-    """What each chunk that counted would take of what it took."""
+def _of_chunks(seen: Evidence, values: Mapping[str, Any], kind: str, otherwise: Any) -> Any:
+    """Value of each chunk that counted by its worker, host, file or dataset; None where chunks are unknown."""
     if seen.counted is None:
         return None
-    kind = found[0].kind
     names = seen.counted["worker" if kind == "host" else kind].to_pylist()
     if kind == "host":
         hosts = culprits.hosts_of(seen)
         names = [hosts.get(worker) for worker in names]
-    factors = {one.name: one.factor for one in found}
-    return np.array([1 / factors.get(name, 1.0) for name in names])
+    found = [values.get(name, otherwise) for name in names]
+    return np.array(found) if isinstance(otherwise, float) else found
 
 
 for _kind in ("worker", "host", "file", DATASET):

@@ -206,11 +206,11 @@ class _Weighed:
     def asked(self) -> int | None:
         """The chunk size that was asked for, where the largest chunk shows it.
 
-        coffea cuts a file into chunks of equal size, which differ from that by less than half.
+        coffea cuts a file into chunks of equal size, which lie between half of that and twice as much.
         """
         given = {call.options.get("chunksize") for call in self.savings.run.calls}
         only = given.pop() if len(given) == 1 else None
-        return only if isinstance(only, int) and only / 2 <= self.largest <= 1.5 * only else None
+        return only if isinstance(only, int) and only / 2 <= self.largest <= 2 * only else None
 
     def _overlap(self) -> float:
         """How far the events of all chunks are from those of the files."""
