@@ -138,7 +138,7 @@ def test_a_worker_that_its_nanny_kills(small: Client, fileset: Any, tmp_path: Pa
     assert evidence.fit.at_most
     # a chunk of that size would have fitted, had it needed as much for each event as those that were killed
     assert evidence.fit.events * 0.7 * LIMIT / 1000 < LIMIT
-    assert f"chunksize={evidence.fit.events} at most" in evidence.remedy
+    assert f"Use chunksize={evidence.fit.events} or less" in evidence.remedy
     assert evidence.remedy.count("chunksize=") == 1
     assert measurement.metrics["total_events"] == 8000
     assert measurement.metrics.evaluator.value("incompleteness").complete
