@@ -41,7 +41,7 @@ def chunk_size(evidence: Evidence) -> Draft | None:
     found = evidence.chunk_size
     if evidence.larger is None or _output(evidence):
         return None
-    now = number(_chunk_size_now(evidence))
+    now = number(found.usual)
     inside = f", {SECOND.text(found.in_process)} of it in process()" if found.in_process else ""
     cost = found.fixed + (found.in_process or 0.0)
     what = f"Chunks of {now} events are too small: each has a fixed cost of {SECOND.text(cost)}{inside}."
@@ -50,17 +50,6 @@ def chunk_size(evidence: Evidence) -> Draft | None:
     rows = {"fixed cost of chunks": cost * evidence.chunks}
     taken = Taken("chunk size", removal=found.removal)
     return Draft(what, f"Use {found.line}.{memory}", (culprit,), found.line, rows, taken, found.saving)
-
-
-def _chunk_size_now(evidence: Evidence) -> int:
-    """Chunk size set in the Runner if its chunks reach it, else their mean number of events.
-
-    coffea cuts a file into equal chunks, which are slightly smaller than the chunk size.
-    """
-    given = {call.options.get("chunksize") for call in evidence.run.calls}
-    events = evidence.chunk_size.now
-    only = given.pop() if len(given) == 1 else None
-    return only if isinstance(only, int) and events <= only < 2 * events else round(events)
 
 
 @cause("scheduler", looks_idle=True)
@@ -86,8 +75,21 @@ def transfer(evidence: Evidence) -> Draft | None:
     """Waiting for results from other workers."""
     if not evidence.rows_of("transfer") or (_output(evidence) and not _mostly_moved(evidence)):
         return None
-    what = f"Tasks wait for results from other workers for {share_of(evidence, 'transfer')} of thread time."
-    return Draft(what, f"{SMALLER_OUTPUT}, or merge more results at once: DaskExecutor(treereduction=50).")
+    what = f"Tasks wait for results of other workers for {share_of(seen, 'transfer')} of thread time."
+    more, line = _merging(seen)
+    return Draft(what, f"{SMALLER_OUTPUT}{more}.", remedy=line)
+
+
+MORE_AT_ONCE: Final = 50
+
+
+def _merging(seen: Evidence) -> tuple[str, str | None]:
+    """Advice to merge more results at once, and its line, where fewer are merged now."""
+    now = [call.options.get("executor.treereduction") for call in seen.run.calls]
+    if not all(isinstance(one, int) and one < MORE_AT_ONCE for one in now):
+        return "", None
+    line = f"DaskExecutor(treereduction={MORE_AT_ONCE})"
+    return f", or merge more results at once: {line}", line
 
 
 def _with_tail(evidence: Evidence, word: str, kind: str) -> Rows:
@@ -105,13 +107,13 @@ def merge(evidence: Evidence) -> Draft | None:
         rows |= {name: evidence.ledger[name] for name in (phases.OVERHEAD, phases.TRANSFER) if name in evidence.ledger}
     if not rows:
         return None
-    share, line = evidence.share(sum(rows.values())), "DaskExecutor(treereduction=50)"
+    share, (more, line) = seen.share(sum(rows.values())), _merging(seen)
     what = f"The merge step takes {share} of thread time, including waiting for it."
     if size:
         outputs = f"{number(evidence.chunks)} outputs of {BYTE.text(size)}"
         what = f"Compressing, moving and merging {outputs} takes {share} of thread time, including waiting for it."
     taken = Taken("merge", seconds=sum(rows.values()), outputs=bool(size))
-    return Draft(what, f"{SMALLER_OUTPUT}, or merge more results at once: {line}.", remedy=line, rows=rows, taken=taken)
+    return Draft(what, f"{SMALLER_OUTPUT}{more}.", remedy=line, rows=rows, taken=taken)
 
 
 @cause("preprocessing", looks_idle=True)
@@ -157,13 +159,22 @@ def client(evidence: Evidence) -> Draft | None:
         if seconds > LEAST_OF_CLIENT * evidence.total
     ]
     when = f" ({', '.join(parts)})" if parts else ""
-    what = f"The client keeps the workers idle for {share_of(evidence, 'client')} of thread time{when}."
-    advice = (
-        "The client prepares, submits chunks and merges in this process: return a smaller output."
-        if evidence.local
-        else "Start the workers when chunks are ready, and close the cluster before work that needs no workers."
-    )
-    return Draft(what, advice)
+    what = f"The client keeps the workers idle for {share_of(seen, 'client')} of thread time{when}."
+    longest = max(seen.ledger.client_of, key=lambda when: seen.ledger.client_of[when], default="between")
+    return Draft(what, (OF_LOCAL_CLIENT if seen.local else OF_CLIENT)[longest])
+
+
+OF_CLIENT: Final = {
+    "before": "Start workers when chunks are ready.",
+    "between": "Make fewer Runner calls, and do in tasks what the client does between them.",
+    "after": "Close the cluster before work that needs no workers.",
+}
+OF_LOCAL_CLIENT: Final = {
+    "before": "Make the executor once, and use it for several runs: its processes take this to start.",
+    "between": "This process prepares chunks and merges outputs: return a smaller output.",
+    "after": "Leave the collector before work that is no part of the run.",
+}
+"""What to do about the client's time, by when most of it is."""
 
 
 @cause("memory", names_culprit=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.diagnosis.slowness import DATASET, Slow
-from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import counted, number
 
 SLOW_IN: Final = {
@@ -37,8 +36,13 @@ def _slow(kind: str) -> Says:
             return None
         named = tuple(Culprit(kind, one.name, one.seconds, one.factor) for one in found)
         rows = {f"{kind} {one.name}": one.seconds for one in found}
-        taken = Taken(f"slow {kind}", factors=_as_fast_as_others(evidence, found))
-        advice, remedy = _advice(evidence, kind, found)
+        taken = Taken(
+            f"slow {kind}",
+            factors=_of_chunks(seen, {one.name: 1 / one.factor for one in found}, kind, 1.0),
+            phases=_of_chunks(seen, {one.name: one.phase for one in found}, kind, None),
+            seconds=sum(one.seconds for one in found),
+        )
+        advice, remedy = _advice(seen, kind, found)
         return Draft(_who_is_slow(kind, found), advice, named, remedy, rows, taken)
 
     return says
@@ -60,6 +64,8 @@ def _slow_alone(one: Slow) -> str:
     low, high = (f"{bound:.2g}" for bound in one.interval)
     factor = f"{one.factor:.3g} times" + (f" ({low} to {high})" if low != high else "")
     who = f"{one.kind.capitalize()} {_place(one)}"
+    if one.kind == DATASET and _waits_for_storage(one):
+        return f"{who} {_does(one)}: its events take {factor} as long as those of the others{_instead(one)}."
     if one.kind == DATASET:
         return f"{who} takes {factor} as long per event as the others{_instead(one)}."
     chunks = counted(one.chunks, "chunk")
@@ -72,6 +78,10 @@ def _place(one: Slow) -> str:
 
 def _does(one: Slow) -> str:
     return SLOW_IN.get((one.phase or "").removesuffix("_seconds"), "is slow")
+
+
+def _waits_for_storage(one: Slow) -> bool:
+    return (one.phase or "").removesuffix("_seconds") in {"read", "open"}
 
 
 def _instead(one: Slow) -> str:
@@ -93,22 +103,23 @@ def _advice(evidence: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, 
             return "Check what else runs there, or exclude it.", None
         case "file":
             return f"Read another copy of {'it' if one else 'them'}, or use faster storage.", None
+        case _ if _waits_for_storage(found[0]):
+            return "Cache it nearby, or read another copy of it.", None
         case _:
             smaller = "" if evidence.larger else "; use smaller chunks for it if it finishes last"
             return f"Check what its events need that others do not{smaller}.", None
 
 
-def _as_fast_as_others(evidence: Evidence, found: Sequence[Slow]) -> Numbers | None:
-    """Factor on the duration of each counted chunk without the slowness."""
-    if evidence.counted is None:
+def _of_chunks(seen: Evidence, values: Mapping[str, Any], kind: str, otherwise: Any) -> Any:
+    """Value of each chunk that counted by its worker, host, file or dataset; None where chunks are unknown."""
+    if seen.counted is None:
         return None
-    kind = found[0].kind
-    names = evidence.counted["worker" if kind == "host" else kind].to_pylist()
+    names = seen.counted["worker" if kind == "host" else kind].to_pylist()
     if kind == "host":
         hosts = culprits.hosts_of(evidence)
         names = [hosts.get(worker) for worker in names]
-    factors = {one.name: one.factor for one in found}
-    return np.array([1 / factors.get(name, 1.0) for name in names])
+    found = [values.get(name, otherwise) for name in names]
+    return np.array(found) if isinstance(otherwise, float) else found
 
 
 for _kind in ("worker", "host", "file", DATASET):
