@@ -92,9 +92,8 @@ def _by_worker(table: pa.Table | None, steps: Steps) -> dict[str, dict[str, Any]
     """Sums over the rows of each worker; a worker that came back has a single row."""
     if table is None:
         return {}
-    made = aggregated(
-        table, ["worker"], steps, None, use_threads=False
-    )  # "first" and "last" need the order of the rows
+    # "first" and "last" need the order of the rows
+    made = aggregated(table, ["worker"], steps, None, use_threads=False)
     return {row.pop("worker"): row for row in made.to_pylist()}
 
 

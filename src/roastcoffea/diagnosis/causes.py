@@ -87,11 +87,11 @@ def conclusions(evidence: Evidence) -> tuple[list[Finding], float | None]:
     Missing data comes first, then the largest saving. A finding that the replay shows to be mostly a consequence of an
     earlier one is left out.
     """
-    complete = seen.ledger.certificate.complete
-    found = [_finding(seen, one) for one in _lacking(seen)]
-    candidates = _candidates(seen, (one for one in CAUSES.values() if complete or not one.looks_idle))
-    chosen = _chosen(seen, list(candidates))
-    return [*found, *(_finding(seen, one) for one in chosen)], together(seen, chosen) if chosen else None
+    complete = evidence.ledger.certificate.complete
+    found = [_finding(evidence, one) for one in _lacking(evidence)]
+    candidates = _candidates(evidence, (one for one in CAUSES.values() if complete or not one.looks_idle))
+    chosen = _chosen(evidence, list(candidates))
+    return [*found, *(_finding(evidence, one) for one in chosen)], together(evidence, chosen) if chosen else None
 
 
 def _lacking(evidence: Evidence) -> Iterator[_Candidate]:
@@ -123,7 +123,7 @@ def _saving(evidence: Evidence, taken: Taken, thread_seconds: float) -> Saving:
     return evidence.savings.of(taken)
 
 
-def _chosen(seen: Evidence, candidates: list[_Candidate]) -> list[_Candidate]:
+def _chosen(evidence: Evidence, candidates: list[_Candidate]) -> list[_Candidate]:
     """Candidates by what fixing each saves when those before it are fixed, without mere consequences of these."""
     chosen: list[_Candidate] = []
     waiting = {number: one.seconds for number, one in enumerate(candidates)}
@@ -132,25 +132,25 @@ def _chosen(seen: Evidence, candidates: list[_Candidate]) -> list[_Candidate]:
         number = max(waiting, key=lambda place: waiting[place])
         if number not in current:
             # what is fixed before can only leave less of a saving
-            waiting[number] = min(waiting[number], _left(seen, chosen, candidates[number]))
+            waiting[number] = min(waiting[number], _left(evidence, chosen, candidates[number]))
             current.add(number)
             continue
-        number = _culprit_of(seen, chosen, candidates, waiting, number)
+        number = _culprit_of(evidence, chosen, candidates, waiting, number)
         best, left = candidates[number], waiting.pop(number)
-        if left >= _enough(seen, best):
+        if left >= _enough(evidence, best):
             chosen.append(best)
             current.clear()
     return chosen
 
 
-def _enough(seen: Evidence, one: _Candidate) -> float:
+def _enough(evidence: Evidence, one: _Candidate) -> float:
     """Saving that must be left of a candidate: a culprit with a name is no mere consequence."""
-    least = seen.least(one.cause.name)
+    least = evidence.least(one.cause.name)
     return least if one.cause.names_culprit else max(LEFT * one.seconds, least)
 
 
 def _culprit_of(
-    seen: Evidence, chosen: list[_Candidate], candidates: list[_Candidate], waiting: dict[int, float], best: int
+    evidence: Evidence, chosen: list[_Candidate], candidates: list[_Candidate], waiting: dict[int, float], best: int
 ) -> int:
     """The culprit with a name of which the best candidate is a consequence; else the best itself."""
     if candidates[best].cause.names_culprit:
@@ -163,13 +163,13 @@ def _culprit_of(
     culprit = max(named, key=lambda place: waiting[place], default=best)
     if culprit == best:
         return best
-    left = _left(seen, [*chosen, candidates[culprit]], candidates[best])
+    left = _left(evidence, [*chosen, candidates[culprit]], candidates[best])
     return culprit if left < LEFT * waiting[best] else best
 
 
-def _left(seen: Evidence, chosen: list[_Candidate], one: _Candidate) -> float:
-    """Seconds that fixing one would save when the chosen ones are fixed."""
-    return together(seen, [*chosen, one]) - together(seen, chosen)
+def _left(evidence: Evidence, chosen: list[_Candidate], one: _Candidate) -> float:
+    """Extra seconds that fixing one would save once the chosen ones are fixed."""
+    return together(evidence, [*chosen, one]) - together(evidence, chosen)
 
 
 def together(evidence: Evidence, chosen: Iterable[_Candidate]) -> float:

@@ -75,17 +75,17 @@ def transfer(evidence: Evidence) -> Draft | None:
     """Waiting for results from other workers."""
     if not evidence.rows_of("transfer") or (_output(evidence) and not _mostly_moved(evidence)):
         return None
-    what = f"Tasks wait for results of other workers for {share_of(seen, 'transfer')} of thread time."
-    more, line = _merging(seen)
+    what = f"Tasks wait for results from other workers for {share_of(evidence, 'transfer')} of thread time."
+    more, line = _merging(evidence)
     return Draft(what, f"{SMALLER_OUTPUT}{more}.", remedy=line)
 
 
 MORE_AT_ONCE: Final = 50
 
 
-def _merging(seen: Evidence) -> tuple[str, str | None]:
+def _merging(evidence: Evidence) -> tuple[str, str | None]:
     """Advice to merge more results at once, and its line, where fewer are merged now."""
-    now = [call.options.get("executor.treereduction") for call in seen.run.calls]
+    now = [call.options.get("executor.treereduction") for call in evidence.run.calls]
     if not all(isinstance(one, int) and one < MORE_AT_ONCE for one in now):
         return "", None
     line = f"DaskExecutor(treereduction={MORE_AT_ONCE})"
@@ -107,7 +107,7 @@ def merge(evidence: Evidence) -> Draft | None:
         rows |= {name: evidence.ledger[name] for name in (phases.OVERHEAD, phases.TRANSFER) if name in evidence.ledger}
     if not rows:
         return None
-    share, (more, line) = seen.share(sum(rows.values())), _merging(seen)
+    share, (more, line) = evidence.share(sum(rows.values())), _merging(evidence)
     what = f"The merge step takes {share} of thread time, including waiting for it."
     if size:
         outputs = f"{number(evidence.chunks)} outputs of {BYTE.text(size)}"
@@ -159,9 +159,9 @@ def client(evidence: Evidence) -> Draft | None:
         if seconds > LEAST_OF_CLIENT * evidence.total
     ]
     when = f" ({', '.join(parts)})" if parts else ""
-    what = f"The client keeps the workers idle for {share_of(seen, 'client')} of thread time{when}."
-    longest = max(seen.ledger.client_of, key=lambda when: seen.ledger.client_of[when], default="between")
-    return Draft(what, (OF_LOCAL_CLIENT if seen.local else OF_CLIENT)[longest])
+    what = f"The client keeps the workers idle for {share_of(evidence, 'client')} of thread time{when}."
+    longest = max(evidence.ledger.client_of, key=lambda when: evidence.ledger.client_of[when], default="between")
+    return Draft(what, (OF_LOCAL_CLIENT if evidence.local else OF_CLIENT)[longest])
 
 
 OF_CLIENT: Final = {

@@ -38,11 +38,11 @@ def _slow(kind: str) -> Says:
         rows = {f"{kind} {one.name}": one.seconds for one in found}
         taken = Taken(
             f"slow {kind}",
-            factors=_of_chunks(seen, {one.name: 1 / one.factor for one in found}, kind, 1.0),
-            phases=_of_chunks(seen, {one.name: one.phase for one in found}, kind, None),
+            factors=_of_chunks(evidence, {one.name: 1 / one.factor for one in found}, kind, 1.0),
+            phases=_of_chunks(evidence, {one.name: one.phase for one in found}, kind, None),
             seconds=sum(one.seconds for one in found),
         )
-        advice, remedy = _advice(seen, kind, found)
+        advice, remedy = _advice(evidence, kind, found)
         return Draft(_who_is_slow(kind, found), advice, named, remedy, rows, taken)
 
     return says
@@ -110,11 +110,11 @@ def _advice(evidence: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, 
             return f"Check what its events need that others do not{smaller}.", None
 
 
-def _of_chunks(seen: Evidence, values: Mapping[str, Any], kind: str, otherwise: Any) -> Any:
+def _of_chunks(evidence: Evidence, values: Mapping[str, Any], kind: str, otherwise: Any) -> Any:
     """Value of each chunk that counted by its worker, host, file or dataset; None where chunks are unknown."""
-    if seen.counted is None:
+    if evidence.counted is None:
         return None
-    names = seen.counted["worker" if kind == "host" else kind].to_pylist()
+    names = evidence.counted["worker" if kind == "host" else kind].to_pylist()
     if kind == "host":
         hosts = culprits.hosts_of(evidence)
         names = [hosts.get(worker) for worker in names]

@@ -76,7 +76,7 @@ class ChunkSize(NamedTuple):
     """Memory that a worker would need, in bytes."""
     reason: str | None = None
     removal: Removal | None = None
-    """Chunks of that size in place of those that there were, for a replay with other changes before it."""
+    """Chunks of that size in place of the recorded ones, for a replay with other changes before it."""
     asked: int | None = None
     """The chunk size that the Runner was given, where its files were cut by it."""
     largest: float = np.nan

@@ -61,8 +61,8 @@ def blocked_sections(evidence: Evidence) -> list[Culprit]:
     if known is None or not len(known):
         return []
     # under load CPU time waits for cores and for the interpreter
-    cpu = seen.sum_of("cpu_seconds") or 0.0
-    rate = sum(seen.sum_of(column) or 0.0 for column in WAITS_OF_CPU) / cpu if cpu else 0.0
+    cpu = evidence.sum_of("cpu_seconds") or 0.0
+    rate = sum(evidence.sum_of(column) or 0.0 for column in WAITS_OF_CPU) / cpu if cpu else 0.0
     taken = pc.multiply(known["cpu_seconds"], 1.0 + rate)
     waited = known.append_column("waited", pc.subtract(known["wall_seconds"], taken))
     sums = by_part(waited, "name", ["waited"])
@@ -117,42 +117,42 @@ class Crowded(NamedTuple):
         return f"nthreads={each}" if each else f"n_workers={self.cores}"
 
 
-def core_wait_in_wait(seen: Evidence) -> float:
+def core_wait_in_wait(evidence: Evidence) -> float:
     """Seconds without a free core in "wait", which older measurements did not split."""
-    whole, delay = seen.rows_of("blocked").get(phases.WAIT, 0.0), seen.sum_of("core_wait_seconds")
+    whole, delay = evidence.rows_of("blocked").get(phases.WAIT, 0.0), evidence.sum_of("core_wait_seconds")
     return min(whole, delay or 0.0)
 
 
-def delay_outside_process(seen: Evidence) -> float:
+def delay_outside_process(evidence: Evidence) -> float:
     """Seconds without a free core while chunks were opened and built; 0 where unknown."""
-    of_attempts, inside = seen.sum_of("core_wait_seconds"), seen.sum_of("contention_seconds")
+    of_attempts, inside = evidence.sum_of("core_wait_seconds"), evidence.sum_of("contention_seconds")
     return 0.0 if of_attempts is None or inside is None else max(of_attempts - inside, 0.0)
 
 
-def threads_per_core(seen: Evidence) -> float:
+def threads_per_core(evidence: Evidence) -> float:
     """Threads for tasks divided by cores, of the most crowded host; 0 where unknown."""
-    found = _threads_of_hosts(seen)
+    found = _threads_of_hosts(evidence)
     return max((sum(threads) / cores for threads, cores in found.values()), default=0.0)
 
 
-def chunks_of_a_file(seen: Evidence) -> float:
+def chunks_of_a_file(evidence: Evidence) -> float:
     """Mean number of chunks of a file that were computed."""
-    files = 0 if seen.counted is None else len(seen.counted["file"].unique())
-    return seen.chunks / files if files else 0.0
+    files = 0 if evidence.counted is None else len(evidence.counted["file"].unique())
+    return evidence.chunks / files if files else 0.0
 
 
-def crowded_hosts(seen: Evidence) -> list[Crowded]:
+def crowded_hosts(evidence: Evidence) -> list[Crowded]:
     """Hosts with more threads for tasks than cores."""
-    found = _threads_of_hosts(seen).items()
+    found = _threads_of_hosts(evidence).items()
     return [Crowded(host, len(each), sum(each), cores) for host, (each, cores) in found if sum(each) > cores]
 
 
-def _threads_of_hosts(seen: Evidence) -> dict[str, tuple[list[int], int]]:
+def _threads_of_hosts(evidence: Evidence) -> dict[str, tuple[list[int], int]]:
     """Threads of the workers on each host in the middle of the run, and its cores; none where cores are unknown."""
-    if seen.run.lifetimes is None:
+    if evidence.run.lifetimes is None:
         return {}
-    middle, threads = seen.run.start + seen.elapsed / 2, dict[str, list[int]]()
-    for row in seen.run.lifetimes.select(["host", "threads", "start", "stop"]).to_pylist():
+    middle, threads = evidence.run.start + evidence.elapsed / 2, dict[str, list[int]]()
+    for row in evidence.run.lifetimes.select(["host", "threads", "start", "stop"]).to_pylist():
         if row["start"] <= middle <= row["stop"]:
             threads.setdefault(row["host"], []).append(row["threads"])
     cores = {host.cores for host in evidence.run.environment.hosts}
@@ -179,18 +179,18 @@ def contended(evidence: Evidence) -> list[Culprit]:
     return [Culprit("host", host, seconds) for host, seconds in found[:NAMED] if seconds > 0]
 
 
-def withheld(seen: Evidence, column: str) -> float:
+def withheld(evidence: Evidence, column: str) -> float:
     """Seconds of throttling or steal over all hosts; workers of one host share them."""
-    lifetimes = seen.run.lifetimes
+    lifetimes = evidence.run.lifetimes
     if lifetimes is None:
         return 0.0
     of_hosts = lifetimes.group_by("host").aggregate([(column, "max")])
     return float(pc.sum(of_hosts[f"{column}_max"]).as_py() or 0.0)
 
 
-def task_length(seen: Evidence) -> str:
-    """Number of tasks, and how long one takes."""
-    tasks = seen.run.tasks
+def task_length(evidence: Evidence) -> str:
+    """Number of tasks, and their mean duration."""
+    tasks = evidence.run.tasks
     if tasks is None or not len(tasks):
         return "tasks"
     mean = pc.mean(pc.subtract(tasks["stop"], tasks["start"])).as_py()

@@ -39,12 +39,12 @@ class Taken:
     cause
         Its name in findings.
     factors
-        Of slow workers, hosts, files and datasets: what each chunk that counted would take of what it took.
+        For slow workers, hosts, files and datasets: factor on the duration of each counted chunk.
     phases
         Of them as well: phase in which each of these chunks took the most beyond the others, as `Slow.phase` has it.
         Where there is none, all that a chunk does is taken to be slow alike.
     seconds
-        Of computing and interpretation: thread seconds in each chunk that counted; of what the replay does not know,
+        For computing and interpretation: thread seconds in each counted chunk; for causes that the replay does not
         and wherever a run cannot be replayed, thread seconds in all, such as the sum of `Slow.seconds`.
     storage
         Factor by which storage is faster (`GONE`: reading takes no time).
