@@ -9,6 +9,7 @@ from roastcoffea.diagnosis.causes import Draft, cause
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
+from roastcoffea.diagnosis.servers import answering
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.units import BYTE, FRACTION, SECOND, counted, number
@@ -51,6 +52,9 @@ def storage(evidence: Evidence) -> Draft | None:
     speed = f" ({BYTE.text(rate)}/s a stream)" if rate else ""
     verb = "dominates" if sum(rows.values()) >= DOMINATES * evidence.total else "is slow"
     what = f"Reading {verb}: {share_of(evidence, 'storage')} of thread time waits for {where}{speed}."
+    why = answering(evidence, found[0].name) if found else None
+    if why is not None:
+        return Draft(f"{what} {why.what}", why.advice, tuple(found), why.remedy)
     move = "Cache the dataset nearby" if found else "Move the files to a faster disk"
     if evidence.threads_are_scarce or culprits.threads_per_core(evidence) >= MOST_THREADS:
         return Draft(what, f"{move}.", tuple(found))

@@ -1,4 +1,4 @@
-"""Causes with a slow culprit: workers, hosts, files and datasets."""
+"""Causes with a slow culprit: workers, hosts, servers, files and datasets."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any, Final
 import numpy as np
 
 from roastcoffea.diagnosis import culprits
+from roastcoffea.diagnosis.blame import ENDPOINT
 from roastcoffea.diagnosis.causes import Draft, Says, cause
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
+from roastcoffea.diagnosis.servers import answering
 from roastcoffea.diagnosis.slowness import DATASET, Slow
+from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.units import counted, number
 
 SLOW_IN: Final = {
@@ -26,9 +29,12 @@ SLOW_IN: Final = {
 }
 """What a slow culprit does, by the phase with most of the excess."""
 
+WORD: Final = {ENDPOINT: "server"}
+"""What kinds of culprits are called in a sentence, where it is another word."""
+
 
 def _slow(kind: str) -> Says:
-    """Drafts for slow workers, hosts, files or datasets."""
+    """Drafts for slow workers, hosts, servers, files or datasets."""
 
     def says(evidence: Evidence) -> Draft | None:
         found = [one for one in evidence.slow if one.kind == kind]
@@ -43,7 +49,10 @@ def _slow(kind: str) -> Says:
             seconds=sum(one.seconds for one in found),
         )
         advice, remedy = _advice(evidence, kind, found)
-        return Draft(_who_is_slow(kind, found), advice, named, remedy, rows, taken)
+        what, why = _who_is_slow(kind, found), answering(evidence, found[0].name) if kind == ENDPOINT else None
+        if why is not None and len(found) == 1:
+            what, advice, remedy = f"{what} {why.what}", why.advice, why.remedy
+        return Draft(what, advice, named, remedy, rows, taken)
 
     return says
 
@@ -57,13 +66,13 @@ def _who_is_slow(kind: str, found: Sequence[Slow]) -> str:
     ]
     more = [f"{number(len(found) - culprits.NAMED)} more"] if len(found) > culprits.NAMED else []
     slow = "take longer per event than the others" if kind == DATASET else "take longer than expected"
-    return f"{counted(len(found), kind)} {slow}: {', '.join([*names, *more])}."
+    return f"{counted(len(found), WORD.get(kind, kind))} {slow}: {', '.join([*names, *more])}."
 
 
 def _slow_alone(one: Slow) -> str:
     low, high = (f"{bound:.2g}" for bound in one.interval)
     factor = f"{one.factor:.3g} times" + (f" ({low} to {high})" if low != high else "")
-    who = f"{one.kind.capitalize()} {_place(one)}"
+    who = f"{WORD.get(one.kind, one.kind).capitalize()} {_place(one)}"
     if one.kind == DATASET and _waits_for_storage(one):
         return f"{who} {_does(one)}: its events take {factor} as long as those of the others{_instead(one)}."
     if one.kind == DATASET:
@@ -77,7 +86,10 @@ def _place(one: Slow) -> str:
 
 
 def _does(one: Slow) -> str:
-    return SLOW_IN.get((one.phase or "").removesuffix("_seconds"), "is slow")
+    phase = (one.phase or "").removesuffix("_seconds")
+    if one.kind == ENDPOINT and phase in {"read", "open", "build"}:
+        return "delivers slowly"
+    return SLOW_IN.get(phase, "is slow")
 
 
 def _waits_for_storage(one: Slow) -> bool:
@@ -86,7 +98,7 @@ def _waits_for_storage(one: Slow) -> bool:
 
 def _instead(one: Slow) -> str:
     """Alternatives: others that had exactly the same chunks."""
-    others = " or ".join(f"{kind} {name}" for kind, name in one.confounded_with)
+    others = " or ".join(f"{WORD.get(kind, kind)} {name}" for kind, name in one.confounded_with)
     return f"; it may be {others} instead" if others else ""
 
 
@@ -101,6 +113,8 @@ def _advice(evidence: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, 
             return f"Check what else runs on {'its host' if one else 'their hosts'}{retire}.", line
         case "host":
             return "Check what else runs there, or exclude it.", None
+        case "endpoint":
+            return f"Read {'its' if one else 'their'} files from another server.", None
         case "file":
             return f"Read another copy of {'it' if one else 'them'}, or use faster storage.", None
         case _ if _waits_for_storage(found[0]):
@@ -111,10 +125,11 @@ def _advice(evidence: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, 
 
 
 def _of_chunks(evidence: Evidence, values: Mapping[str, Any], kind: str, otherwise: Any) -> Any:
-    """Value of each chunk that counted by its worker, host, file or dataset; None where chunks are unknown."""
+    """Value of each chunk that counted by what is slow of it; None where chunks are unknown."""
     if evidence.counted is None:
         return None
-    names = evidence.counted["worker" if kind == "host" else kind].to_pylist()
+    counted = with_endpoints(evidence.counted) if kind == ENDPOINT else evidence.counted
+    names = counted["worker" if kind == "host" else kind].to_pylist()
     if kind == "host":
         hosts = culprits.hosts_of(evidence)
         names = [hosts.get(worker) for worker in names]
@@ -122,5 +137,5 @@ def _of_chunks(evidence: Evidence, values: Mapping[str, Any], kind: str, otherwi
     return np.array(found) if isinstance(otherwise, float) else found
 
 
-for _kind in ("worker", "host", "file", DATASET):
+for _kind in ("worker", "host", ENDPOINT, "file", DATASET):
     cause(f"slow {_kind}", names_culprit=True)(_slow(_kind))

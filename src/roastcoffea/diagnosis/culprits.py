@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.metrics import phases
-from roastcoffea.metrics.byte_ledger import LOCAL, UNKNOWN, endpoint
+from roastcoffea.metrics.endpoints import LOCAL, UNKNOWN, with_endpoints
 from roastcoffea.units import SECOND, counted
 
 MOST: Final = 0.9
@@ -35,14 +35,11 @@ def by_part(table: pa.Table | None, key: str, columns: Iterable[str]) -> dict[An
 
 
 def endpoints(evidence: Evidence, rows: Iterable[str]) -> list[Culprit]:
-    """Hosts whose files took most time of these classes; local files have none."""
+    """Servers whose files took most time of these classes; local files have none."""
     columns = [column for name in rows for column in phases.COLUMNS_OF.get(name, ())]
-    sums: dict[str, float] = {}
-    for file, seconds in by_part(evidence.counted, "file", columns).items():
-        host = endpoint(file)
-        if host not in {None, LOCAL, UNKNOWN}:
-            sums[host] = sums.get(host, 0.0) + seconds
-    found = sorted(sums.items(), key=lambda item: -item[1])
+    counted = None if evidence.counted is None else with_endpoints(evidence.counted)
+    sums = by_part(counted, "endpoint", columns)
+    found = [(name, seconds) for name, seconds in sums.items() if name not in {None, LOCAL, UNKNOWN}]
     return [Culprit("endpoint", name, seconds) for name, seconds in found[:NAMED] if seconds > 0]
 
 

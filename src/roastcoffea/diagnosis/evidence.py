@@ -85,6 +85,7 @@ class Evidence:
     failures: FailureEvidence | None = None
     started: Sequence[StartUp] = ()
     hot: pa.Table | None = None
+    endpoints: pa.Table | None = None
     reread: float = 0.0
     """Share of the payload that chunks read again."""
 

@@ -63,6 +63,7 @@ def verdict(  # noqa: PLR0917
     incompleteness: Incompleteness | None = None,
     failure_evidence: FailureEvidence | None = None,
     hot_functions: pa.Table | None = None,
+    endpoints: pa.Table | None = None,
     byte_ledger: ByteLedger | None = None,
     bound: str | None = None,
 ) -> Verdict:
@@ -81,6 +82,7 @@ def verdict(  # noqa: PLR0917
         failures=failure_evidence,
         started=time_ledger.startup,
         hot=hot_functions,
+        endpoints=endpoints,
         reread=_read_again(byte_ledger),
     )
     found, together = conclusions(evidence)

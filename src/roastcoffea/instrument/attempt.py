@@ -114,6 +114,7 @@ class Attempt:
             tree_branches=meter.tree_branches,
             file_bytes=meter.file_bytes,
             source=meter.source,
+            **meter.server_columns(),
             memory_before=self._memory.before,
             memory_after=self._memory.after,
             memory_peak=self._memory.peak,

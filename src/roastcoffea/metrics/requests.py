@@ -22,7 +22,7 @@ from roastcoffea.records.run import FINISHED, Run, RunnerCall
 from roastcoffea.records.tasks import CANCELLED, LOST, MERGE_PREFIX, PREPROCESSING, PROCESSOR, UNFINISHED
 from roastcoffea.units import BYTE
 
-PLACES: Final = ("dataset", "file")
+PLACES: Final = ("dataset", "file", "endpoint")
 """What a request belongs to."""
 
 MOST_UNKNOWN: Final = 0.1
@@ -44,7 +44,7 @@ class Transferred:
 
 
 def requests_table(parts: list[pa.Table]) -> pa.Table:
-    """One row for each attempt: dataset, file, bytes of each class, total."""
+    """One row for each attempt: dataset, file, endpoint, bytes of each class, total."""
     texts = [(name, pa.string()) for name in PLACES]
     schema = pa.schema([*texts, *((name, pa.int64()) for name in (*phases.BYTE_NAMES, phases.TOTAL))])
     return pa.concat_tables([schema.empty_table(), *parts])
@@ -55,7 +55,7 @@ def _requests_of(table: pa.Table, total: Integers, classes: dict[str, Integers])
     residual = total - np.sum(list(classes.values()), axis=0, dtype=np.int64)
     amounts = dict.fromkeys(phases.BYTE_NAMES, np.zeros(len(table), dtype=np.int64)) | classes
     amounts |= {phases.RESIDUAL: residual, phases.TOTAL: total}
-    return requests_table([pa.table({"dataset": table["dataset"], "file": table["file"], **amounts})])
+    return requests_table([pa.table({name: table[name] for name in PLACES} | amounts)])
 
 
 class Repeated(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, get_args
 
@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.bins import MICROSECONDS, Axes, spread
 from roastcoffea.metrics.busy import Busy, Records, busy_chunks, busy_tasks
-from roastcoffea.metrics.byte_ledger import endpoint
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
+from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
+from roastcoffea.metrics.sites import with_sites
 from roastcoffea.metrics.slots import NONE, Slots, idle_slots
 from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of
 from roastcoffea.metrics.statistics import Numbers
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 COUNTED: Final = tuple(name for name in phases.TIME_NAMES if name != phases.RESIDUAL)
 """Classes that are counted on their own."""
 
-Breakdown = Literal["dataset", "worker", "file", "host", "endpoint"]
+Breakdown = Literal["dataset", "worker", "file", "host", "endpoint", "site"]
 BREAKDOWNS: Final = get_args(Breakdown)
+REDONE: Final = ("file", "endpoint", "site")
+"""Of these the ones that all rows are made anew for."""
 
 
 class Timelines(NamedTuple):
@@ -83,8 +86,8 @@ class TimeLedger(Ledger[float]):
     """Seconds of the class "idle: client": "before" the first task, "between" tasks, and "after" the last one."""
     lines_of: LinesOf | None = None
     """What makes timelines."""
-    files_of: Callable[[], pa.Table] | None = None
-    """What makes rows as `rows`, by file in place of the dataset."""
+    rows_by: Callable[[str], pa.Table] | None = None
+    """What makes rows as `rows`, by file or endpoint in place of the dataset."""
     startup: list[StartUp] = field(default_factory=list)
     """What start-up took on each worker that had any, the longest first."""
     hosts: Mapping[str, str] = field(default_factory=dict)
@@ -144,8 +147,8 @@ class TimeLedger(Ledger[float]):
     def by(self, what: Breakdown) -> pd.DataFrame:
         """Seconds of each class by one of BREAKDOWNS, with their total; by worker and host also the residual.
 
-        Idle time and merging belong to no dataset or file: they stand in a row without one. The endpoint is the host of
-        a file's URL.
+        Idle time and merging belong to no dataset or file: they stand in a row without one. The endpoint is the
+        server that XRootD read from, else the host of a file's URL; a site is known where the fileset tells it.
         """
         if what not in BREAKDOWNS:
             names = ", ".join(f'"{name}"' for name in BREAKDOWNS)
@@ -153,11 +156,8 @@ class TimeLedger(Ledger[float]):
             raise ValueError(text)
         if what == "host":
             return _summed(self.by("worker"), [self.hosts.get(worker) for worker in self.capacity], what)
-        if what == "endpoint":
-            files = self.by("file")
-            return _summed(files, [endpoint(file) if isinstance(file, str) else None for file in files.index], what)
         key = "address" if what == "worker" else what
-        rows = self.rows if what != "file" or self.files_of is None else self.files_of()
+        rows = self.rows if what not in REDONE or self.rows_by is None else self.rows_by(what)
         rows = rows if key in rows.column_names else rows.rename_columns({"dataset": key})
         sums = rows.group_by(key).aggregate([(name, "sum") for name in self._names])
         frame: pd.DataFrame = sums.rename_columns([key, *self._names]).to_pandas().set_index(key).sort_index()
@@ -239,7 +239,7 @@ def time_ledger(
         tail_of=slots.tail_of,
         client_of=slots.client_of,
         lines_of=partial(_timelines, records),
-        files_of=partial(_rows_by_file, records),
+        rows_by=partial(_rows_by, records),
         startup=startup_of(rows, waited, chunks),
         hosts=dict(zip(lifetimes["worker"].to_pylist(), lifetimes["host"].to_pylist(), strict=True)),
         unknown=_unknown(run, counted_chunks),
@@ -303,9 +303,13 @@ def _timelines(records: Records, bins: int, worker: str | None, each: bool) -> T
     return Timelines(found, records.run.start + where.edges / MICROSECONDS, threads, offered[: len(found)] / widths)
 
 
-def _rows_by_file(records: Records) -> pa.Table:
-    """Rows of a ledger by file; all is counted anew, as there may be as many as there are chunks."""
-    records = records._replace(by="file")
+def _rows_by(records: Records, what: str) -> pa.Table:
+    """Rows of a ledger by one of REDONE; all is counted anew, as there may be as many as there are chunks."""
+    opened, run, records = records.run.preprocessing, records.run, records._replace(by=what)
+    if what != "file":
+        told = with_endpoints if what == "endpoint" else partial(with_sites, asked=run.asked)
+        run = run if opened is None else replace(run, preprocessing=told(opened))
+        records = records._replace(run=run, chunks=told(records.chunks), counted=told(records.counted))
     busy = _busy(records)
     return _rows(busy, _idle(records, busy, records.axes()), records.workers)
 

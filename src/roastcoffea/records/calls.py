@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from roastcoffea.records.chunks import CHUNK_COLUMNS
+from roastcoffea.records.chunks import CHUNK_COLUMNS, ENDPOINT_COLUMNS
 from roastcoffea.records.columns import Column, picked
 
 ASKED_COLUMNS: Final[tuple[Column, ...]] = (
@@ -11,6 +11,7 @@ ASKED_COLUMNS: Final[tuple[Column, ...]] = (
     Column("uuid", "text", None, "the file's own identity (hexadecimal); none where the file itself was asked for"),
     Column("entry_start", "integer", "events", "first entry of the chunk; none where the file itself was asked for"),
     Column("entry_stop", "integer", "events", "entry after its last one; none where the file itself was asked for"),
+    Column("site", "text", None, "site that holds the file, where the fileset or coffea's map of sites tells"),
 )
 """One row for each chunk, and for each file whose metadata were asked for, in the order of asking."""
 
@@ -24,6 +25,7 @@ PREPROCESSING_COLUMNS: Final[tuple[Column, ...]] = (
     Column("bytes_requested", "integer", "B", "requested from storage"),
     Column("bytes_transferred", "integer", "B", "received from storage"),
     Column("source", "text", None, "what read the file"),
+    *ENDPOINT_COLUMNS,
     *picked(CHUNK_COLUMNS, "worker", "thread", "key", "run_id"),
     Column("outcome", "text", None, '"ok" or "error"'),
     Column("error", "text", None, "text of the error, where there was one"),

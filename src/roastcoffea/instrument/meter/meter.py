@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roastcoffea.instrument.meter.formats import EXECUTORS, leaves_once, metered_executor, watch_ntuple, watch_parquet
+from roastcoffea.instrument.meter.servers import OF_SERVERS
 from roastcoffea.instrument.meter.sources import OPTION, watched_source
 from roastcoffea.instrument.meter.tally import BY_BRANCH, READ, Tally
 from roastcoffea.instrument.shared import made_once
@@ -61,8 +62,18 @@ class Meter(Tally):
                 self.tree_branches = len(tree.fields)
                 watch_ntuple(self, mapping, ntuple)
 
+    def server_columns(self) -> dict[str, Any]:
+        """Columns of a record about XRootD servers; none where the file was not read from one."""
+        found = {} if self.servers is None else self.servers.columns()
+        return {name: value for name, value in found.items() if name not in self.unknown}
+
     def close(self) -> None:
         """Take all shadows away, and let go of the file."""
+        if self.servers is not None:
+            try:
+                self.servers.settle()
+            except Exception as problem:
+                self.miss("the server of the file", problem, *OF_SERVERS[:2])
         self.restore()
         for executor in self.executors.values():
             executor.tally = None

@@ -11,6 +11,7 @@ from threading import get_ident
 from time import perf_counter, thread_time
 from typing import Any, Final
 
+from roastcoffea.instrument.meter.servers import watch_handles, watch_own
 from roastcoffea.instrument.meter.tally import ASKED, MOST_VALUES, WAITED, Shadow, StandIn, Tally
 
 OPTION: Final = "roastcoffea"
@@ -27,6 +28,7 @@ def watched_source() -> type:
             tally: Tally = options.pop(OPTION)
             options["handler"] = tally.handler
             kind, path = file_path_to_source_class(file_path, options)
+            began = perf_counter()
             try:
                 source = kind(path, **options)
             except BaseException:
@@ -34,14 +36,14 @@ def watched_source() -> type:
                 tally.kinds.append(kind.__name__)
                 tally.requested_at_end = tally.requested_at_end or 0
                 raise
-            watch_source(tally, source)
+            watch_source(tally, source, perf_counter() - began)
             return source
 
     return Watched
 
 
-def watch_source(tally: Tally, source: Any) -> None:
-    """Meter a source that was opened for this attempt."""
+def watch_source(tally: Tally, source: Any, seconds: float = 0.0) -> None:
+    """Meter a source that was opened for this attempt in so many seconds."""
     tally.sources.append(source)
     try:
         tally.shadow(source, "chunk", ChunkShadow)
@@ -52,11 +54,14 @@ def watch_source(tally: Tally, source: Any) -> None:
     try:
         system = getattr(source, "_fs", None)
         caching = sys.modules.get("fsspec.implementations.cached")
+        if system is None and watch_own(tally, source, seconds):
+            return
         if system is None or (caching is not None and isinstance(system, caching.CachingFileSystem)):
             tally.transferred = None
         else:
             tally.kinds[-1] += f"({type(system).__name__})"
             tally.change(source, "_fs", CountedFileSystem(system, tally), system)
+            watch_handles(tally, system)
     except Exception as problem:
         tally.miss("bytes transferred", problem, "bytes_transferred")
 

@@ -142,6 +142,8 @@ class Tally(Delays):
     """Bytes that were requested before process()."""
     tree_branches: int | None = None
     file_bytes: int | None = None
+    servers: Any = None
+    """What was asked of XRootD servers; None where the file was not read from one."""
     handler: Any = None
     """The user's own class for sources."""
     name_of: Callable[[Any], Any] = attrgetter("path")

@@ -205,7 +205,9 @@ SECTIONS: Final[Mapping[str, Parts]] = {
     "ledgers": _ledgers,
     "datasets": _datasets,
     "files": _tables(
-        ("byte_ledger_by_file", "files", "", TOTAL), ("byte_ledger_by_endpoint", "endpoints", "by endpoint", TOTAL)
+        ("byte_ledger_by_file", "files", "", TOTAL),
+        ("byte_ledger_by_endpoint", "endpoints", "by endpoint", TOTAL),
+        ("endpoints", "servers", "servers", "bytes_requested"),
     ),
     "branches": _tables(
         ("byte_ledger_by_branch", "branches", "", TOTAL), ("branches", "branches of files", "by file", "bytes_payload")

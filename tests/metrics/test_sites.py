@@ -1,0 +1,36 @@
+"""Sites of attempts, and ledgers by them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from handmade import handmade_run
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.sites import with_sites
+from roastcoffea.records.arrow import table_of_rows
+from roastcoffea.records.calls import ASKED_COLUMNS
+from roastcoffea.records.chunks import CHUNK_COLUMNS
+
+
+def test_attempts_have_the_site_of_their_file_and_dataset() -> None:
+    rows = [{"dataset": "a", "file": "1"}, {"dataset": "b", "file": "1"}, {"dataset": "a", "file": "2"}]
+    attempts = table_of_rows(CHUNK_COLUMNS, rows)
+    asked = table_of_rows(ASKED_COLUMNS, [rows[0] | {"site": "T1"}, rows[0], rows[1] | {"site": "T2"}, rows[2]])
+    assert with_sites(attempts, asked)["site"].to_pylist() == ["T1", "T2", None]
+    assert with_sites(attempts, None)["site"].to_pylist() == [None] * 3
+    assert with_sites(attempts, asked.drop(["site"]))["site"].to_pylist() == [None] * 3
+
+
+def test_ledgers_are_split_by_site() -> None:
+    run = handmade_run()
+    assert run.chunks is not None
+    (first, *_) = sorted({(row["dataset"], row["file"]) for row in run.chunks.to_pylist()})
+    asked = [{"dataset": dataset, "file": file, "site": "T1"} for dataset, file in [first]]
+    measurement = Measurement(replace(run, asked=table_of_rows(ASKED_COLUMNS, asked)))
+    for ledger in (measurement.byte_ledger, measurement.time_ledger):
+        by_site = ledger.by("site")
+        assert "T1" in by_site.index
+        assert 0 < by_site.loc["T1", "total"] < by_site["total"].sum()
+        assert by_site["total"].sum() == pytest.approx(ledger.by("endpoint")["total"].sum())
