@@ -19,6 +19,7 @@ from plants import cluster as workers
 from stored import write_tree
 from xrootd_servers import (
     Server,
+    cache_of,
     close_handles,
     cluster,
     data_server,
@@ -153,7 +154,7 @@ def slow_servers(measurement: Measurement) -> list[Finding]:
 
 def test_a_throttled_server_behind_a_redirector_is_named_in_nine_of_ten_runs(client: Any, folder: Path) -> None:
     with ExitStack() as stack:
-        storage = Storage(folder, (None, "6m"), stack)
+        storage = Storage(folder, (None, "2m"), stack)
         fast, slow = (server.endpoint.partition(":")[2] for server in storage.servers)
         named = []
         for _ in range(10):
@@ -201,34 +202,8 @@ def impatient() -> None:
 
 @pytest.mark.parametrize("source", ["fsspec", "vector reads", "threads"])
 @pytest.mark.usefixtures("impatient")
-def test_another_replica_is_read_where_a_server_is_killed(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with cluster((None, None)) as (redirector, (first, second)):
-        filled(first, ["a.root"], baskets=6)
-        url = redirector.url("a.root")
-        wait_for_file(url)
-
-        def kill(metadata: Any) -> None:
-            if metadata["entrystart"] == 6000:
-                shutil.copy(first.files / "a.root", second.files)
-                first.kill()
-
-        monkeypatch.setattr(Reading, "before", staticmethod(kill))
-        with MetricsCollector() as collector:
-            run([url], SOURCES[source])
-    measurement = collector.measurement
-    endpoints = measurement.endpoints.set_index("endpoint")
-    ports = [name.rpartition(":")[2] for name in endpoints.index]
-    print(endpoints.T, measurement.problems)
-    assert sorted(ports) == sorted(server.endpoint.rpartition(":")[2] for server in (first, second))
-    lost, took_over = (endpoints.iloc[ports.index(str(server.port))] for server in (first, second))
-    assert (lost["losses"], took_over["losses"]) == (1, 0)
-    assert endpoints["errors"].tolist() == [0, 0]
-    assert len(measurement.chunks) == 4
-
-
-@pytest.mark.parametrize("source", ["fsspec", "vector reads", "threads"])
-@pytest.mark.usefixtures("impatient")
-def test_a_killed_server_without_a_replica_is_named(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore:Performed attempt")
+def test_a_server_that_is_killed_in_the_middle_is_named(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with data_server() as server:
         (url,) = filled(server, ["a.root"], baskets=6)
 
@@ -237,27 +212,44 @@ def test_a_killed_server_without_a_replica_is_named(source: str, monkeypatch: py
                 server.kill()
 
         monkeypatch.setattr(Reading, "before", staticmethod(kill))
-        with pytest.raises(OSError, match=r"a\.root"), MetricsCollector() as collector:
+        with pytest.raises(Exception, match=r"a\.root"), MetricsCollector() as collector:
             run([url], SOURCES[source])
     measurement = collector.measurement
+    outcomes = measurement.chunks["outcome"].tolist()
+    assert outcomes[:3] == ["ok", "ok", "error"]
+    assert set(outcomes[2:]) == {"error"}
     (row,) = measurement.endpoints.to_dict("records")
-    print(row, measurement.problems)
-    assert (row["endpoint"], row["errors"], row["attempts"]) == (server.endpoint, 1, 4)
-    assert measurement.chunks["outcome"].tolist() == ["ok", "ok", "error"]
+    assert (row["endpoint"], row["errors"], row["attempts"]) == (server.endpoint, len(outcomes) - 2, len(outcomes) + 1)
+    assert row["requests"] > 0
+    assert measurement.problems == []
 
 
-def test_small_requests_to_a_server_far_away_are_told(client: Any, folder: Path) -> None:
+def test_small_requests_to_a_server_far_away_are_told(client: Any, tmp_path: Path) -> None:
     with data_server() as server, far_away(server.port, 0.03) as port:
-        shutil.copy(folder / "file0.root", server.files)
-        urls = fileset_of([f"root://localhost:{port}//file0.root"])
-        plan = Analysis(branches=10, cpu=0.002)
-        measurement = measured(client, urls, plan, chunksize=10_000, schema=BaseSchema)
-    print(measurement.verdict)
+        filled(server, ["a.root"], baskets=10, events=2000, flat=10)
+        urls = fileset_of([f"root://localhost:{port}//a.root"])
+        measurement = measured(client, urls, Analysis(branches=10), chunksize=2000, schema=BaseSchema)
+    print(measurement.verdict, measurement.endpoints.T)
     (found,) = [finding for finding in measurement.verdict if finding.cause == "storage"]
     assert [culprit.name for culprit in found.culprits] == [f"localhost:{port}"]
     assert "too many small requests" in found.what
     (row,) = measurement.endpoints.to_dict("records")
     assert 0.06 <= row["shortest_latency"] <= row["latency"]
+
+
+def test_a_cold_cache_is_told_from_a_slow_server(client: Any, tmp_path: Path) -> None:
+    wide = Ground(tmp_path).flat(2, 40_000, 400)  # as in NanoAOD, the tree of each file takes a request of 100 kB
+    with data_server(rate="2m") as origin, cache_of(origin) as cache:
+        for number in range(2):
+            shutil.copy(wide / f"file{number}.root", origin.files)
+        urls = fileset_of([cache.url(f"file{number}.root") for number in range(2)])
+        plan = Analysis(branches=40, cpu=0.002)
+        cold, warm = (measured(client, urls, plan, chunksize=20_000, schema=BaseSchema) for _ in range(2))
+    print(cold.verdict, cold.endpoints.T, warm.verdict, warm.endpoints.T)
+    (found,) = [finding for finding in cold.verdict if finding.cause == "storage"]
+    assert [culprit.name for culprit in found.culprits] == [cache.endpoint]
+    assert "its cache was cold" in found.what
+    assert "storage" not in [finding.cause for finding in warm.verdict]
 
 
 def test_a_slow_server_alone_is_told(client: Any, folder: Path) -> None:
@@ -270,4 +262,4 @@ def test_a_slow_server_alone_is_told(client: Any, folder: Path) -> None:
     print(measurement.verdict, measurement.endpoints.T)
     (found,) = [finding for finding in measurement.verdict if finding.cause == "storage"]
     assert [culprit.name for culprit in found.culprits] == [server.endpoint]
-    assert "the server is slow" in found.what
+    assert "the server, or the link to it, is slow" in found.what

@@ -62,6 +62,14 @@ DATA: Final = "oss.localroot {folder}/data\n"
 MONITORED: Final = """
 xrootd.monitor all flush io 1s fstat 1s lfn ops xfr 1 window 1s dest files io info user fstat 127.0.0.1:{monitor}
 """
+CACHING: Final = """
+ofs.osslib libXrdPss.so
+pss.cachelib libXrdPfc.so
+pss.origin {origin}
+pfc.blocksize 64k
+pfc.prefetch 0
+pfc.ram 1g
+"""
 THROTTLED: Final = """
 if exec xrootd
 xrootd.fslib throttle default
@@ -148,6 +156,15 @@ def data_server(monitor: int | None = None, rate: str | None = None) -> Iterator
     config = COMMON + ALONE.format(port=port) + DATA
     config += MONITORED.format(monitor=monitor) if monitor is not None else ""
     config += THROTTLED.format(rate=rate) if rate else ""
+    with _running(config, ["xrootd"], port) as server:
+        yield server
+
+
+@contextmanager
+def cache_of(origin: Server) -> Iterator[Server]:
+    """An XCache in front of a server, without anything in it."""
+    port = free_port()
+    config = COMMON + ALONE.format(port=port) + DATA + CACHING.format(origin=origin.endpoint)
     with _running(config, ["xrootd"], port) as server:
         yield server
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from roastcoffea.diagnosis.servers import VECTORS, answering
-from roastcoffea.metrics.endpoints import SERVER_COLUMNS
+from roastcoffea.metrics.endpoints import SERVER_COLUMNS, XCACHE
 from roastcoffea.records.arrow import table_of_rows
 
 ROW = {
@@ -19,6 +19,7 @@ ROW = {
     "bytes_per_request": 1e6,
     "latency": 0.25,
     "shortest_latency": 0.001,
+    "metadata_latency": 0.1,
     "rate": 4e6,
     "metadata_rate": 5e6,
     "payload_rate": 4e6,
@@ -34,16 +35,20 @@ def said(*rows: dict[str, Any], endpoint: str = "data-1") -> Any:
 def test_a_slow_server_is_compared_with_the_others() -> None:
     other = ROW | {"endpoint": "data-2", "latency": 0.0125, "rate": 80e6, "payload_rate": 80e6}
     assert said(ROW, other).what == (
-        "It delivers 4 MB/s to a request, the others 80 MB/s, and answers after 250 ms: the server is slow."
+        "data-1 delivers 4 MB/s to a request, the others 80 MB/s, and answers after 250 ms, the round trip being 1 ms: "
+        "the server, or the link to it, is slow."
     )
+    assert said(ROW, other, endpoint="data-2") is None
+    assert said(ROW, ROW | {"endpoint": "data-2"}) is None
     assert "the others" not in said(ROW).what
+    assert said(ROW | {"rate": 60e6}) is None
 
 
 def test_round_trips_of_small_requests_are_told() -> None:
     found = said(ROW | FAR)
     assert found.what == (
-        "Its 1,200 requests of 20 kB take 150 ms each, and the round trip alone 120 ms: too many small requests over a "
-        "wide-area network."
+        "data-1 gets 1,200 requests of 20 kB, which take 150 ms each and the round trip alone 120 ms: too many small "
+        "requests over a wide-area network."
     )
     assert found.remedy is None
     assert said(ROW | FAR | {"vector_reads": 0}).remedy == VECTORS
@@ -52,6 +57,11 @@ def test_round_trips_of_small_requests_are_told() -> None:
 def test_a_cold_cache_delivers_at_once_what_was_read_before() -> None:
     found = said(ROW | {"metadata_rate": 90e6})
     assert found.what.endswith("at 90 MB/s and what is read for the first time at 4 MB/s: its cache was cold.")
+    # requests of less than 4 kB
+    assert "slow" in said(ROW | {"metadata_rate": 90e6, "metadata_latency": 4e-5}).what
+    named = ROW | {"service": XCACHE, "metadata_latency": 0.01}
+    assert said(named).what.endswith("after 10 ms and all on average after 250 ms: it was probably cold.")
+    assert "slow" in said(named | {"metadata_latency": 0.1}).what
 
 
 @pytest.mark.parametrize(

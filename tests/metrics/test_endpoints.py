@@ -75,6 +75,7 @@ def test_openings_add_up_by_the_server_behind_the_redirector() -> None:
             "bytes_transferred": 4400,
             "bytes_per_request": 220.0,
             "latency": pytest.approx(0.4),
+            "metadata_latency": pytest.approx(0.2),
             "shortest_latency": 0.05,
             "rate": pytest.approx(550.0),
             # of three attempts at chunks: 600 B in 1.2 s with 6 round trips, 2400 B in 4.8 s with 9

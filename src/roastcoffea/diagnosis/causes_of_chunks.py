@@ -54,7 +54,7 @@ def storage(evidence: Evidence) -> Draft | None:
     what = f"Reading {verb}: {share_of(evidence, 'storage')} of thread time waits for {where}{speed}."
     why = answering(evidence, found[0].name) if found else None
     if why is not None:
-        return Draft(f"{what} {why.what}", why.advice, tuple(found), why.remedy)
+        return Draft(f"{what} {why.what}", why.advice, tuple(found), why.remedy, names_culprit=why.far)
     move = "Cache the dataset nearby" if found else "Move the files to a faster disk"
     if evidence.threads_are_scarce or culprits.threads_per_core(evidence) >= MOST_THREADS:
         return Draft(what, f"{move}.", tuple(found))

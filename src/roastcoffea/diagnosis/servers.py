@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.metrics.endpoints import XCACHE
 from roastcoffea.units import BYTE, SECOND, number
 
 FAR: Final = 0.005
@@ -14,11 +15,20 @@ FAR: Final = 0.005
 MOSTLY: Final = 0.5
 """Share of the latency that a round trip takes from which on larger requests are the remedy."""
 
-COLD: Final = 4.0
-"""Ratio of the rates of repeated and first reads from which on a cache was cold: rates of one server vary by two."""
+COLD: Final = 3.0
+"""Ratio of the rates of repeated and first reads from which on a cache was cold: rates of one server hardly vary by two."""
+
+LARGE: Final = 4096.0
+"""Bytes of a request from which on its rate can be compared with that of others: smaller ones tell the latency."""
 
 FEWEST: Final = 10
 """Requests from which on latencies and rates mean something."""
+
+SLOWER: Final = 2.0
+"""How many times the rate of the others a slow server would need: rates of equal servers differ by less."""
+
+SLOW: Final = 25e6
+"""Bytes per second of a request below which a server without others to compare it with is slow: one disk has more."""
 
 VECTORS: Final = 'uproot_options={"handler": uproot.XRootDSource}'
 
@@ -29,10 +39,12 @@ class Answering(NamedTuple):
     what: str
     advice: str
     remedy: str | None = None
+    far: bool = False
+    """Whether it is far away: then larger chunks are one remedy of several, and no reason to leave it unnamed."""
 
 
 def answering(evidence: Evidence, endpoint: str) -> Answering | None:
-    """How a server answers; None where its requests were not measured."""
+    """How a server answers; None where its requests were not measured, or nothing is wrong with them."""
     rows = [] if evidence.endpoints is None else evidence.endpoints.to_pylist()
     known = [row for row in rows if (row["requests"] or 0) >= FEWEST and row["latency"] and row["rate"]]
     for row in known:
@@ -46,32 +58,45 @@ def _far(row: Mapping[str, Any]) -> Answering | None:
     if trip < FAR or trip < MOSTLY * row["latency"]:
         return None
     what = (
-        f"Its {number(row['requests'])} requests of {BYTE.text(row['bytes_per_request'])} take "
-        f"{SECOND.text(row['latency'])} each, and the round trip alone {SECOND.text(trip)}: too many small requests "
-        f"over a wide-area network."
+        f"{row['endpoint']} gets {number(row['requests'])} requests of {BYTE.text(row['bytes_per_request'])}, which "
+        f"take {SECOND.text(row['latency'])} each and the round trip alone {SECOND.text(trip)}: too many small "
+        f"requests over a wide-area network."
     )
     if row["vector_reads"] < MOSTLY * row["requests"]:
-        return Answering(what, f"Read many ranges in one request: {VECTORS}.", VECTORS)
-    return Answering(what, "Use larger chunks, or read a nearer copy.")
+        return Answering(what, f"Read many ranges in one request: {VECTORS}.", VECTORS, far=True)
+    return Answering(what, "Use larger chunks, or read a nearer copy.", far=True)
 
 
 def _cold(row: Mapping[str, Any]) -> Answering | None:
     before, first = row["metadata_rate"], row["payload_rate"]
-    if before is None or first is None or before < COLD * first:
+    if before is None or first is None or first > SLOW:
         return None
-    what = (
-        f"It delivers what was read before at {BYTE.text(before)}/s and what is read for the first time at "
-        f"{BYTE.text(first)}/s: its cache was cold."
-    )
+    size, early = before * row["metadata_latency"], row["metadata_latency"]
+    if size >= LARGE and before >= COLD * first:
+        what = (
+            f"{row['endpoint']} delivers what was read before at {BYTE.text(before)}/s and what is read for the first "
+            f"time at {BYTE.text(first)}/s: its cache was cold."
+        )
+    elif row["service"] == XCACHE and row["latency"] >= COLD * early:
+        what = (
+            f"{row['endpoint']} is an XCache that answers requests for what was read before after {SECOND.text(early)} "
+            f"and all on average after {SECOND.text(row['latency'])}: it was probably cold."
+        )
+    else:
+        return None
     return Answering(what, "Run it again: from then on the cache has the files.")
 
 
-def _slow(row: Mapping[str, Any], others: list[Mapping[str, Any]]) -> Answering:
+def _slow(row: Mapping[str, Any], others: list[Mapping[str, Any]]) -> Answering | None:
     received = sum(other["bytes_transferred"] for other in others)
     seconds = sum(other["requests"] * other["latency"] for other in others)
-    against = f", the others {BYTE.text(received / seconds)}/s" if seconds else ""
+    usual = received / seconds if seconds else None
+    if row["rate"] > (SLOW if usual is None else usual / SLOWER):
+        return None
+    against = "" if usual is None else f", the others {BYTE.text(usual)}/s"
     what = (
-        f"It delivers {BYTE.text(row['rate'])}/s to a request{against}, and answers after "
-        f"{SECOND.text(row['latency'])}: the server is slow."
+        f"{row['endpoint']} delivers {BYTE.text(row['rate'])}/s to a request{against}, and answers after "
+        f"{SECOND.text(row['latency'])}, the round trip being {SECOND.text(row['shortest_latency'])}: the server, or "
+        f"the link to it, is slow."
     )
     return Answering(what, "Read its files from another server, or ask its site.")
