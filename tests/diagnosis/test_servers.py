@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from roastcoffea.diagnosis.servers import VECTORS, answering
+from roastcoffea.diagnosis.servers import VECTORS, answering, slower_than_others
 from roastcoffea.metrics.endpoints import SERVER_COLUMNS, XCACHE
 from roastcoffea.records.arrow import table_of_rows
 
@@ -73,3 +73,38 @@ def test_nothing_is_said_of_what_was_not_measured(row: dict[str, Any]) -> None:
 
 def test_nothing_is_said_without_a_table() -> None:
     assert answering(SimpleNamespace(endpoints=None), "data-1") is None  # type: ignore[arg-type]
+
+
+def slower(*rows: dict[str, Any]) -> dict[str, float]:
+    evidence: Any = SimpleNamespace(endpoints=table_of_rows(SERVER_COLUMNS, rows))
+    return slower_than_others(evidence)
+
+
+def server(name: str, size: float, latency: float, trip: float = 0.001, requests: int = 100) -> dict[str, Any]:
+    """Row of a server that answers requests of a size after a latency."""
+    told = {
+        "endpoint": name,
+        "requests": requests,
+        "latency": latency,
+        "shortest_latency": trip,
+        "rate": size / latency,
+    }
+    return told | {"bytes_per_request": size, "bytes_transferred": round(requests * size)}
+
+
+def test_servers_are_compared_by_what_requests_of_their_size_take_elsewhere() -> None:
+    usual = server("a", 1e6, 0.011)  # 100 MB/s
+    assert slower(usual, server("b", 1e6, 0.055)) == {"b": pytest.approx(5.0)}
+    assert slower(usual, server("b", 1e6, 0.022)) == {}
+    # small requests have a low rate anywhere, and large ones a long latency
+    assert slower(usual, server("b", 1e4, 0.0012)) == {}
+    assert slower(usual, server("b", 1e7, 0.11)) == {}
+    # it may be the round trip
+    assert slower(usual, server("b", 1e5, 0.102, trip=0.1)) == {"b": pytest.approx(51.0)}
+
+
+def test_slow_servers_are_compared_with_the_faster_half() -> None:
+    rows = [server(name, 1e6, latency) for name, latency in (("a", 0.011), ("b", 0.011), ("c", 0.1), ("d", 0.2))]
+    assert slower(*rows).keys() == {"c", "d"}
+    assert slower(*rows[:1]) == {}
+    assert slower(rows[0], server("few", 1e6, 0.2, requests=3)) == {}

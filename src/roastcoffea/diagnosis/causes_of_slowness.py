@@ -10,12 +10,14 @@ import numpy as np
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.blame import ENDPOINT
 from roastcoffea.diagnosis.causes import Draft, Says, cause
+from roastcoffea.diagnosis.chunk_law import SMALLEST
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
-from roastcoffea.diagnosis.servers import answering
+from roastcoffea.diagnosis.servers import answering, slower_than_others
 from roastcoffea.diagnosis.slowness import DATASET, Slow
 from roastcoffea.metrics.endpoints import with_endpoints
+from roastcoffea.metrics.statistics import amounts
 from roastcoffea.units import counted, number
 
 SLOW_IN: Final = {
@@ -38,6 +40,8 @@ def _slow(kind: str) -> Says:
 
     def says(evidence: Evidence) -> Draft | None:
         found = [one for one in evidence.slow if one.kind == kind]
+        if kind == ENDPOINT and (measured := _by_requests(evidence)) is not None:
+            return measured
         if not found:
             return None
         named = tuple(Culprit(kind, one.name, one.seconds, one.factor) for one in found)
@@ -55,6 +59,36 @@ def _slow(kind: str) -> Says:
         return Draft(what, advice, named, remedy, rows, taken)
 
     return says
+
+
+def _by_requests(evidence: Evidence) -> Draft | None:
+    """Servers that their requests show to be slow: these are less noisy than durations of chunks."""
+    slow = slower_than_others(evidence)
+    if not slow or evidence.counted is None:
+        return None
+    chunks = with_endpoints(evidence.counted)
+    names = chunks["endpoint"].to_pylist()
+    read, wall = amounts(chunks, "read_seconds"), amounts(chunks, "wall_seconds")
+    own = np.maximum(wall - amounts(chunks, "core_wait_seconds") - amounts(chunks, "lock_seconds"), read)
+    excess = read * (1 - 1 / np.array([slow.get(name, 1.0) for name in names]))
+    seconds = {name: float(excess[[name == other for other in names]].sum()) for name in slow}
+    found = tuple(
+        Culprit(ENDPOINT, name, seconds[name], slow[name]) for name in sorted(slow, key=lambda one: -seconds[one])
+    )
+    taken = Taken(
+        f"slow {ENDPOINT}",
+        factors=1 - excess / np.maximum(own, SMALLEST),
+        phases=["read" if name in slow else None for name in names],
+        seconds=float(excess.sum()),
+    )
+    why = answering(evidence, found[0].name)
+    what = f"Server {found[0].name} delivers slowly: requests take {found[0].factor:.3g} times as long as elsewhere."
+    if len(found) > 1:
+        each = [f"{one.name} ({one.factor:.3g} times as long)" for one in found[: culprits.NAMED]]
+        what = f"{counted(len(found), 'server')} deliver slowly, by their requests: {', '.join(each)}."
+    advice = "Read its files from another server." if why is None else why.advice
+    rows = {f"{ENDPOINT} {one.name}": one.seconds or 0.0 for one in found}
+    return Draft(what if why is None else f"{what} {why.what}", advice, found, why and why.remedy, rows, taken)
 
 
 def _who_is_slow(kind: str, found: Sequence[Slow]) -> str:

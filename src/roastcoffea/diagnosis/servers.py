@@ -16,7 +16,7 @@ MOSTLY: Final = 0.5
 """Share of the latency that a round trip takes from which on larger requests are the remedy."""
 
 COLD: Final = 3.0
-"""Ratio of the rates of repeated and first reads from which on a cache was cold: rates of one server hardly vary by two."""
+"""Ratio of the rates of repeated and first reads from which on a cache was cold: of one server they vary by two."""
 
 LARGE: Final = 4096.0
 """Bytes of a request from which on its rate can be compared with that of others: smaller ones tell the latency."""
@@ -24,8 +24,8 @@ LARGE: Final = 4096.0
 FEWEST: Final = 10
 """Requests from which on latencies and rates mean something."""
 
-SLOWER: Final = 2.0
-"""How many times the rate of the others a slow server would need: rates of equal servers differ by less."""
+SLOWER: Final = 3.0
+"""How many times as long as elsewhere a slow server's requests take: of equal ones on a busy host it is up to two."""
 
 SLOW: Final = 25e6
 """Bytes per second of a request below which a server without others to compare it with is slow: one disk has more."""
@@ -43,13 +43,38 @@ class Answering(NamedTuple):
     """Whether it is far away: then larger chunks are one remedy of several, and no reason to leave it unnamed."""
 
 
+def slower_than_others(evidence: Evidence) -> dict[str, float]:
+    """Servers whose requests take much longer than those of others of the same size would, and how many times."""
+    found = {}
+    for row in (known := _known(evidence)):
+        others = _faster_half(row, known)
+        waited = sum(one["requests"] * (one["latency"] - one["shortest_latency"]) for one in others)
+        if waited <= 0:
+            continue
+        each = row["bytes_per_request"] * waited / sum(one["bytes_transferred"] for one in others)
+        factor = row["latency"] / (min(one["shortest_latency"] for one in others) + each)
+        if factor >= SLOWER:
+            found[row["endpoint"]] = factor
+    return found
+
+
+def _known(evidence: Evidence) -> list[Mapping[str, Any]]:
+    """Servers with requests enough to tell how they answer."""
+    rows = [] if evidence.endpoints is None else evidence.endpoints.to_pylist()
+    return [row for row in rows if (row["requests"] or 0) >= FEWEST and row["latency"] and row["rate"]]
+
+
+def _faster_half(row: Mapping[str, Any], known: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Other servers, without the slower half of all."""
+    rates = sorted(one["rate"] for one in known)
+    return [one for one in known if one is not row and one["rate"] >= rates[(len(rates) - 1) // 2]]
+
+
 def answering(evidence: Evidence, endpoint: str) -> Answering | None:
     """How a server answers; None where its requests were not measured, or nothing is wrong with them."""
-    rows = [] if evidence.endpoints is None else evidence.endpoints.to_pylist()
-    known = [row for row in rows if (row["requests"] or 0) >= FEWEST and row["latency"] and row["rate"]]
-    for row in known:
+    for row in (known := _known(evidence)):
         if row["endpoint"] == endpoint:
-            return _far(row) or _cold(row) or _slow(row, [other for other in known if other is not row])
+            return _far(row) or _cold(row) or _slow(row, _faster_half(row, known))
     return None
 
 
@@ -88,12 +113,11 @@ def _cold(row: Mapping[str, Any]) -> Answering | None:
 
 
 def _slow(row: Mapping[str, Any], others: list[Mapping[str, Any]]) -> Answering | None:
-    received = sum(other["bytes_transferred"] for other in others)
-    seconds = sum(other["requests"] * other["latency"] for other in others)
-    usual = received / seconds if seconds else None
-    if row["rate"] > (SLOW if usual is None else usual / SLOWER):
+    seconds = sum(one["requests"] * one["latency"] for one in others)
+    usual = sum(one["bytes_transferred"] for one in others) / seconds if seconds else None
+    if row["rate"] > (usual / SLOWER if usual else SLOW):
         return None
-    against = "" if usual is None else f", the others {BYTE.text(usual)}/s"
+    against = f", the others {BYTE.text(usual)}/s" if usual else ""
     what = (
         f"{row['endpoint']} delivers {BYTE.text(row['rate'])}/s to a request{against}, and answers after "
         f"{SECOND.text(row['latency'])}, the round trip being {SECOND.text(row['shortest_latency'])}: the server, or "
