@@ -35,8 +35,8 @@ def said(*rows: dict[str, Any], endpoint: str = "data-1") -> Any:
 def test_a_slow_server_is_compared_with_the_others() -> None:
     other = ROW | {"endpoint": "data-2", "latency": 0.0125, "rate": 80e6, "payload_rate": 80e6}
     assert said(ROW, other).what == (
-        "data-1 delivers 4 MB/s to a request, the others 80 MB/s, and answers after 250 ms, the round trip being 1 ms: "
-        "the server, or the link to it, is slow."
+        "delivers 4 MB/s to a request (the others 80 MB/s) and answers after 250 ms, of which the round trip takes "
+        "1 ms: the server, or the link to it, is slow."
     )
     assert said(ROW, other, endpoint="data-2") is None
     assert said(ROW, ROW | {"endpoint": "data-2"}) is None
@@ -47,7 +47,7 @@ def test_a_slow_server_is_compared_with_the_others() -> None:
 def test_round_trips_of_small_requests_are_told() -> None:
     found = said(ROW | FAR)
     assert found.what == (
-        "data-1 gets 1,200 requests of 20 kB, which take 150 ms each and the round trip alone 120 ms: too many small "
+        "gets 1,200 requests of 20 kB, which take 150 ms each and the round trip alone 120 ms: too many small "
         "requests over a wide-area network."
     )
     assert found.remedy is None

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import pyarrow.compute as pc
 
 from roastcoffea.diagnosis import culprits
 from roastcoffea.diagnosis.blame import ENDPOINT
@@ -14,7 +15,7 @@ from roastcoffea.diagnosis.chunk_law import SMALLEST
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.diagnosis.finding import Culprit
 from roastcoffea.diagnosis.removals import Taken
-from roastcoffea.diagnosis.servers import answering, slower_than_others
+from roastcoffea.diagnosis.servers import answering, redirector_of, slower_than_others
 from roastcoffea.diagnosis.slowness import DATASET, Slow
 from roastcoffea.metrics.endpoints import with_endpoints
 from roastcoffea.metrics.statistics import amounts
@@ -39,7 +40,7 @@ def _slow(kind: str) -> Says:
     """Drafts for slow workers, hosts, servers, files or datasets."""
 
     def says(evidence: Evidence) -> Draft | None:
-        found = [one for one in evidence.slow if one.kind == kind]
+        found = [one for one in evidence.slow if one.kind == kind and not _is_of_a_slow_server(evidence, one)]
         if kind == ENDPOINT and (measured := _by_requests(evidence)) is not None:
             return measured
         if not found:
@@ -55,10 +56,19 @@ def _slow(kind: str) -> Says:
         advice, remedy = _advice(evidence, kind, found)
         what, why = _who_is_slow(kind, found), answering(evidence, found[0].name) if kind == ENDPOINT else None
         if why is not None and len(found) == 1:
-            what, advice, remedy = f"{what} {why.what}", why.advice, why.remedy
+            what, advice, remedy = f"{what} It {why.what}", why.advice, why.remedy
         return Draft(what, advice, named, remedy, rows, taken)
 
     return says
+
+
+def _is_of_a_slow_server(evidence: Evidence, one: Slow) -> bool:
+    """Whether it is a file of a server that is slower than others."""
+    slow = slower_than_others(evidence) if one.kind == "file" and evidence.counted is not None else {}
+    if not slow:
+        return False
+    chunks = with_endpoints(evidence.counted)
+    return set(chunks.filter(pc.equal(chunks["file"], one.name))["endpoint"].unique().to_pylist()) <= slow.keys()
 
 
 def _by_requests(evidence: Evidence) -> Draft | None:
@@ -82,13 +92,18 @@ def _by_requests(evidence: Evidence) -> Draft | None:
         seconds=float(excess.sum()),
     )
     why = answering(evidence, found[0].name)
-    what = f"Server {found[0].name} delivers slowly: requests take {found[0].factor:.3g} times as long as elsewhere."
+    redirector = redirector_of(evidence, found[0].name)
+    who, subject = found[0].name + (f" behind {redirector}" if redirector else ""), "It"
+    what = f"Server {who} delivers slowly: requests take {found[0].factor:.3g} times as long as elsewhere."
     if len(found) > 1:
+        subject = found[0].name
         each = [f"{one.name} ({one.factor:.3g} times as long)" for one in found[: culprits.NAMED]]
         what = f"{counted(len(found), 'server')} deliver slowly, by their requests: {', '.join(each)}."
     advice = "Read its files from another server." if why is None else why.advice
     rows = {f"{ENDPOINT} {one.name}": one.seconds or 0.0 for one in found}
-    return Draft(what if why is None else f"{what} {why.what}", advice, found, why and why.remedy, rows, taken)
+    return Draft(
+        what if why is None else f"{what} {subject} {why.what}", advice, found, why and why.remedy, rows, taken
+    )
 
 
 def _who_is_slow(kind: str, found: Sequence[Slow]) -> str:

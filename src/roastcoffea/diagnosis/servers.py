@@ -34,9 +34,10 @@ VECTORS: Final = 'uproot_options={"handler": uproot.XRootDSource}'
 
 
 class Answering(NamedTuple):
-    """How a server answers, as two sentences, and a line to copy."""
+    """How a server answers, what to do about it, and a line to copy."""
 
     what: str
+    """What it does: a sentence without its subject."""
     advice: str
     remedy: str | None = None
     far: bool = False
@@ -70,6 +71,12 @@ def _faster_half(row: Mapping[str, Any], known: list[Mapping[str, Any]]) -> list
     return [one for one in known if one is not row and one["rate"] >= rates[(len(rates) - 1) // 2]]
 
 
+def redirector_of(evidence: Evidence, endpoint: str) -> str | None:
+    """The redirector that a server stands behind, if any."""
+    rows = [] if evidence.endpoints is None else evidence.endpoints.to_pylist()
+    return next((row["redirector"] for row in rows if row["endpoint"] == endpoint), None)
+
+
 def answering(evidence: Evidence, endpoint: str) -> Answering | None:
     """How a server answers; None where its requests were not measured, or nothing is wrong with them."""
     for row in (known := _known(evidence)):
@@ -83,7 +90,7 @@ def _far(row: Mapping[str, Any]) -> Answering | None:
     if trip < FAR or trip < MOSTLY * row["latency"]:
         return None
     what = (
-        f"{row['endpoint']} gets {number(row['requests'])} requests of {BYTE.text(row['bytes_per_request'])}, which "
+        f"gets {number(row['requests'])} requests of {BYTE.text(row['bytes_per_request'])}, which "
         f"take {SECOND.text(row['latency'])} each and the round trip alone {SECOND.text(trip)}: too many small "
         f"requests over a wide-area network."
     )
@@ -99,13 +106,13 @@ def _cold(row: Mapping[str, Any]) -> Answering | None:
     size, early = before * row["metadata_latency"], row["metadata_latency"]
     if size >= LARGE and before >= COLD * first:
         what = (
-            f"{row['endpoint']} delivers what was read before at {BYTE.text(before)}/s and what is read for the first "
-            f"time at {BYTE.text(first)}/s: its cache was cold."
+            f"delivers what was read before at {BYTE.text(before)}/s and what is read for the first time at "
+            f"{BYTE.text(first)}/s: its cache was cold."
         )
     elif row["service"] == XCACHE and row["latency"] >= COLD * early:
         what = (
-            f"{row['endpoint']} is an XCache that answers requests for what was read before after {SECOND.text(early)} "
-            f"and all on average after {SECOND.text(row['latency'])}: it was probably cold."
+            f"is an XCache that answers requests for what was read before after {SECOND.text(early)} and all on "
+            f"average after {SECOND.text(row['latency'])}: it was probably cold."
         )
     else:
         return None
@@ -117,10 +124,9 @@ def _slow(row: Mapping[str, Any], others: list[Mapping[str, Any]]) -> Answering 
     usual = sum(one["bytes_transferred"] for one in others) / seconds if seconds else None
     if row["rate"] > (usual / SLOWER if usual else SLOW):
         return None
-    against = f", the others {BYTE.text(usual)}/s" if usual else ""
+    against = f" (the others {BYTE.text(usual)}/s)" if usual else ""
     what = (
-        f"{row['endpoint']} delivers {BYTE.text(row['rate'])}/s to a request{against}, and answers after "
-        f"{SECOND.text(row['latency'])}, the round trip being {SECOND.text(row['shortest_latency'])}: the server, or "
-        f"the link to it, is slow."
+        f"delivers {BYTE.text(row['rate'])}/s to a request{against} and answers after {SECOND.text(row['latency'])}, "
+        f"of which the round trip takes {SECOND.text(row['shortest_latency'])}: the server, or the link to it, is slow."
     )
     return Answering(what, "Read its files from another server, or ask its site.")
