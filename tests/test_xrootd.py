@@ -218,6 +218,7 @@ def test_a_server_that_is_killed_in_the_middle_is_named(source: str, monkeypatch
     assert set(outcomes[2:]) == {"error"}
     (row,) = measurement.endpoints.to_dict("records")
     assert (row["endpoint"], row["errors"], row["attempts"]) == (server.endpoint, len(outcomes) - 2, len(outcomes) + 1)
+    assert row["retries"] == row["errors"] - 1
     assert row["requests"] > 0
     assert measurement.problems == []
 

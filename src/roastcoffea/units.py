@@ -138,6 +138,7 @@ _seconds = scaled("s")
 
 SECOND: Final = Unit("s", duration)
 BYTE: Final = Unit("B", scaled("B", smallest=""))
+BYTE_PER_SECOND: Final = Unit("B/s", scaled("B/s", smallest=""))
 MEBIBYTE: Final = Unit("MiB", suffixed("MiB"))
 GIGABIT_PER_SECOND: Final = Unit("Gbit/s", scaled("bit/s", 1e9, smallest=""))
 KILOHERTZ: Final = Unit("kHz", scaled("Hz", 1e3))
@@ -148,7 +149,10 @@ COUNT: Final = Unit("count", number)
 WORD: Final = Unit("word", str)
 STRUCTURE: Final = Unit("structure", repr)
 
-OF_NUMBERS: Final = (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO, COUNT)
+OF_NUMBERS: Final = (
+    *(SECOND, BYTE, BYTE_PER_SECOND, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ),
+    *(PERCENT, FRACTION, RATIO, COUNT),
+)
 BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
 """Units of numbers."""
 

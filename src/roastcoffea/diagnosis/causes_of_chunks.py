@@ -12,7 +12,7 @@ from roastcoffea.diagnosis.removals import Taken
 from roastcoffea.diagnosis.servers import answering, slower_than_others
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers, amounts
-from roastcoffea.units import BYTE, FRACTION, SECOND, counted, number
+from roastcoffea.units import BYTE_PER_SECOND, FRACTION, SECOND, counted, number
 
 OF_LOCK: Final = 0.5
 """Smallest ratio of lock time to a function's CPU time at which the lock, not the function, is to blame."""
@@ -49,7 +49,7 @@ def storage(evidence: Evidence) -> Draft | None:
         return None
     found, rate = culprits.endpoints(evidence, rows), culprits.rate_of_stream(evidence)
     where = names_of(found) or "local files"
-    speed = f" ({BYTE.text(rate)}/s a stream)" if rate else ""
+    speed = f" ({BYTE_PER_SECOND.text(rate)} a stream)" if rate else ""
     verb = "dominates" if sum(rows.values()) >= DOMINATES * evidence.total else "is slow"
     what = f"Reading {verb}: {share_of(evidence, 'storage')} of thread time waits for {where}{speed}."
     if found and _is_due_to_a_slow_server(evidence, found):

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from roastcoffea.diagnosis.evidence import Evidence
 from roastcoffea.metrics.endpoints import XCACHE
-from roastcoffea.units import BYTE, SECOND, number
+from roastcoffea.units import BYTE, BYTE_PER_SECOND, SECOND, number
 
 FAR: Final = 0.005
 """Seconds of a round trip from which on a server is far away: within a site it takes less than one millisecond."""
@@ -106,8 +106,8 @@ def _cold(row: Mapping[str, Any]) -> Answering | None:
     size, early = before * row["metadata_latency"], row["metadata_latency"]
     if size >= LARGE and before >= COLD * first:
         what = (
-            f"delivers what was read before at {BYTE.text(before)}/s and what is read for the first time at "
-            f"{BYTE.text(first)}/s: its cache was cold."
+            f"delivers what was read before at {BYTE_PER_SECOND.text(before)} and what is read for the first time at "
+            f"{BYTE_PER_SECOND.text(first)}: its cache was cold."
         )
     elif row["service"] == XCACHE and row["latency"] >= COLD * early:
         what = (
@@ -124,9 +124,9 @@ def _slow(row: Mapping[str, Any], others: list[Mapping[str, Any]]) -> Answering 
     usual = sum(one["bytes_transferred"] for one in others) / seconds if seconds else None
     if row["rate"] > (usual / SLOWER if usual else SLOW):
         return None
-    against = f" (the others {BYTE.text(usual)}/s)" if usual else ""
+    against = f" (the others {BYTE_PER_SECOND.text(usual)})" if usual else ""
     what = (
-        f"delivers {BYTE.text(row['rate'])}/s to a request{against} and answers after {SECOND.text(row['latency'])}, "
+        f"delivers {BYTE_PER_SECOND.text(row['rate'])} to a request{against} and answers after {SECOND.text(row['latency'])}, "
         f"of which the round trip takes {SECOND.text(row['shortest_latency'])}: the server, or the link to it, is slow."
     )
     return Answering(what, "Read its files from another server, or ask its site.")

@@ -195,6 +195,8 @@ def _table(measured: Measured, name: str, things: str, title: str, by: str) -> S
     if "_by_" in name:
         frame = frame[[each for each in frame if each in {RESIDUAL, TOTAL} or not frame[each].eq(0).all()]]
         frame = frame[~frame[TOTAL].eq(0)]
+    if name == "endpoints":
+        frame = frame.dropna(axis="columns", how="all")  # protocols differ in what they tell
     if by in frame.columns:
         frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
     frame.attrs = whole.attrs
