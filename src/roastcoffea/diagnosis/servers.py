@@ -45,10 +45,10 @@ class Answering(NamedTuple):
 
 
 def slower_than_others(evidence: Evidence) -> dict[str, float]:
-    """Servers whose requests take much longer than those of others of the same size would, and how many times."""
+    """Servers whose requests take much longer than those of the fast ones of the same size would, and how many times."""
     found = {}
     for row in (known := _known(evidence)):
-        others = _faster_half(row, known)
+        others = _fast_ones(row, known)
         waited = sum(one["requests"] * (one["latency"] - one["shortest_latency"]) for one in others)
         if waited <= 0:
             continue
@@ -65,10 +65,10 @@ def _known(evidence: Evidence) -> list[Mapping[str, Any]]:
     return [row for row in rows if (row["requests"] or 0) >= FEWEST and row["latency"] and row["rate"]]
 
 
-def _faster_half(row: Mapping[str, Any], known: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Other servers, without the slower half of all."""
+def _fast_ones(row: Mapping[str, Any], known: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Other servers that are in the fastest quarter of all: most may be slow."""
     rates = sorted(one["rate"] for one in known)
-    return [one for one in known if one is not row and one["rate"] >= rates[(len(rates) - 1) // 2]]
+    return [one for one in known if one is not row and one["rate"] >= rates[-((len(rates) + 3) // 4)]]
 
 
 def redirector_of(evidence: Evidence, endpoint: str) -> str | None:
@@ -81,7 +81,7 @@ def answering(evidence: Evidence, endpoint: str) -> Answering | None:
     """How a server answers; None where its requests were not measured, or nothing is wrong with them."""
     for row in (known := _known(evidence)):
         if row["endpoint"] == endpoint:
-            return _far(row) or _cold(row) or _slow(row, _faster_half(row, known))
+            return _far(row) or _cold(row) or _slow(row, _fast_ones(row, known))
     return None
 
 
@@ -124,7 +124,7 @@ def _slow(row: Mapping[str, Any], others: list[Mapping[str, Any]]) -> Answering 
     usual = sum(one["bytes_transferred"] for one in others) / seconds if seconds else None
     if row["rate"] > (usual / SLOWER if usual else SLOW):
         return None
-    against = f" (the others {BYTE_PER_SECOND.text(usual)})" if usual else ""
+    against = f" (others {BYTE_PER_SECOND.text(usual)})" if usual else ""
     latency, trip = SECOND.text(row["latency"]), SECOND.text(row["shortest_latency"])
     what = (
         f"delivers {BYTE_PER_SECOND.text(row['rate'])} to a request{against} and answers after {latency}, of which the "
