@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+from coffea.nanoevents import BaseSchema
+from coffea.processor import IterativeExecutor, Runner
 from handmade import handmade_run
+from metered import Doing, total_of_f0
+from stored import write_tree
 
+from roastcoffea import MetricsCollector
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.sites import with_sites
 from roastcoffea.records.arrow import table_of_rows
@@ -34,3 +41,18 @@ def test_ledgers_are_split_by_site() -> None:
         assert "T1" in by_site.index
         assert 0 < by_site.loc["T1", "total"] < by_site["total"].sum()
         assert by_site["total"].sum() == pytest.approx(ledger.by("endpoint")["total"].sum())
+
+
+def test_a_run_has_the_sites_that_its_fileset_tells(tmp_path: Path) -> None:
+    files = [str(write_tree(tmp_path / name, baskets=1, flat=2)) for name in ("a.root", "b.root")]
+    sites = dict(zip(files, ("T2_CH_CERN", "T2_US_Nebraska"), strict=True))
+    fileset: Any = {"data": {"files": dict.fromkeys(files, "Events"), "metadata": {"sites": sites}}}
+    runner = Runner(IterativeExecutor(status=False), schema=BaseSchema, metadata_cache={})
+    with MetricsCollector() as collector:
+        runner(fileset, processor_instance=Doing(total_of_f0))
+    measurement = collector.measurement
+    ledger = measurement.byte_ledger.by("site")
+    assert ledger.index.tolist() == sorted(sites.values())
+    assert (ledger[["payload", "preprocessing"]] > 0).all(axis=None)
+    assert ledger["total"].sum() == measurement.byte_ledger.total
+    assert set(measurement.endpoints["sites"]) == {", ".join(sorted(sites.values()))}

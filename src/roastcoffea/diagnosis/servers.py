@@ -45,7 +45,7 @@ class Answering(NamedTuple):
 
 
 def slower_than_others(evidence: Evidence) -> dict[str, float]:
-    """Servers whose requests take much longer than those of the fast ones of the same size would, and how many times."""
+    """Servers whose requests take much longer than they would at the fast ones, and how many times."""
     found = {}
     for row in (known := _known(evidence)):
         others = _fast_ones(row, known)
