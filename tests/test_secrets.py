@@ -378,5 +378,5 @@ def test_files_that_differ_only_in_a_secret_are_told(server: CountingServer) -> 
     with MetricsCollector() as collector:
         local_runner(IterativeExecutor)({"qcd": {"files": files}}, processor_instance=Indiscreet(""))
     assert any("as one" in problem for problem in collector.measurement.problems)
-    with pytest.raises(MeasurementError, match="which of them is missing is not known"):
+    with pytest.raises(MeasurementError, match="which of them is missing is unknown"):
         collector.measurement.missing_items({"qcd": {"files": files}})
