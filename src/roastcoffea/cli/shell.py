@@ -53,9 +53,9 @@ def measurements_folder(text: str, **settings: Any) -> Option:
     return output(text, FOLDER, default=RUNS_FOLDER, show_default=True, **settings)
 
 
-def overwrite(what: str = "the file that is there") -> Option:
-    """Option to replace what is there."""
-    return click.option("--overwrite", is_flag=True, help=f"Replace {what}.")
+def overwrite(what: str = "an existing file") -> Option:
+    """Option to overwrite existing output."""
+    return click.option("--overwrite", is_flag=True, help=f"Overwrite {what}.")
 
 
 def paths_of(words: Sequence[str]) -> list[Path]:

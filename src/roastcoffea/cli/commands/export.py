@@ -17,7 +17,7 @@ from roastcoffea.report.exports.formats import FORMATS, default_name
     "Folder (csv, parquet, json) or file to write; else it gets the measurement's name, in this folder.",
     click.Path(path_type=Path),
 )
-@shell.overwrite("the export, or the file, that is there")
+@shell.overwrite("existing output")
 def command(*, path: Path, file_format: str, output: Path | None, overwrite: bool) -> None:
     """Write the measurement in PATH for other programs.
 

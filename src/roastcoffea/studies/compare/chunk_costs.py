@@ -23,7 +23,7 @@ SPLIT: Final = tuple(name for name in IN_PROCESS if name not in OF_LOAD)
 
 TRAITS: Final = ("chunks", "events", "bytes")
 LEAST_SPREAD: Final = 0.1
-"""Standard deviation of the sizes divided by their mean from which on they differ."""
+"""Standard deviation of the sizes divided by their mean above which they differ."""
 
 SURE: Final = 2.0
 """Standard errors that a fixed cost has to be above 0."""
