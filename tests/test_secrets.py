@@ -321,10 +321,10 @@ def test_what_the_client_is_told_knows_the_users_patterns(no_patterns: None) -> 
 
 def test_notes_and_reasons_are_without_secrets(own_patterns: None) -> None:
     with MetricsCollector() as collector:
-        collector.chunks_unseen(f"no way to root://u:{ROOT_URL}@h with {TICKET}")
+        collector.chunks_lost(f"no way to root://u:{ROOT_URL}@h with {TICKET}")
         collector.note(f"token={OPTIONS} {TICKET}")
         item = SimpleNamespace(dataset=NAME, filename=f"{NAME}/f.root", treename=f"Events?token={OPTIONS}")
-        collector.items_asked("call", [item])
+        collector.items_requested("call", [item])
     run = collector.measurement.run
     assert f"no way to root://{MASK}@h with {MASK}" in run.problems
     assert run.absent["chunks"] == f"no way to root://{MASK}@h with {MASK}"

@@ -190,7 +190,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         """Why what runs on this executor is no part of what the collector sees; None where it is."""
         return None if self._backend.reaches(executor) else self._backend.elsewhere
 
-    def records_came(self, records: bytes) -> None:
+    def take_records(self, records: bytes) -> None:
         """Take packed records that did not come through a scheduler."""
         self._backend.received.take(records)
 
@@ -202,18 +202,18 @@ class MetricsCollector(CollectorOf012, Enterable):
         """Context in which tasks are counted in the span of the run."""
         return self._span.ensured()
 
-    def call_began(self, call: str, executor: Any) -> None:
+    def call_started(self, call: str, executor: Any) -> None:
         """Learn the identity of a Runner call that begins, and its executor."""
         self._began_calls.append(call)
         with reported(self.note, "the size of the executor is not known", Exception):
             self._backend.learn_executor(executor)
 
-    def chunks_unseen(self, reason: str) -> None:
+    def chunks_lost(self, reason: str) -> None:
         """Learn why the chunks of a Runner call are not recorded."""
         self.note(reason)
         self._chunks_unseen = reason
 
-    def items_asked(self, call: str, items: Sequence[Any]) -> None:
+    def items_requested(self, call: str, items: Sequence[Any]) -> None:
         """Learn what a Runner call asked for: files for preprocessing, or chunks."""
         merged = self._asked.add(call, items)
         if merged:
@@ -221,7 +221,7 @@ class MetricsCollector(CollectorOf012, Enterable):
                 f"names of {counted(merged, 'file')} differ from others only in what is masked: they count as one"
             )
 
-    def items_unseen(self) -> None:
+    def requests_unknown(self) -> None:
         """Learn that it is not known what a Runner call asked for."""
         self._items_unseen = True
 
@@ -231,7 +231,7 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     def fetch_records(self) -> None:
         """Get the records of Runner calls that have ended from where they are."""
-        with reported(self.chunks_unseen, "records could not be brought home after a Runner call", Exception):
+        with reported(self.chunks_lost, "records could not be brought home after a Runner call", Exception):
             self._backend.drain()
 
     def note(self, problem: str) -> None:
@@ -276,7 +276,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         """Why no number can be made of the records of chunks, where that is so; what they lack is noted."""
         running = len(set(self._began_calls) - {call.id for call in self._calls})
         if running:
-            self.chunks_unseen(f"{counted(running, 'Runner call')} still ran when the collector was left")
+            self.chunks_lost(f"{counted(running, 'Runner call')} still ran when the collector was left")
         if self._chunks_unseen is not None:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), self._chunks_unseen)
         if not self._calls:
