@@ -98,7 +98,7 @@ def asked_twice(files: dict[str, int]) -> Any:
 
 
 EQUAL = "equal to another chunk (a file that is listed twice), one task for Dask, twice in coffea's report"
-DROPPED, REFUSED = "records that were dropped on the scheduler", "entries of the scheduler's log that were refused"
+DROPPED, REFUSED = "records dropped on the scheduler", "refused entries of the scheduler's log"
 
 
 @pytest.mark.parametrize(

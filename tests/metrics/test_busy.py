@@ -76,7 +76,7 @@ def test_an_attempt_without_times_is_told() -> None:
 def test_an_attempt_that_was_cancelled_on_a_worker_is_told() -> None:
     ledger = ledger_with_tasks(task("k9", 9, "processor", "cancelled", "A", 50, 51) | UNTIMED)
     (reason,) = reasons(ledger)
-    assert reason.startswith("1 attempts of tasks were cancelled when a worker had them")
+    assert reason.startswith("1 attempts of tasks were cancelled on a worker")
     assert (
         reasons(ledger_with_tasks(task("k9", 9, "processor", "cancelled", "A", 0, 0) | UNTIMED | {"worker": None}))
         == []
@@ -130,4 +130,4 @@ def test_an_attempt_of_a_chunk_without_a_record_is_in_no_class() -> None:
 
 def test_an_attempt_of_a_chunk_whose_task_was_not_seen_is_told() -> None:
     ledger = ledger_with_tasks(tasks=[row for row in TASKS if row["run_id"] != 6])
-    assert any(reason.startswith("of 1 attempts of chunks the task was not seen") for reason in reasons(ledger))
+    assert any(reason.startswith("1 attempts of chunks have no recorded task") for reason in reasons(ledger))

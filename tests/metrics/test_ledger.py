@@ -32,7 +32,7 @@ def test_a_name_that_is_none_has_those_that_are_near() -> None:
     assert metrics["byte_ledger"].get("payloda") is None
     with pytest.raises(KeyError, match=r"there is no metric 'total_event'; did you mean .*total_events"):
         metrics.unit["total_event"]
-    with pytest.raises(KeyError, match="unknown table 'worker_balanc'; did you mean worker_balance"):
+    with pytest.raises(KeyError, match="there is no table 'worker_balanc'; did you mean worker_balance"):
         metrics.tables["worker_balanc"]
     assert metrics.missing.get("total_events") is None
 

@@ -103,7 +103,7 @@ def test_hosts_by_hand() -> None:
 
 
 def test_there_is_no_other_breakdown() -> None:
-    with pytest.raises(ValueError, match="not by 'branch'"):
+    with pytest.raises(ValueError, match="no breakdown by 'branch'"):
         ledger_of().by("branch")  # type: ignore[arg-type]
 
 

@@ -79,8 +79,8 @@ def test_other_totals_of_the_user_are_used_and_their_mismatch_is_told(report, br
     run = with_report(a_run(), report, breakdown)
     events, read = totals(run)
     assert list(run.problems) == [
-        f"{name} is {amount:,} by the {source}, "
-        f"but {expected:,} by the coffea report (from the Runner call): the first is used"
+        f"{name} is {amount:,} according to the {source}, "
+        f"but {expected:,} according to the coffea report (from the Runner call): the first is used"
         for name, amount, expected in (("total_events", events, 450), ("total_bytes_read", read, 4500))
     ]
     assert (events, read) == ((100, 1000) if report == PARTS[0] else (900, 9000))
@@ -92,7 +92,7 @@ def test_the_report_of_a_single_call_is_held_against_it():
     run = with_report(run, {"entries": 5, "bytesread": 4500}, None)
     assert totals(run) == (5, 4500)
     assert len(run.problems) == 1
-    assert run.problems[0].startswith("total_events is 5 by the coffea report")
+    assert run.problems[0].startswith("total_events is 5 according to the coffea report")
 
 
 def test_another_report_takes_its_problems_with_it():

@@ -75,7 +75,7 @@ def test_a_line_of_it():
     assert "  mc                 1       1      50         8 s        8 s     6.25 s" in [
         line.rstrip() for line in lines
     ]
-    assert lines[-1] == "No problems with the measuring"
+    assert lines[-1] == "Measurement problems: none"
 
 
 def test_the_byte_ledger_is_a_table():

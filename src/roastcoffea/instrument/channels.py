@@ -86,7 +86,7 @@ def append_to_spool(folder: str, records: bytes) -> None:
     file = os.path.join(folder, f"{socket.gethostname()}-{os.getpid()}-{threading.get_ident()}")  # noqa: PTH118
     entry = len(records).to_bytes(LENGTH_SIZE, "little") + records
     with open(file, "ab", buffering=0) as spool:  # noqa: PTH123
-        end = spool.send()
+        end = spool.tell()
         if spool.write(entry) < len(entry):
             # a full disk writes a part without raising, which would corrupt everything appended later
             spool.truncate(end)

@@ -171,21 +171,21 @@ TRANSFERS: Final = (
         SECOND,
         ((SENDING, "serialize"), (FETCHING, "deserialize")),
         "transfers: serialization",
-        f"Time workers spent serializing results to send and deserializing fetched ones,  {WHILE}",
+        f"Time workers spent serializing results to send and deserializing fetched ones, {WHILE}",
     ),
     Transfer(
         "transfer_compression_seconds",
         SECOND,
         ((SENDING, "compress"), (FETCHING, "decompress")),
         "transfers: compression",
-        f"Time workers spent compressing results to send and decompressing fetched ones,  {WHILE}",
+        f"Time workers spent compressing results to send and decompressing fetched ones, {WHILE}",
     ),
     Transfer(
         "transfer_network_seconds",
         SECOND,
         ((FETCHING, "network"),),
         "transfers: network",
-        f"Time workers waited for results to fetch, several at a time,  {WHILE}",
+        f"Time workers waited for results to fetch, several at a time, {WHILE}",
     ),
 )
 

@@ -43,7 +43,7 @@ class Certificate:
     def __str__(self) -> str:
         attempts = " of ".join(number(counted) for counted in self.attempts if counted is not None)
         complete = "Complete" if self.complete else f"Incomplete: {'; '.join(self.reasons)}"
-        estimated = f"  Re-read bytes are estimated for {number(self.estimated)} reads of branches."
+        estimated = f" Re-read bytes are estimated for {number(self.estimated)} reads of branches."
         return f"{complete}; {attempts} attempts left a record.{estimated if self.estimated else ''}"
 
 

@@ -97,9 +97,7 @@ def test_growth_and_correlation(study: BranchStudy) -> None:
 
 def test_two_counts_do_not_tell_whether_input_and_output_go_together(study: BranchStudy) -> None:
     two = BranchStudy(study.table.iloc[[0, 2]].assign(bytes_output=[100, 400]), ())
-    assert (
-        "merged output (pickled, uncompressed) x4: whether they go together takes three counts or more" in two.sentence
-    )
+    assert "merged output (pickled, uncompressed) x4: a correlation needs three or more counts" in two.sentence
 
 
 def test_output_that_keeps_columns_grows_with_them(client: Any, sample: dict[str, Any]) -> None:

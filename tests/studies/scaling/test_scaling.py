@@ -119,7 +119,7 @@ def test_what_cannot_be_compared_is_told() -> None:
     found = scaling([made_run([plan(1.0)] * 8, 1, cores=2), made_run([plan(1.0, events=50)] * 16, 4, cores=2)])
     assert found.doubts == [
         "the runs have different chunk sizes, so that differences include the cost of chunks",
-        "from 4 workers on they share 2 cores: the laws mix both",
+        "from 4 workers up, they share 2 cores: the laws mix both",
     ]
 
 
