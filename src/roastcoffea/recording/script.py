@@ -29,8 +29,8 @@ def runnable(
 ) -> Callable[[], None]:
     """Function that runs the script as `__main__` and measures it.
 
-    For a directory or zip file, its `__main__.py` runs. At the end of the process a summary of each measurement is
-    printed on stderr.
+    A script that is a directory or a zip file runs its `__main__.py`. At the end of the process the tables of each
+    measurement are printed on stderr.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def _run_module(name: str, alter_argv: bool) -> None:
 
 
 def print_summaries(recorder: Recorder) -> None:
-    """Print a summary of what was measured on stderr, or that nothing was; nothing in a forked process."""
+    """Print on stderr what was measured, or that nothing was; in a process that was forked, nothing."""
     if recorder.recording and not recorder.saved:
         _tell("nothing was saved: no Runner call was measured")
     for path in recorder.saved if recorder.recording else ():

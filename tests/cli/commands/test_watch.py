@@ -89,7 +89,7 @@ def test_a_line_for_each_change_and_a_table(client: Client, capsys: Any, tmp_pat
         (["watch", "http://127.0.0.1:8786"], 1, "(unknown address scheme 'http'"),
         (["watch", ""], 1, "'' is not a scheduler address (it needs a host and a port number)"),
         (["watch", "localhost"], 1, "'localhost' is not a scheduler address (it needs a host"),
-        (["watch", "tcp://127.0.0.1:notaport"], 1, "(it needs a host and a port number); give tcp://HOST:PORT"),
+        (["watch", "tcp://127.0.0.1:notaport"], 1, "(it needs a host and a port number); use tcp://HOST:PORT"),
         (["watch", "tcp://127.0.0.1:70000"], 1, "(it needs a host and a port number)"),
         (["watch", "tls://127.0.0.1:8786"], 1, "needs the certificates of Dask's configuration"),
         (["watch", "inproc://127.0.0.1/1/1"], 1, "does not leave its own process"),
