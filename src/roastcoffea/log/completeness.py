@@ -120,7 +120,7 @@ def attempts_without_record(tasks: pa.Table, chunks: pa.Table) -> Iterator[str]:
     for count in lacking.value_counts().to_pylist():
         yield (
             f"{counted(count['counts'], 'attempt')} of chunks left no record (the task's outcome: {count['values']}): "
-            "sums over chunks do not include them"
+            "the sums over chunks do not include them"
         )
 
 

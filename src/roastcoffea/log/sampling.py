@@ -85,7 +85,7 @@ class SamplingLog:
     def _thinned(self, rows: int) -> int:
         """Every how many samples are in the table, to limit its size."""
         every = max(-(-rows // MOST_STATES), 1)
-        self.problems = [f"worker states have one of {every} samples: all would take {rows} rows"] if every > 1 else []
+        self.problems = [f"worker states have one of {every} samples: all would be {rows} rows"] if every > 1 else []
         return every
 
 

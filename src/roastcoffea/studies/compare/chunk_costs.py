@@ -55,7 +55,7 @@ def products(chunks: pa.Table | None) -> dict[str, Numbers]:
 def fixed_costs(name: str, trait: str, before: Sequence[Products], after: Sequence[Products]) -> Fixed | None:
     """What chunks cost in a class whatever their size, in the mean of the runs of each side.
 
-    One law is drawn through the chunks of all runs of a dataset: so many seconds a chunk, and so many for an event (or
+    One law is drawn through the chunks of all runs of a dataset: fixed seconds per chunk, and seconds per event (or
     a byte). None where no dataset has chunks of other sizes, or the fixed cost does not stand out.
     """
     fixed, chunks = np.zeros(2), 0.0
