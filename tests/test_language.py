@@ -69,7 +69,6 @@ SAY_INSTEAD = {
     "asked for of which": "requested without",
     "what eats the loss": "where the loss goes",
     "what could not be had": "what is missing",
-    "cannot be had": "is not available",
     "could not be had": "is not available",
     "which does not tell": "which does not report",
     "do not tell what they requested": "have no count of requested bytes",

@@ -214,7 +214,7 @@ def certificate(run: Run, chunks: ChunkRequests, requests: pa.Table, transferred
 
 def _contradictions(requests: pa.Table, transferred: Transferred) -> list[str]:
     """Contradictions in complete records: bytes in no class, or not received although no request failed."""
-    unexplained = np.count_nonzero(integers(requests[RESIDUAL]))
+    unexplained = int(np.count_nonzero(integers(requests[RESIDUAL])))
     reasons = []
     if unexplained:
         attempts = f"{counted(unexplained, 'attempt')} {'has' if unexplained == 1 else 'have'}"
