@@ -202,10 +202,10 @@ class MetricsCollector(CollectorOf012, Enterable):
         """Context in which tasks are counted in the span of the run."""
         return self._span.ensured()
 
-    def call_started(self, call: str, executor: Any) -> None:
-        """Record the identity and executor of a Runner call that starts."""
+    def call_began(self, call: str, executor: Any) -> None:
+        """Learn the identity of a Runner call that begins, and its executor."""
         self._began_calls.append(call)
-        with reported(self.note, "the size of the executor is unknown", Exception):
+        with reported(self.note, "the size of the executor is not known", Exception):
             self._backend.learn_executor(executor)
 
     def chunks_lost(self, reason: str) -> None:

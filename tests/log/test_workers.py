@@ -102,7 +102,7 @@ def test_cpu_time_is_that_of_the_last_sample_until_the_last_message_comes() -> N
 
 def test_a_sample_of_no_worker_is_refused() -> None:
     log = worker_log(ARRIVED)
-    with pytest.raises(LookupError, match="it has no worker"):
+    with pytest.raises(LookupError, match="it is of no worker"):
         log.readers[kinds.SAMPLE](packed(kinds.SAMPLE.fields, worker=kinds.NO_STRING))
     with pytest.raises(struct.error):
         log.readers[kinds.SAMPLE](b"")

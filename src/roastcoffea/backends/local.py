@@ -45,9 +45,9 @@ POOL_BIRTHS: Final = 5.0
 class LocalMetricsBackend(Recorder):
     """Records the processes on this host that run the chunks of an analysis, using the operating system.
 
-    A worker is a process that ran a chunk, or an idle one of the same pool. Others (this process next to a pool, one
-    that only merges, resource trackers, Parsl's interchange) are not workers and have no samples. Before chunks are
-    known (`learn_chunks`), this process and all its descendants count.
+    A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
+    processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples.
+    Before chunks are known (`learn_chunks`), this process and all that descend from it count.
     """
 
     kind = "local"
@@ -104,7 +104,7 @@ class LocalMetricsBackend(Recorder):
     # information from the collector
 
     def learn_executor(self, executor: Any) -> None:
-        """Take the size of the pool of an executor that starts now."""
+        """Learn the size of the pool of an executor that begins to work now."""
         size = None
         with reported(self.note, f"the {type(executor).__name__} does not report its size", Exception):
             size = pool_size(executor)
@@ -127,7 +127,7 @@ class LocalMetricsBackend(Recorder):
         self._note_unseen()
 
     def _learn_pool(self, rows: pa.Table) -> None:
-        """Find the workers in one step of a Runner call."""
+        """Learn who worked in one step of a Runner call."""
         spans = [("thread", "count_distinct"), ("start", "min"), ("stop", "max")]
         shifts = {shift["worker"]: shift for shift in rows.group_by("worker").aggregate(spans).to_pylist()}
         start, stop = pc.min(rows["start"]).as_py(), pc.max(rows["stop"]).as_py()

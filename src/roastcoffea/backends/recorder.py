@@ -153,10 +153,10 @@ class Recorder(AbstractMetricsBackend):
         return None
 
     def learn_executor(self, executor: Any) -> None:
-        """Take the executor of a Runner call that starts."""
+        """Learn the executor of a Runner call that begins."""
 
     def learn_chunks(self, chunks: pa.Table) -> None:
-        """Learn where chunks ran, before lifetimes and samples are requested."""
+        """Learn where chunks ran, before lifetimes and samples are asked for."""
 
     # records
 

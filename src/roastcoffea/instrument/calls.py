@@ -51,8 +51,8 @@ class Watcher(Protocol):
     def span_ensured(self) -> AbstractContextManager[None]:
         """Context in which tasks are counted in the run's span."""
 
-    def call_started(self, call: str, executor: Any) -> None:
-        """Record the identity and executor of a Runner call that starts."""
+    def call_began(self, call: str, executor: Any) -> None:
+        """Learn the identity of a Runner call that begins, and its executor."""
 
     def chunks_lost(self, reason: str) -> None:
         """Record why the chunks of a Runner call are missing."""
@@ -157,7 +157,7 @@ class OpenCall:
     def open(self) -> Iterator[None]:
         """Context in which the Runner works; at its end the collectors receive the record of the call."""
         for watcher in self.watchers:
-            watcher.call_started(self.id, self.runner.executor)
+            watcher.call_began(self.id, self.runner.executor)
         token = current.set(self)
         self.start, began = time.time(), time.perf_counter()
         error: BaseException | None = None

@@ -52,7 +52,7 @@ class Waits:
         return {"contention_seconds": contention, "lock_seconds": lock, "blocked_seconds": rest - lock}
 
     def _longest_lock(self, others: float) -> float:
-        """Longest time for which other threads can have held the lock while this one waited."""
+        """The longest that other threads can have held the lock while this one waited for it."""
         if not getattr(sys, "_is_gil_enabled", lambda: True)():
             return 0.0
         switches = _switches()
@@ -62,7 +62,7 @@ class Waits:
 
 
 def _switches() -> int | None:
-    """Voluntary context switches of this thread; None if not reported."""
+    """How often this thread gave up its core of its own accord; None where nothing tells."""
     try:
         import resource
 

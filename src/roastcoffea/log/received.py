@@ -104,9 +104,9 @@ class Growing(Generic[Item]):
 
 @dataclass(slots=True)
 class Tally:
-    """Totals received so far: attempts with a result and their events, other attempts, bytes of all, and files.
+    """How much was received so far: attempts that gave a result and their events, others, bytes of all, and files.
 
-    Bytes are None until an attempt reports any.
+    Bytes are None until an attempt tells of any.
     """
 
     chunks: int = 0

@@ -108,7 +108,7 @@ class WorkerLog:
         layout = self._layouts[SAMPLE]
         worker, *_ = layout.values(payload)
         if worker == NO_STRING:
-            raise LookupError("it has no worker")
+            raise LookupError("it is of no worker")
         self._samples += payload[: layout.size]
 
     def _of_worker(self, worker: str) -> list[Row]:

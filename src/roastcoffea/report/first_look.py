@@ -19,7 +19,7 @@ from roastcoffea.visualization.colours import ink_on
 
 COMPLETE: Final = "complete"
 NOTHING: Final = "nothing was run"
-NO_RUNNER: Final = "No Runner was called while the collector was open: call it inside the `with`."
+NO_RUNNER: Final = "No Runner was called while the collector was open: call it inside of the `with`."
 NARROW: Final = 0.03
 """Share below which a part of a bar has no label in it."""
 

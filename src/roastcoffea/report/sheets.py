@@ -54,7 +54,7 @@ class Column:
     """Whether its amounts are shares that HTML shows with bars."""
 
     def text(self, cell: Cell) -> str:
-        """Text of a cell."""
+        """A cell as people read it."""
         if cell is None:
             return NOT_KNOWN
         return str(cell) if isinstance(cell, str | Amount) or self.unit is None else self.unit.text(cell)
@@ -145,7 +145,7 @@ class Sheet:
         return 0 if self.total is None else self.total - len(self.rows)
 
     def cells(self) -> list[list[Shown]]:
-        """Rows as text and sort keys."""
+        """Rows as people read them, and as they are sorted."""
         return [[Shown.of(*pair) for pair in zip(self.columns, row, strict=True)] for row in self.rows]
 
     def without(self, place: int) -> Self:
