@@ -135,7 +135,7 @@ def test_pages_and_templates(path: Path) -> None:
 
 
 def test_metrics_as_the_catalogue_shows_them() -> None:
-    shown = {one.name: [one.label, one.meaning, one.source, one.formula] for one in CATALOGUE.metrics}
+    shown = {one.name: [one.label, one.meaning, one.source, one.formula] for one in CATALOGUE.metrics()}
     assert not {name: found for name, texts in shown.items() if (found := found_in(" | ".join(texts)))}
 
 

@@ -196,9 +196,9 @@ def test_a_watch_of_two_thousand_tasks(client: Client) -> None:
 
 def test_a_watch_ends_with_its_monitor(client: Client) -> None:
     monitor = TaskMonitor(client)
-    with pytest.raises(RoastcoffeaError, match="does not run"):
+    with pytest.raises(RoastcoffeaError, match="is not running"):
         monitor.watch()
-    with pytest.raises(RoastcoffeaError, match="does not run"):
+    with pytest.raises(RoastcoffeaError, match="is not running"):
         monitor.snapshot()
     with monitor:
         with pytest.raises(ValueError, match="positive number of seconds"):

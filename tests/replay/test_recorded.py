@@ -88,7 +88,7 @@ def test_what_is_missing_is_named() -> None:
 
 def test_doubts() -> None:
     assert "cores of its hosts are unknown" in recorded(made_run(EIGHT, 2, cores=None)).doubts[0]
-    assert "had not begun" in recorded(made_run(EIGHT, 2, outcome="failed")).doubts[0]
+    assert "is incomplete" in recorded(made_run(EIGHT, 2, outcome="failed")).doubts[0]
     (of_threads,) = recorded(with_rows(made_run(EIGHT, 2), threads=3)).doubts
     assert "different numbers of threads" in of_threads
     (late,) = recorded(with_rows(made_run(EIGHT, 2), start=made_run(EIGHT, 2).start + 2.0)).doubts

@@ -28,6 +28,6 @@ def test_the_scaling_command(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         assert main(["scaling", *paths, "--plot", str(tmp_path / name)]) == 2
         said = capsys.readouterr()
         assert said.out == ""
-        assert "ends with .png, .pdf, .svg" in said.err
+        assert "must end with .png, .pdf, .svg" in said.err
     assert main(["scaling", paths[0]]) == 1
     assert "pass runs with different numbers" in capsys.readouterr().err
