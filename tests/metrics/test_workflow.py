@@ -104,7 +104,7 @@ def test_where_nothing_happened_zero_is_zero_and_a_ratio_is_missing():
     assert {name: metrics[name] for name in zero} == dict.fromkeys(zero, 0)
     assert metrics.missing["cores_per_worker"] == "total_cores and avg_workers are 0"
     assert metrics.missing["avg_cpu_time_per_chunk"] == "total_cpu_time and num_chunks are 0"
-    assert metrics.missing["chunk_duration_mean"] == "no chunk gave a result"
+    assert metrics.missing["chunk_duration_mean"] == "no chunk has a result"
     assert metrics.missing["processor_cpu_time_seconds"] == "Dask's span has no task of this run"
     assert metrics["per_dataset"] == {}
     assert metrics["tracking_data"]["worker_counts"] == {}

@@ -1,10 +1,10 @@
 """Measurements of roastcoffea 0.1.2: a folder of numbers, read as far as their meaning is certain.
 
-What is known of its data, and shapes what becomes a record:
+Facts about its data that determine the records:
 
-- A chunk's times and memory are those of `process()` alone; opening the file and building events came before.
+- A chunk's times and memory are those of `process()` alone; opening the file and building events are not included.
 - A chunk's `accessed_bytes` and `bytes_read_percent` are those of its whole file.
-- Worker samples carry the time at which the scheduler was asked; what a worker says of itself is as old as
+- Worker samples carry the time at which the scheduler was asked; values reported by a worker are as old as
   its last heartbeat (`last_seen`).
 - Times of day are local, without a zone.
 - `metadata.json` has the time of saving, and `start_end_time.txt` a clock of unknown origin.

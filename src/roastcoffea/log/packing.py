@@ -251,7 +251,7 @@ def _unpacked_seconds(data: bytes, at: int, count: int) -> npt.NDArray[np.float3
 
 
 def _unpacked_integers(data: bytes, at: int, count: int, width: int) -> npt.NDArray[np.uint64]:
-    """Whole numbers of so many bytes each, of which all the lowest bytes come first."""
+    """Integers of this width, stored with all lowest bytes first."""
     import numpy as np
 
     integers = np.zeros((count, 8), dtype=np.uint8)

@@ -78,7 +78,7 @@ def _statistic(quantity: Quantity, compute: Callable[[Numbers], Any]) -> Callabl
     @wraps(quantity)
     def computed(attempts: pa.Table) -> float:
         measured = quantity(attempts)
-        refuse_if(len(measured) == 0, "not measured for any chunk" if len(attempts) else "no chunk gave a result")
+        refuse_if(len(measured) == 0, "not measured for any chunk" if len(attempts) else "no chunk has a result")
         refuse_if(len(measured) == 1 and compute is sample_deviation, "a deviation needs two chunks")
         return float(compute(measured))
 

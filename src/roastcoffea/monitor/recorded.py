@@ -96,21 +96,21 @@ class RecordedTasks(Presented):
 
         - `key`, `worker`, `run_id`, `span`, `thread`, `annotations`, `metadata` (its plain values), `priority`,
           `resource_restrictions`;
-        - `state`: the last one before the worker let go of it; `transitions`: list of (state, time);
-        - `dependencies`: keys, at most 1000 of them, and how many there are in `num_dependencies`; `dependents` and
-          `num_dependents`: the tasks that needed it on this worker, until the end of its stay; `waiting_for_data`:
-          keys that it had to wait for; `who_has`: workers that had it, where this one fetched it; `coming_from`: the
-          one from which it came;
-        - `startstops`: list of action, start, stop and source as Dask timed them, and their sums in seconds:
-          `transfer`, `disk` (to and from), `deserialize`, `compute`; `start`, `stop` of the computing;
-        - `duration`: seconds that Dask expected it to compute, beside `compute`, which were measured; None for the
-          first tasks of a prefix, of which it expects nothing. `start_time`: when the worker handed it to a thread;
-          `stop_time`: Dask's, or `stop` where Dask does not set it;
-        - `nbytes` (B), `type`, `exception` and `traceback` (text); `suspicious_count`: how often a dependency was not
-          where the worker expected it; `suspicious`: how many workers died while they had the task;
-        - `run_spec`: what it calls, as text without secrets; None without `run_spec=True`.
+        - `state`: the last one before the worker released it; `transitions`: list of (state, time);
+        - `dependencies`: at most 1000 keys, with their number in `num_dependencies`; `dependents` and
+          `num_dependents`: the tasks that needed it while it was on this worker; `waiting_for_data`:
+          keys that it had to wait for; `who_has`: workers that had it, if this one fetched it; `coming_from`: the
+          one it was fetched from;
+        - `startstops`: list of action, start, stop and source as timed by Dask, and their sums in seconds:
+          `transfer`, `disk` (to and from), `deserialize`, `compute`; `start`, `stop` of computing;
+        - `duration`: computing seconds expected by Dask, as opposed to the measured `compute`; None for the
+          first tasks of a prefix, which have no expectation. `start_time`: when the worker passed it to a thread;
+          `stop_time`: Dask's, or `stop` if Dask does not set it;
+        - `nbytes` (B), `type`, `exception` and `traceback` (text); `suspicious_count`: times that a dependency was not
+          where the worker expected it; `suspicious`: number of workers that died while they had the task;
+        - `run_spec`: its call, as text without secrets; None without `run_spec=True`.
 
-        None is what the worker did not know, or what did not happen.
+        None is unknown to the worker, or did not happen.
         """
         watched = self.watched()
         states = states_of(watched)
@@ -142,7 +142,7 @@ class RecordedTasks(Presented):
         Returns
         -------
         ReportComparison
-            `chunks`: a row per chunk that gave a result, with its input and output bytes, bytes per event, throughput
+            `chunks`: a row per chunk with a result, with its input and output bytes, bytes per event, throughput
             and worker; `totals`: chunks, events, bytes and process seconds, of tasks and report, and the size of the
             results, each with its unit. Why a number is missing is in `totals.attrs["missing"]`.
 
