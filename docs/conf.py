@@ -17,7 +17,7 @@ project_copyright = author
 release = __version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["write_limited.py", "write_references.py"]
+exclude_patterns = ["make_picture.py", "write_limited.py", "write_references.py"]
 default_role = "literal"
 
 html_theme = "furo"
