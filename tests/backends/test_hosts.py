@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import roastcoffea
-from roastcoffea.backends.hosts import environment_of, hosts_of, with_more, with_throttling
+from roastcoffea.backends.hosts import environment_of, hosts_of, with_more, with_withheld
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Host
 from roastcoffea.records.workers import LIFETIME_COLUMNS
@@ -76,10 +76,13 @@ def test_hosts_are_told_apart_and_keep_what_they_had() -> None:
 
 def test_throttling_stands_with_the_last_worker_of_an_address() -> None:
     rows = [{"worker": "a"}, {"worker": "b"}, {"worker": "a"}, {"worker": "c"}]
-    table = with_throttling(table_of_rows(LIFETIME_COLUMNS, rows), {"a": (0.5, 2), "c": None, "gone": (1.0, 1)})
+    table = with_withheld(
+        table_of_rows(LIFETIME_COLUMNS, rows), {"a": (0.5, 2, None), "c": None, "gone": (1.0, 1, 3.0)}
+    )
     assert table["throttled_seconds"].to_pylist() == [None, None, 0.5, None]
     assert table["throttled_periods"].to_pylist() == [None, None, 2, None]
-    empty = with_throttling(table_of_rows(LIFETIME_COLUMNS, []), {"a": (0.5, 2)})
+    assert table["steal_seconds"].to_pylist() == [None, None, None, None]
+    empty = with_withheld(table_of_rows(LIFETIME_COLUMNS, []), {"a": (0.5, 2, 0.0)})
     assert empty.schema == pa.schema(table.schema)
 
 

@@ -21,7 +21,7 @@ from distributed.system import MEMORY_LIMIT
 from roastcoffea import MetricsCollector
 from roastcoffea.backends import local
 from roastcoffea.backends.hosts import hosts_of
-from roastcoffea.backends.limits import ALL_GROUPS, limits, throttling
+from roastcoffea.backends.limits import ALL_GROUPS, limits, stolen, throttling, withheld
 
 
 def test_limits_are_those_that_dask_knows() -> None:
@@ -98,7 +98,8 @@ def test_where_the_system_has_no_groups_nothing_is_known(tmp_path: Path) -> None
 def test_workers_tell_of_their_throttling(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     def throttled(dask_worker: Any) -> None:
         (half,) = (plugin for name, plugin in dask_worker.plugins.items() if name.startswith("roastcoffea"))
-        half.throttled_before = None if half.throttled_before is None else (-2.0, -5)
+        earlier = zip(half.withheld_before, (2.0, 5, 3.0), strict=True)
+        half.withheld_before = tuple(None if one is None else one - more for one, more in earlier)
 
     with MetricsCollector(client) as collector:
         client.run(throttled)
@@ -108,12 +109,24 @@ def test_workers_tell_of_their_throttling(client: Client, monkeypatch: pytest.Mo
     else:
         assert (lifetimes["throttled_seconds"] >= 2).all()
         assert (lifetimes["throttled_periods"] >= 5).all()
+    assert (lifetimes["steal_seconds"] >= 3).all() if stolen() is not None else lifetimes["steal_seconds"].isna().all()
+
+
+def test_steal_is_that_of_all_processors(tmp_path: Path) -> None:
+    """User, nice, system, idle, iowait, irq, softirq, steal: in hundredths of a second."""
+    file = tmp_path / "stat"
+    file.write_text("cpu  100 2 300 4000 5 6 7 250 0 0\ncpu0 100 2 300 4000 5 6 7 1 0 0\n")
+    assert stolen(str(file)) == pytest.approx(250 / os.sysconf("SC_CLK_TCK"))
+    file.write_text("cpu 1 2 3\n")
+    assert stolen(str(file)) is None
+    assert stolen(str(tmp_path / "none")) is None
 
 
 def test_processes_of_this_host_share_its_throttling(sample: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     runner = Runner(executor=IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=4000, metadata_cache={})
-    before = throttling()
-    monkeypatch.setattr(local, "throttling", lambda: before and (before[0] - 2, before[1] - 5))
+    before, (*_, taken) = throttling(), withheld()
+    earlier = (None, None) if before is None else (before[0] - 2, before[1] - 5)
+    monkeypatch.setattr(local, "withheld", lambda: (*earlier, taken))
     with MetricsCollector() as collector:
         runner(sample, processor_instance=Jets())
     (lifetime,) = collector.measurement.lifetimes.to_dict("records")
@@ -142,11 +155,11 @@ def test_a_process_whose_group_has_a_quota_is_throttled(group_with_quota: Path) 
 import os
 from pathlib import Path
 Path({str(group_with_quota)!r}, "cgroup.procs").write_text(str(os.getpid()))
-from roastcoffea.backends.limits import throttling, throttled_since
-before = throttling()
-while throttled_since(before)[1] < 3:
+from roastcoffea.backends.limits import withheld, withheld_since
+before = withheld()
+while withheld_since(before)[1] < 3:
     pass
-print(*throttled_since(before))
+print(*withheld_since(before)[:2])
 """
     ran = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
     seconds, periods = ran.stdout.split()

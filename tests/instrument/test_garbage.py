@@ -15,6 +15,7 @@ from metered import outcome
 from stored import write_tree
 
 from roastcoffea.instrument.garbage import MOST_MODULES, Garbage, modules_since
+from roastcoffea.instrument.switching import STATE
 
 
 def test_collections_are_counted_whichever_thread_makes_them() -> None:
@@ -41,7 +42,7 @@ def test_collections_are_counted_whichever_thread_makes_them() -> None:
 def test_modules_that_appear_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     number = len(sys.modules)
     assert modules_since(number) is None
-    for name in ("roastcoffea_appears", "roastcoffea_appears.inner", "roastcoffea_too"):
+    for name in (f"{STATE}1", "_roastcoffea_2", "roastcoffea_appears", "roastcoffea_appears.inner", "roastcoffea_too"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     assert modules_since(number) == ["roastcoffea_appears", "roastcoffea_too"]
     for place in range(2 * MOST_MODULES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -79,3 +80,19 @@ def test_different_stacks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(rows) == 6
     assert rows[-1]["functions"] == [OTHER]
     assert (rows[-1]["samples"], rows[-1]["seconds"]) == (15, pytest.approx(1.5))
+
+
+def test_memory_does_not_grow_with_names_that_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those of files that a library makes anew for each chunk."""
+    monkeypatch.setattr(profiles, "MOST_STACKS", 5)
+    received = ReceivedProfiles()
+
+    def size_after(numbers: range) -> int:
+        for number in numbers:
+            received.add("c", "tt", [[f"<lambda {number}>", f"/tmp/{number}.py"], [-1, 0, 1, 3], [0, 1, 1, 1, 0, 0]])
+        return len(pickle.dumps(received))
+
+    size = size_after(range(10))
+    assert size_after(range(10, 1000)) == pytest.approx(size, abs=10)  # a sum that is larger may take more bytes
+    (other,) = (row for row in received.table({"c"}).to_pylist() if row["functions"] == [OTHER])
+    assert other["samples"] == 995

@@ -15,7 +15,8 @@ from roastcoffea.backends.base import FINE_METRICS_DELAY
 from roastcoffea.backends.byvalue import packed_by_value
 from roastcoffea.backends.connection import Connection, pickled
 from roastcoffea.backends.deployment import WORKERS_TIMEOUT, Deployment
-from roastcoffea.backends.hosts import hosts_of, with_more, with_throttling
+from roastcoffea.backends.hosts import hosts_of, with_more, with_withheld
+from roastcoffea.backends.limits import Withheld
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.backends.scheduler import ClusterPlugin
 from roastcoffea.backends.spans import RunSpan
@@ -95,8 +96,8 @@ class DaskMetricsBackend(Recorder):
         self._period = self._deployment = Deployment(self._connection, self.name, self.log, self.note)
         self._packages: set[str | None] = set()
         self._workers_known = False
-        self._throttled: dict[str, tuple[float, int] | None] = {}
-        """What each worker that was there at the end says of its throttling."""
+        self._withheld: dict[str, Withheld | None] = {}
+        """What each worker that was there at the end says of its throttling and steal."""
 
     # the life of a collector
 
@@ -156,7 +157,7 @@ class DaskMetricsBackend(Recorder):
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers that were there between start and stop, or until the cluster was last heard of."""
         table = self.log.workers.lifetimes(self.clock_offset, start, self._deployment.heard_until(start, stop))
-        return with_throttling(table, self._throttled)
+        return with_withheld(table, self._withheld)
 
     def pauses(self, start: float, stop: float) -> pa.Table:
         """When Dask had paused workers between start and stop, or until the cluster was last heard of."""
@@ -224,7 +225,7 @@ class DaskMetricsBackend(Recorder):
     def _learn_environment(self, answer: Mapping[str, Any]) -> None:
         workers = list(answer["workers"].values())
         self.hosts = with_more(self.hosts, hosts_of(workers))
-        self._throttled = {address: worker.get("throttled") for address, worker in answer["workers"].items()}
+        self._withheld = {address: worker.get("withheld") for address, worker in answer["workers"].items()}
         self._workers_known = bool(workers) and not answer["silent"]
         self._packages = {self._scheduler_package, *(worker["package"] for worker in workers)}
 

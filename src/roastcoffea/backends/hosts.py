@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from roastcoffea.backends.limits import Withheld
 from roastcoffea.records.run import Environment, Host
-from roastcoffea.records.workers import THROTTLED
+from roastcoffea.records.workers import WITHHELD
 
 VERSIONS_OF: Final = ("roastcoffea", "coffea", "awkward", "uproot", "dask", "distributed", "numpy")
 
@@ -43,16 +44,16 @@ def with_more(known: Iterable[Host], now: Iterable[Host]) -> tuple[Host, ...]:
     return tuple(hosts.values())
 
 
-def with_throttling(lifetimes: pa.Table, throttled: Mapping[str, tuple[float, int] | None]) -> pa.Table:
-    """Lifetimes of workers with their throttling, by address; of several workers of one address it is the last's."""
+def with_withheld(lifetimes: pa.Table, withheld: Mapping[str, Withheld | None]) -> pa.Table:
+    """Lifetimes with throttling and steal by address; of several workers of one address it is the last one's."""
     last = {worker: row for row, worker in enumerate(lifetimes["worker"].to_pylist())}
-    amounts: list[tuple[float | None, int | None]] = [(None, None)] * len(lifetimes)
-    for worker, found in throttled.items():
+    amounts: list[Withheld] = [(None, None, None)] * len(lifetimes)
+    for worker, found in withheld.items():
         if found is not None and worker in last:
             amounts[last[worker]] = found
-    for name, kind, values in zip(THROTTLED, (pa.float64(), pa.int64()), zip(*amounts, strict=True), strict=False):
+    for name, values in zip(WITHHELD, zip(*amounts, strict=True), strict=False):
         place = lifetimes.schema.get_field_index(name)
-        lifetimes = lifetimes.set_column(place, name, pa.array(values, kind))
+        lifetimes = lifetimes.set_column(place, name, pa.array(values, lifetimes.schema.types[place]))
     return lifetimes
 
 

@@ -14,6 +14,9 @@ from typing import Any
 GROUPS_OF_PROCESS = "/proc/self/cgroup"
 ALL_GROUPS = "/sys/fs/cgroup"
 
+Withheld = tuple[float | None, int | None, float | None]
+"""Seconds and periods of throttling, and seconds of steal on the host; None is not known."""
+
 THROTTLED_UNITS = {"throttled_usec": 1e-6, "throttled_time": 1e-9}
 """Seconds in the unit of what the second and the first version of control groups call the time."""
 
@@ -58,10 +61,26 @@ def throttling(of_process: str = GROUPS_OF_PROCESS, groups: str = ALL_GROUPS) ->
     return (sum(seconds for seconds, _ in found), sum(periods for _, periods in found)) if found else None
 
 
-def throttled_since(before: tuple[float, int] | None) -> tuple[float, int] | None:
-    """What was added to the throttling of this process; None where it was or is not known."""
-    now = throttling()
-    return None if now is None or before is None else (now[0] - before[0], now[1] - before[1])
+def stolen(statistics: str = "/proc/stat") -> float | None:
+    """Seconds that the processors of this virtual machine were taken away so far (steal); None where unknown."""
+    total = _text(statistics).partition("\n")[0].split()
+    with suppress(IndexError, ValueError, AttributeError):
+        return int(total[8]) / os.sysconf("SC_CLK_TCK")
+    return None
+
+
+def withheld() -> Withheld:
+    """What was withheld from this process and its host so far."""
+    throttled = throttling()
+    return (*((None, None) if throttled is None else throttled), stolen())
+
+
+def withheld_since(before: Withheld) -> Withheld:
+    """What was withheld from this process and its host since then."""
+    seconds, periods, taken = (
+        None if now is None or then is None else now - then for now, then in zip(withheld(), before, strict=True)
+    )
+    return seconds, None if periods is None else int(periods), taken
 
 
 def _stat_files(of_process: str, groups: str) -> Iterator[str]:

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.backends.hosts import hosts_of
-from roastcoffea.backends.limits import limits, throttled_since, throttling
+from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
 from roastcoffea.backends.processes import ProcessTree, WatchedProcess
 from roastcoffea.backends.recorder import Recorder
 from roastcoffea.errors import reported
 from roastcoffea.interrupts import interrupts_held
 from roastcoffea.records.arrow import table_of_rows
-from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, THROTTLED
+from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, WITHHELD
 from roastcoffea.units import counted
 
 LOOK_INTERVAL: Final = 0.1
@@ -63,9 +63,9 @@ class LocalMetricsBackend(Recorder):
         self._learned: list[pa.Table] = []
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
-        self.throttled_before: tuple[float, int] | None = None
-        self._throttled: tuple[float, int] | None = None
-        """Throttling of this process, whose control groups those of the analysis share."""
+        self.withheld_before: Withheld = (None, None, None)
+        self._withheld: Withheld = (None, None, None)
+        """What was withheld from this process, whose control groups those of the analysis share, and its host."""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -74,7 +74,7 @@ class LocalMetricsBackend(Recorder):
     def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
         self._begin()
         self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
-        self.throttled_before = throttling()
+        self.withheld_before = withheld()
         self._interval = interval
         self._look(sample=interval is not None)
         self._began = time.time()
@@ -94,7 +94,7 @@ class LocalMetricsBackend(Recorder):
             self._thread.join()
         with reported(self.note, "the processes of the analysis were not seen at the end", UNREADABLE):
             self.drain()
-        self._throttled = throttled_since(self.throttled_before)
+        self._withheld = withheld_since(self.withheld_before)
         self._period.is_open = False
 
     def reaches(self, executor: Any) -> bool:
@@ -212,8 +212,8 @@ class LocalMetricsBackend(Recorder):
         died = max([process.seen, *stops[-1:]]) if process.ended else stop
         begin, end = (float(min(max(moment, start), stop)) for moment in (born, died))
         life = {"threads": threads, "start": begin, "stop": max(begin, end), "cpu_seconds": process.cpu_seconds}
-        throttled = dict(zip(THROTTLED, self._throttled or (), strict=False))
-        return self._identity(_name(process.pid)) | life | throttled | {"memory_limit": self.hosts[0].memory}
+        held = dict(zip(WITHHELD, self._withheld, strict=True))
+        return self._identity(_name(process.pid)) | life | held | {"memory_limit": self.hosts[0].memory}
 
     def _unseen_lifetime(self, worker: str, threads: int) -> dict[str, Any]:
         row = self._identity(worker) | {"threads": threads}

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from roastcoffea.backends.limits import limits, throttled_since, throttling
+from roastcoffea.backends.limits import Withheld, limits, withheld, withheld_since
 from roastcoffea.log.counts import added_up, difference
 from roastcoffea.log.marks import clear_metadata, unmark
 
@@ -87,7 +87,7 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         self._pusher = PeriodicCallback(self.push, 1000 * PUSH_SECONDS)
         self._pusher.start()
         self._began = time.process_time()
-        self.throttled_before = throttling()
+        self.withheld_before = withheld()
         worker.metrics[self.name] = self.cpu_seconds
         if self.companion is not None:
             self.companion.setup(self)
@@ -135,13 +135,12 @@ class WorkerHalf(WorkerPlugin):  # type: ignore[misc]
         """CPU time of the process since `setup`, all threads, user and system."""
         return time.process_time() - self._began
 
-    def throttled(self) -> tuple[float, int] | None:
-        """Seconds and periods for which the process's control groups were throttled since `setup`.
+    def withheld(self) -> Withheld:
+        """What was withheld from the process and its host since `setup`: throttling and steal.
 
-        None where the system does not tell. It is asked for at the end of a run: of a worker that left before it is
-        not known.
+        It is asked for at the end of a run, so it is unknown for workers that left before.
         """
-        return throttled_since(self.throttled_before)
+        return withheld_since(self.withheld_before)
 
     def teardown(self, worker: Any) -> None:
         leaving = worker.status.name in LEAVING
@@ -187,5 +186,5 @@ async def flush(spans: Sequence[str] = (), plugin: str | None = None, dask_worke
     answer: dict[str, Any] = {"digests": added_up(of_spans), "description": description()}
     if ours is None:
         return answer | {"running": [], "counted": None}
-    answer["description"]["throttled"] = ours.throttled()
+    answer["description"]["withheld"] = ours.withheld()
     return answer | {"running": list(ours.running().items()), "counted": list(ours.counted().items())}

@@ -1,8 +1,8 @@
-"""Wall time that a run would have saved without a cause: by the replay, else the share that its thread time is."""
+"""Potential savings: wall time without a cause, by the replay, else by its share of thread time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ from roastcoffea.diagnosis.removals import BOUND, PARTS, Part, Taken
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import NotMeasuredError, fact
 from roastcoffea.metrics.facts import counted_chunks
-from roastcoffea.metrics.statistics import amounts
+from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
 from roastcoffea.replay.calibrated import Calibrated, Removal, Saved
@@ -24,17 +24,17 @@ from roastcoffea.replay.recorded import Known, recorded_with
 from roastcoffea.units import FRACTION, SECOND
 
 DEVIATIONS: Final = 2.0
-"""Standard deviations to each side that an interval has for chance."""
+"""Standard deviations on each side of an interval for chance."""
 
 MOST_ERROR: Final = 0.25
-"""Relative error of replaying the run as it was beyond which a replay says nothing about changes."""
+"""Relative error in replaying the recorded run above which the replay is not used for predictions."""
 
 
 class Saving(NamedTuple):
-    """Wall time that a run would have saved without a cause.
+    """Wall time that a run would save without a cause.
 
-    Seconds between `low` and `high`, or `at_most` so many; `reason` says what is assumed, or why it is a bound. None
-    and NaN where nothing is known.
+    Seconds, between `low` and `high`, or an upper bound if `at_most`; `reason` says what is assumed, or why it is a
+    bound. None and NaN if unknown.
     """
 
     seconds: float | None
@@ -49,7 +49,7 @@ class Saving(NamedTuple):
         return self.seconds is not None and self.low > 0
 
     def up_to(self, most: float) -> Saving:
-        """No more than so many seconds."""
+        """The saving, limited to this many seconds."""
         if self.seconds is None:
             return self
         return self._replace(seconds=min(self.seconds, most), low=min(self.low, most), high=min(self.high, most))
@@ -60,21 +60,27 @@ NOT_REPLAYED: Final[Mapping[str, tuple[str, ...]]] = {
     "other tasks": (phases.OTHER_TASKS,),
     "checkpoint": (phases.CHECKPOINT,),
 }
-"""Classes of causes that a replay does not know."""
+"""Classes of causes that the replay does not model."""
 
 SPLIT_LATER: Final = {"interpreter lock": LOCK, "blocked": BLOCKED}
-"""Columns of chunks that tell them; older runs have one for both."""
+"""Columns of chunks that measure them; older runs have a single column for both."""
+
+BY_CHANCE: Final = ("core_wait_seconds", LOCK)
+"""Columns of chunks' time that nobody is slow for."""
+
+OF_EXCESS: Final = [one for one in phases.PHASES if one.time_class not in {phases.CONTENTION, phases.LOCK}]
+"""Phases of chunks that somebody may be slow in."""
 
 
 class Savings:
-    """Wall time that a run would have saved without this or that.
+    """Potential savings of a run.
 
     Parameters
     ----------
     run, ledger
-        What was recorded, and what went into the threads' time.
+        The records and their time ledger.
     workers
-        How many there were on average.
+        Average number of workers.
     counted
         Attempts of chunks that counted.
     """
@@ -86,7 +92,7 @@ class Savings:
 
     @cached_property
     def replay(self) -> Calibrated | str:
-        """The run with its replay; or why there is none."""
+        """Replay of the run, or why there is none."""
         try:
             known = Known(self._workers, self._counted, ledger=self._ledger)
             found = Calibrated(recorded_with(self._run, known, "the run", as_it_was=True))
@@ -109,7 +115,7 @@ class Savings:
         return self._counted if self._counted is not None or chunks is None else counted_chunks(chunks)
 
     def changed(self, removal: Removal) -> Saving:
-        """Wall time that a change of the run would have saved.
+        """Wall time that a change of the run would save.
 
         Raises
         ------
@@ -122,9 +128,9 @@ class Savings:
         return self._made(replay.saved(removal), at_most=False, reason=None)
 
     def all_together(self, causes: Iterable[Taken | str]) -> Saving:
-        """Wall time that the run would have saved without any of these causes: less than the sum of each."""
+        """Wall time that the run would save without all of these causes: less than the sum of the single savings."""
         every = [Taken(cause) if isinstance(cause, str) else cause for cause in causes]
-        # other changes are known for the chunks that there were
+        # apply chunk sizes last: other changes are defined for the recorded chunks
         every.sort(key=lambda taken: taken.removal is not None)
         replayed, shares = Removal(), 0.0
         at_most, notes = False, []
@@ -138,7 +144,8 @@ class Savings:
                 shares, at_most = shares + (share.seconds or 0.0), True
                 notes += [share.reason] if share.reason else []
         if isinstance(self.replay, str):
-            seconds = min(shares, self._elapsed)
+            shares -= self._counted_twice(every)
+            seconds = min(max(shares, 0.0), self._elapsed)
             return Saving(seconds, 0.0, seconds, at_most=True, reason=self.replay)
         saved = self.replay.saved(replayed)
         most = self.replay.measured
@@ -151,9 +158,9 @@ class Savings:
         return self._run.stop - self._run.start
 
     def _part(self, taken: Taken) -> Part | str:
-        """How a cause is taken out; or why that cannot be."""
+        """How to remove a cause, or why that is impossible."""
         if taken.cause not in PARTS and taken.removal is None:
-            return "the replay does not know of it"
+            return "the replay does not model it"
         own = taken.removal
         if own is not None:
             return Part(lambda _: own)
@@ -161,13 +168,13 @@ class Savings:
         chunks = self._run.chunks
         if column is not None and not _is_known(chunks, column):
             if column == LOCK:
-                return "waiting for the interpreter was not told apart when this was recorded"
-            reason = "sleeps, locks and waiting for the interpreter were not told apart when this was recorded"
+                return "waiting for the interpreter was not recorded separately in this run"
+            reason = "sleeps, locks and waiting for the interpreter were not recorded separately in this run"
             return PARTS[taken.cause]._replace(reason=reason)
         return PARTS[taken.cause]
 
     def of(self, taken: Taken) -> Saving:
-        """Wall time that the run would have saved without what is taken out."""
+        """Wall time that the run would save without the removed cause."""
         part = self._part(taken)
         if isinstance(part, str):
             return self._share(taken, part)
@@ -189,36 +196,90 @@ class Savings:
         error = float(np.hypot(saved.replay, DEVIATIONS * saved.chance))
         low, high = max(saved.seconds - error, 0.0), min(max(saved.seconds, 0.0) + error, self._elapsed)
         if low == 0.0 and saved.seconds > 0:
-            within = f"within its error of {SECOND.text(error)} of nothing"
+            within = f"not significant, with an error of {SECOND.text(error)}"
             reason = within if reason is None else f"{reason}; {within}"
         return Saving(max(saved.seconds, 0.0), low, max(high, 0.0), at_most, reason)
 
     # where there is no replay
 
     def _share(self, taken: Taken, reason: str) -> Saving:
-        """The share of the wall time that its thread time is."""
+        """Share of the wall time equal to its share of thread time."""
         found = self._thread_seconds(taken)
         total = None if self._ledger is None else self._ledger.total
         if found is None or not total:
-            return Saving(None, np.nan, np.nan, at_most=True, reason=reason or "nothing tells how long it took")
+            return Saving(None, np.nan, np.nan, at_most=True, reason=reason or "its duration is unknown")
         seconds = min(found * self._elapsed / total, self._elapsed)
-        return Saving(seconds, 0.0, seconds, at_most=True, reason=f"a share of the threads' time: {reason}")
+        return Saving(seconds, 0.0, seconds, at_most=True, reason=f"from its share of thread time: {reason}")
 
     def _thread_seconds(self, taken: Taken) -> float | None:
-        """Thread time that a cause took."""
+        """Thread time of a cause."""
         if taken.seconds is not None:
             return float(np.sum(taken.seconds))
         if taken.factors is not None and self.counted is not None:
-            return float(np.sum(amounts(self.counted, "wall_seconds") * (1 - taken.factors)))
+            return float(np.sum(self._excess(taken)))
         rows = NOT_REPLAYED.get(taken.cause)
         part = PARTS.get(taken.cause)
         rows = rows or (() if part is None else part.rows)
         known = [] if self._ledger is None else [self._ledger[name] for name in self._ledger if name in rows]
         return sum(known) * (1.0 if part is None else part.share(taken)) if known else None
 
+    def _excess(self, taken: Taken) -> Numbers:
+        """Seconds of each chunk that counted beyond what it would take of somebody who is not slow.
+
+        Nobody is slow for what a chunk waits for cores, or for the interpreter.
+        """
+        chunks, factors = self.counted, taken.factors
+        if chunks is None or factors is None:
+            return np.zeros(0)
+        lost = sum((amounts(chunks, name) for name in BY_CHANCE if name in chunks.column_names), np.zeros(len(chunks)))
+        own = np.maximum(amounts(chunks, "wall_seconds") - lost, 0.0)
+        excess = own * (1 - factors)
+        total = excess.sum()
+        return excess * float(np.sum(taken.seconds) / total) if taken.seconds is not None and total else excess
+
+    def _counted_twice(self, every: Sequence[Taken]) -> float:
+        """Wall time of somebody slow that lies in classes of time which are taken out as well."""
+        if self._ledger is None or not self._ledger.total:
+            return 0.0
+        slow = [taken for taken in every if taken.factors is not None]
+        inside: dict[str, float] = {}
+        for taken in slow:
+            for name, seconds in self._by_class(taken).items():
+                inside[name] = inside.get(name, 0.0) + seconds
+        twice = 0.0
+        for taken in every:
+            part = PARTS.get(taken.cause)
+            rows = () if part is None or taken.factors is not None else part.rows
+            whole = sum(self._ledger[name] for name in self._ledger if name in rows)
+            if whole:
+                share = min(sum(inside.get(name, 0.0) for name in rows) / whole, 1.0)
+                twice += share * (self._thread_seconds(taken) or 0.0)
+        return twice * self._elapsed / self._ledger.total
+
+    def _by_class(self, taken: Taken) -> dict[str, float]:
+        """Excess of somebody slow by class of time: of its phase, else as all that its chunks took."""
+        chunks, excess, found = self.counted, self._excess(taken), dict[str, float]()
+        if chunks is None:
+            return found
+        phases_of = np.array(taken.phases if taken.phases is not None else [None] * len(chunks), object)
+        for phase in dict.fromkeys(phases_of.tolist()):
+            rows = phases_of == phase
+            names = [one for one in OF_EXCESS if one.column == f"{phase}_seconds"] or OF_EXCESS
+            sums = {one: float(np.sum(_known(chunks, one.column)[rows])) for one in names}
+            total = sum(sums.values())
+            for one, seconds in sums.items():
+                if total:
+                    beyond = float(excess[rows].sum()) * seconds / total
+                    found[one.time_class] = found.get(one.time_class, 0.0) + beyond
+        return found
+
+
+def _known(chunks: pa.Table, column: str) -> Numbers:
+    return amounts(chunks, column) if column in chunks.column_names else np.zeros(len(chunks))
+
 
 def _is_known(chunks: pa.Table | None, column: str) -> bool:
-    """Whether chunks tell of a column, as those of older runs do not."""
+    """Whether the chunks have this column; those of older runs lack some."""
     return chunks is not None and column in chunks.column_names and chunks[column].null_count < len(chunks)
 
 
@@ -226,5 +287,5 @@ def _is_known(chunks: pa.Table | None, column: str) -> bool:
 def savings(
     run: Run, time_ledger: TimeLedger, counted_chunks: pa.Table | None = None, avg_workers: float | None = None
 ) -> Savings:
-    """What the run would have saved without this or that, each computed when it is asked for."""
+    """Potential savings of the run, computed on request."""
     return Savings(run, time_ledger, avg_workers, counted_chunks)

@@ -8,6 +8,8 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any, Final
 
+from roastcoffea.instrument.switching import STATE
+
 MOST_MODULES: Final = 20
 """Names of modules that are kept of an attempt."""
 
@@ -41,5 +43,6 @@ def modules_since(number: int) -> list[str] | None:
     if len(sys.modules) <= number:
         return None
     names = (name.partition(".")[0] for name in [*sys.modules][number:])
-    # what open chunks of a process share stands there as well
-    return [*dict.fromkeys(name for name in names if not name.startswith("_roastcoffea"))][:MOST_MODULES] or None
+    # what our code in a process shares stands there as well
+    found = dict.fromkeys(name for name in names if not name.startswith(("_roastcoffea", STATE)))
+    return [*found][:MOST_MODULES] or None

@@ -14,12 +14,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any, Final
 
 from roastcoffea.errors import error_text
+from roastcoffea.instrument.switching import prompt
 from roastcoffea.log.stacks import IN_BETWEEN, IN_OTHERS, UNSAMPLED, Stack, packed_stacks
 from roastcoffea.redaction import Added
 
@@ -34,10 +35,8 @@ MOMENT: Final = 0.001
 """Seconds over which the clocks of a thread tell what it does; a moment before each sample they are read first."""
 
 NOTICE: Final = 0.006
-"""Seconds before a sample at which the sampler first asks for the interpreter: a thread may keep it for 5 ms."""
-
-PROMPT: Final = 5e-4
-"""Seconds after which a thread has to hand the interpreter over from there on, so that samples are taken in time."""
+"""Seconds before a sample at which the sampler first asks for the interpreter: a thread may keep it for 5 ms. From
+there on it has to hand it over promptly, so that samples are taken in time."""
 
 LATE: Final = 1.5
 """A gap between samples that is so many times the planned one is taken for a delay of the sampler."""
@@ -254,7 +253,7 @@ class Sampler:
         try:
             while True:
                 _sleep_until(self._due - NOTICE)
-                with _prompt():
+                with prompt():
                     _sleep_until(self._due - MOMENT)
                     if not self._look():
                         return
@@ -303,22 +302,6 @@ def _sleep_until(moment: float) -> None:
     left = moment - time.perf_counter()
     if left > 0:
         time.sleep(left)
-
-
-@contextmanager
-def _prompt() -> Iterator[None]:
-    """Context after which this thread gets the interpreter as soon as it asks for it.
-
-    A thread that waits for the interpreter gets it when another one has had it for five milliseconds, or lets go of it
-    to read, sleep or compute in C: samples would fall on these calls, and not on the Python before them.
-    """
-    usual = sys.getswitchinterval()
-    sys.setswitchinterval(min(usual, PROMPT))
-    try:
-        yield
-    finally:
-        if sys.getswitchinterval() <= PROMPT:  # else the user has set another one meanwhile
-            sys.setswitchinterval(usual)
 
 
 def _random() -> float:

@@ -8,6 +8,7 @@ from typing import Final
 
 from roastcoffea.instrument.gauges import CoreWait
 from roastcoffea.instrument.meter.tally import Tally
+from roastcoffea.instrument.switching import usual_interval
 
 SLACK: Final = 1.1
 """A thread that waits for the interpreter's lock wakes up after the switch interval, and timers are a bit late."""
@@ -55,7 +56,7 @@ class Waits:
             return 0.0
         switches = _switches()
         if switches is not None and self._switches is not None:
-            others = min(others, (switches - self._switches) * SLACK * sys.getswitchinterval())
+            others = min(others, (switches - self._switches) * SLACK * usual_interval())
         return max(others, 0.0)
 
 

@@ -19,6 +19,8 @@ LARGEST: Final = 1e9
 
 Frame = tuple[str, str, int]
 
+OTHERS: Final[Frame] = (OTHER, "", 0)
+
 
 class ReceivedProfiles:
     """Sums of stacks over attempts: their number is bounded, whatever that of the attempts."""
@@ -36,15 +38,21 @@ class ReceivedProfiles:
             If it is damaged; then nothing of it is added.
         """
         texts, frames, stacks = packed
-        paths: list[tuple[int, ...]] = [()]
+        places: list[tuple[int, ...]] = [()]
+        known: list[Frame] = []
         for parent, function, file, line in _rows(frames, 4):
-            frame = str(texts[function]), str(texts[file]), int(line)
             # the tree of a damaged record would have parents that come later
-            paths.append((*paths[_place(parent, len(paths))], self._number(frame)))
-        found = [(paths[_place(last, len(paths))], _amounts(amounts)) for last, *amounts in _rows(stacks, 6)]
+            places.append((*places[_place(parent, len(places))], len(known)))
+            known.append((str(texts[function]), str(texts[file]), int(line)))
+        found = [(places[_place(last, len(places))], _amounts(amounts)) for last, *amounts in _rows(stacks, 6)]
+        numbers = [self._numbers.get(frame, -1) for frame in known]
         sums = self._sums.setdefault((call, dataset), {})
         for path, amounts in found:
-            kept = path if path in sums or len(sums) < MOST_STACKS else (self._number((OTHER, "", 0)),)
+            # a frame without a number is in no stack that is kept; it gets one where its stack will be
+            kept = tuple([numbers[place] for place in path])
+            if kept not in sums:
+                room = len(sums) < MOST_STACKS
+                kept = tuple(self._number(known[place]) for place in path) if room else (self._number(OTHERS),)
             before = sums.get(kept)
             sums[kept] = amounts if before is None else [one + more for one, more in zip(before, amounts, strict=True)]
 

@@ -22,10 +22,11 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("clock_offset", "number", "s", "the worker's clock less the client's, as its tasks bound it"),
     Column("throttled_seconds", "number", "s", IN_THROTTLED_GROUPS),
     Column("throttled_periods", "integer", "periods", "periods in which that happened"),
+    Column("steal_seconds", "number", "s", "time that the hypervisor took from the processors of the host in the run"),
     Column("killed_memory", "integer", "B", "resident memory for which its nanny (Dask) ended it, where one did"),
 )
-THROTTLED: Final = ("throttled_seconds", "throttled_periods")
-"""Columns of lifetimes that tell of throttling."""
+WITHHELD: Final = ("throttled_seconds", "throttled_periods", "steal_seconds")
+"""Columns of lifetimes with what was withheld from a worker or its host."""
 
 PAUSE_COLUMNS: Final[tuple[Column, ...]] = (
     Column("worker", "text", None, "address of the worker"),

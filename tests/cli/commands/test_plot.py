@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.image import imread
 
 from roastcoffea.cli import main
+from roastcoffea.visualization.colours import DARK
 from roastcoffea.visualization.plots import PLOTS
 
 
@@ -27,13 +30,19 @@ def test_plot_writes_files_and_names_them(
 
 
 def test_plot_tells_what_cannot_be_drawn(drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lacking = "roastcoffea: plot_stragglers has nothing to draw: 3 chunks: it takes 8 to tell a slow one\n"
+    lacking = "roastcoffea: plot_stragglers has nothing to draw: only 3 chunks: finding a slow one takes at least 8\n"
     assert main(["plot", str(drawable), "stragglers", "byte_ledger", "-o", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert out == f"{tmp_path / 'byte_ledger.png'}\n"
     assert err == lacking
     assert main(["plot", str(drawable), "byte_leger", "-o", str(tmp_path)]) == 2
     assert "did you mean byte_ledger" in capsys.readouterr().err
+
+
+def test_plot_draws_for_a_dark_background(drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", str(drawable), "byte_ledger", "--dark", "-o", str(tmp_path)]) == 0
+    corner = imread(capsys.readouterr().out.strip())[0, 0]
+    assert to_hex(corner).upper() == DARK.ground
 
 
 @pytest.mark.slow

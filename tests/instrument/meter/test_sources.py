@@ -107,7 +107,8 @@ def test_waiting_for_branches_needs_no_queue_of_a_kind(folder: Path, monkeypatch
         _, measurement = outcome(server.url("tree.root"), total_of_f0)
     (chunk,) = measurement.run.chunks.to_pylist()
     assert measurement.problems == []
-    assert chunk["read_seconds"] > 0.01
+    # of what it waited for its data, it may have had no core for a part
+    assert chunk["read_seconds"] + (chunk["contention_seconds"] or 0.0) > 0.01
     assert measurement.byte_ledger.residual == 0
 
 

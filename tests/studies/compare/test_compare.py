@@ -71,7 +71,9 @@ def runs(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of saved runs: some that are alike, some that are slower, and one that reads a branch more."""
     folder = tmp_path_factory.mktemp("runs")
     run_here(files, branches=2)
-    base, slow = (run_here(files, branches=2, sleep=seconds).run for seconds in (0.01, 0.15))
+    base = run_here(files, branches=2, sleep=0.01).run
+    # four chunks take twice as long as that, also where others kept it waiting
+    slow = run_here(files, branches=2, sleep=max(0.15, (base.stop - base.start) / 2)).run
     for number in (1, 2, 3, 4):
         repeat(base, number).save(folder, f"base-{number}")
         repeat(slow, number).save(folder / "slow", f"{number}")

@@ -19,6 +19,7 @@ from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import counted_chunks
 from roastcoffea.metrics.facts import lifetimes as known_lifetimes
 from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
 from roastcoffea.report.summary import title_of
 from roastcoffea.studies.compare.chunk_costs import Products, products
@@ -104,7 +105,7 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
         client_of=time.client_of,
         bytes=dict(read),
         branches=_branches(read.branches),
-        hosts=_hosts(run, chunks),
+        hosts=_hosts(run, chunks, time),
         chunk_seconds=wall,
         chunk_cpu_seconds=_values(chunks, "cpu_seconds"),
         core_wait_share=float(waited.sum() / wall.sum()) if len(waited) and wall.sum() else None,
@@ -140,26 +141,26 @@ def _branches(branches: pa.Table) -> dict[str, Branch]:
     }
 
 
-def _hosts(run: Run, chunks: pa.Table | None) -> dict[str, Work]:
-    """What was done on each host; nothing where it is not known on which."""
+def _hosts(run: Run, chunks: pa.Table | None, ledger: TimeLedger) -> dict[str, Work]:
+    """What was done on each host; nothing where the hosts are unknown."""
     try:
         lifetimes = known_lifetimes(run)
     except NotMeasuredError:
         return {}
-    if chunks is None or not len(chunks) or not len(lifetimes):
+    if chunks is None or not len(chunks) or not len(lifetimes) or ledger.absent is not None:
         return {}
     place = pc.index_in(chunks["worker"], value_set=lifetimes["worker"].combine_chunks())
     host = lifetimes["host"].combine_chunks().take(place.combine_chunks())
     if host.null_count:
         return {}
-    columns = ["events", "bytes_payload", *(column for of in phases.COLUMNS_OF.values() for column in of)]
-    sums = chunks.select(columns).append_column("host", host).group_by("host")
-    totals = sums.aggregate([("host", "count"), *((name, "sum") for name in columns)])
-    return {row["host"]: _work(row) for row in totals.to_pylist()}
+    sums = chunks.select(["events", "bytes_payload"]).append_column("host", host).group_by("host")
+    totals = sums.aggregate([("host", "count"), ("events", "sum"), ("bytes_payload", "sum")])
+    # not the sums over chunks: start-up is taken out of the classes
+    seconds = ledger.by("host").reindex(columns=list(phases.COLUMNS_OF), fill_value=0.0)
+    return {row["host"]: _work(row, seconds.loc[row["host"]].to_dict()) for row in totals.to_pylist()}
 
 
-def _work(row: Mapping[str, Any]) -> Work:
-    seconds = {of: sum(row[f"{column}_sum"] or 0.0 for column in columns) for of, columns in phases.COLUMNS_OF.items()}
+def _work(row: Mapping[str, Any], seconds: Mapping[str, float]) -> Work:
     return Work(row["events_sum"] or 0, row["bytes_payload_sum"] or 0, row["host_count"], seconds)
 
 

@@ -1,0 +1,90 @@
+"""How soon the interpreter is handed over, while it is made prompt, afterwards, and in forked children."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from roastcoffea.backends.byvalue import packed_by_value
+from roastcoffea.instrument.switching import PROMPT, prompt, usual_interval
+
+FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+USUAL = 0.007
+
+
+@pytest.fixture(autouse=True)
+def usual() -> Iterator[None]:
+    """An interval that is nobody's default."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(USUAL)
+    yield
+    sys.setswitchinterval(before)
+
+
+def in_child() -> float:
+    """Interval of a child that is forked now."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writing, str(sys.getswitchinterval()).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        return float(answer.read())
+
+
+def test_the_usual_interval_is_known_while_it_is_shortened() -> None:
+    assert usual_interval() == pytest.approx(USUAL)
+    with prompt():
+        assert sys.getswitchinterval() == pytest.approx(PROMPT)
+        assert usual_interval() == pytest.approx(USUAL)
+    assert sys.getswitchinterval() == pytest.approx(USUAL)
+
+
+def test_what_the_user_sets_meanwhile_stays() -> None:
+    with prompt():
+        sys.setswitchinterval(0.02)
+        assert usual_interval() == pytest.approx(0.02)
+    assert sys.getswitchinterval() == pytest.approx(0.02)
+
+
+def test_a_shorter_one_of_the_user_s_is_kept() -> None:
+    sys.setswitchinterval(1e-4)
+    with prompt():
+        assert sys.getswitchinterval() == usual_interval() == pytest.approx(1e-4)
+    assert sys.getswitchinterval() == usual_interval() == pytest.approx(1e-4)
+
+
+@FORK
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_has_the_usual_interval() -> None:
+    with prompt():
+        assert in_child() == pytest.approx(USUAL)
+        assert sys.getswitchinterval() == pytest.approx(PROMPT)
+    sys.setswitchinterval(1e-4)
+    assert in_child() == pytest.approx(1e-4)
+
+
+def test_copies_that_were_pickled_by_value_know_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Any] = []
+    with prompt():
+        pass
+    monkeypatch.setattr(os, "register_at_fork", lambda **calls: registered.append(calls), raising=False)
+    copies: list[Any] = [pickle.loads(packed_by_value([prompt, usual_interval])) for _ in range(2)]
+    (first, usual_of_first), (second, usual_of_second) = copies
+    assert first is not second
+    with first():
+        assert usual_of_second() == pytest.approx(USUAL)
+        with second():
+            assert usual_of_first() == pytest.approx(USUAL)
+        assert sys.getswitchinterval() == pytest.approx(PROMPT)
+    assert sys.getswitchinterval() == pytest.approx(USUAL)
+    assert registered == []
