@@ -66,7 +66,7 @@ RUN_HERE = {
 
 
 def test_blocks_are_of_a_kind_that_is_looked_at() -> None:
-    known = {"python", CELL, "console", "text", "{eval-rst}", "{toctree}", "{include} ../CHANGELOG.md"}
+    known = {"python", CELL, "console", "text", "{eval-rst}", "{glossary}", "{toctree}", "{include} ../CHANGELOG.md"}
     assert {block.kind for block in ALL} - known == {"{glue} ledgers-over-time"}
     for note in {block.note for block in ALL} - {None, NOT_RUN}:
         assert (ROOT / re.fullmatch(r"(tests/[\w/]+\.py) (runs|prints) this", str(note))[1]).exists()  # type: ignore[index]
@@ -177,7 +177,7 @@ def references() -> dict[str, Any]:
     return dict(module.WRITTEN)
 
 
-@pytest.mark.parametrize("page", ["columns.md", "plots.md"])
+@pytest.mark.parametrize("page", ["columns.md", "glossary.md", "plots.md"])
 def test_pages_that_are_written_are_up_to_date(page: str, references: dict[str, Any]) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
     assert text == references[page](), f"docs/{page} is stale: run `python docs/write_references.py`"
