@@ -66,7 +66,7 @@ RUN_HERE = {
 
 
 def test_blocks_are_of_a_kind_that_is_looked_at() -> None:
-    known = {"python", CELL, "console", "text", "{eval-rst}", "{glossary}", "{toctree}", "{include} ../CHANGELOG.md"}
+    known = {"python", CELL, "console", "text", "yaml", "{eval-rst}", "{glossary}", "{toctree}", "{include} ../CHANGELOG.md"}
     assert {block.kind for block in ALL} - known == {"{glue} ledgers-over-time"}
     for note in {block.note for block in ALL} - {None, NOT_RUN}:
         assert (ROOT / re.fullmatch(r"(tests/[\w/]+\.py) (runs|prints) this", str(note))[1]).exists()  # type: ignore[index]
