@@ -46,7 +46,9 @@ def run_step(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {name: str(value) for name, value in own.items()} | {"PATH": paths}
     environment.pop("ROASTCOFFEA", None)
     command = ["bash", "-eo", "pipefail", "-c", SCRIPTS[name]]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=250)
+    return subprocess.run(
+        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=250
+    )
 
 
 def git(folder: Path, *words: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from roastcoffea.metrics import CATALOGUE
 from roastcoffea.metrics.phases import BYTE_CLASSES, PHASES, TIME_CLASSES
-from roastcoffea.report.glossary import DOCUMENTATION, GROUPS, OF_METRICS, OWN, address_of, glossary, page_address
+from roastcoffea.report.glossary import DOCUMENTATION, GROUPS, OF_METRICS, OWN, glossary, page_address
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,8 +36,7 @@ def test_what_is_defined_elsewhere_is_not_written_again() -> None:
 def test_addresses_are_those_of_the_published_documentation() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["urls"]["Documentation"] == DOCUMENTATION
-    assert address_of("idle: queued") == f"{DOCUMENTATION}glossary.html#term-idle-queued"
-    assert address_of("no such term") is None
+    assert glossary()["idle: queued"].address == f"{DOCUMENTATION}glossary.html#term-idle-queued"
     assert page_address("limited/storage") == f"{DOCUMENTATION}limited/storage.html"
     anchors = [term.anchor for term in glossary().values()]
     assert len(set(anchors)) == len(anchors)

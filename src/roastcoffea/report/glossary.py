@@ -117,18 +117,11 @@ def glossary() -> Mapping[str, Term]:
     for group in GROUPS:
         for name, meaning in _defined(group):
             if name in terms:  # both ledgers have it
-                before = terms[name]
-                meaning = f"Of thread time: {before.meaning} Of bytes: {meaning}"
-                terms[name] = before._replace(meaning=meaning)
+                both = f"Of thread time: {terms[name].meaning} Of bytes: {meaning}"
+                terms[name] = terms[name]._replace(meaning=both)
             else:
                 terms[name] = Term(name, group, meaning)
     return terms
-
-
-def address_of(name: str) -> str | None:
-    """Address of a term's entry in the published glossary; None where it has none."""
-    term = glossary().get(name)
-    return None if term is None else term.address
 
 
 def page_address(page: str) -> str:
