@@ -144,7 +144,13 @@ def commands_of(block: Block) -> Iterator[list[str]]:
 
 
 CONSOLE = [words for block in ALL if block.kind == "console" for words in commands_of(block)]
-INLINE = [shlex.split(text) for page in PAGES for text in INLINE_COMMAND.findall(page.read_text(encoding="utf-8"))]
+INLINE = [
+    shlex.split(text)
+    for page in PAGES
+    for line in page.read_text(encoding="utf-8").splitlines()
+    for text in INLINE_COMMAND.findall(line)
+    if not line.startswith("#")  # messages are headings of docs/troubleshooting.md
+]
 OURS = {" ".join(words): words for words in CONSOLE + INLINE if words[0] == "roastcoffea"}
 
 
