@@ -1,7 +1,7 @@
 """Makes `page.png`, the README's picture: the first screen of the page of a run, by a headless Chromium.
 
-The run is a saved measurement whose folder is given, or a demonstration. Runs with planted causes, such as slow storage,
-are made by `python benchmarks/causes.py --save runs`.
+The run is a saved measurement whose folder is given, or a demonstration. Runs with planted causes, such as slow
+storage, are made by `python benchmarks/causes.py --save runs`.
 """
 
 from __future__ import annotations
