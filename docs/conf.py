@@ -12,7 +12,10 @@ from roastcoffea.diagnosis.causes import CAUSES
 from roastcoffea.diagnosis.finding import page_of
 from roastcoffea.report.glossary import DOCUMENTATION, glossary, page_address
 
-os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"  # kernels inherit it: a busy machine is no matter of the pages
+# kernels inherit these: a busy machine is no matter of the pages, and some pages draw the made-up runs of tests
+os.environ["DASK_LOGGING__DISTRIBUTED"] = "critical"
+TESTS = Path(__file__).parents[1] / "tests"
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
 
 project = "roastcoffea"
 author = "The roastcoffea developers"
