@@ -47,7 +47,7 @@ def run_step(name: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment.pop("ROASTCOFFEA", None)
     command = ["bash", "-eo", "pipefail", "-c", SCRIPTS[name]]
     return subprocess.run(
-        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=250
+        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=600
     )
 
 
@@ -63,6 +63,7 @@ def test_the_recipe_measures_compares_and_keeps() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.skipif(shutil.which("bash") is None or shutil.which("git") is None, reason="bash and git are needed")
 def test_a_slower_branch_fails_and_an_equal_one_passes(tmp_path: Path) -> None:
     folder = tmp_path / "repository"
