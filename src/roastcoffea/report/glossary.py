@@ -34,7 +34,7 @@ OWN: Final[Mapping[str, Mapping[str, str]]] = {
         "basket": "A compressed block of consecutive entries of one branch, and the smallest piece that can be read. "
         "Pages of an RNTuple and column chunks of a Parquet file play the same part.",
         "section": "A part of process() that you have named with `track_time`, `track_memory` or `track_bytes`.",
-        "endpoint": "The host in a file's URL. Local files have none.",
+        "endpoint": "The host of a file's URL, with its port. Local files together are one endpoint.",
         "run": "Everything between entering and leaving a collector. It may hold several Runner calls.",
         "measurement": "A run with all that is computed from it. Saved, it is a folder.",
     },
