@@ -364,9 +364,9 @@ class MetricsCollector(CollectorOf012, Enterable):
         """
         return self.measurement.save(output_dir, measurement_name, overwrite)
 
-    def print_summary(self) -> None:
-        """Print the metrics as tables."""
-        self.measurement.print_summary()
+    def print_summary(self, *, all: bool = False, group: str | None = None) -> None:  # noqa: A002
+        """Print what ran, where time and bytes went and what to change; or all tables, or those of a group."""
+        self.measurement.print_summary(all=all, group=group)
 
     @property
     def coffea_report(self) -> Any:

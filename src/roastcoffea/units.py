@@ -99,6 +99,12 @@ def moment(seconds: float, *, milliseconds: bool = False) -> str:
     return f"{local:%Y-%m-%d %H:%M:%S}{fraction} {local:%Z}"
 
 
+def minute(seconds: float) -> str:
+    """Local time of Unix seconds to the minute, with the name of its zone."""
+    local = datetime.fromtimestamp(seconds, UTC).astimezone()
+    return f"{local:%Y-%m-%d %H:%M} {local:%Z}"
+
+
 def _two_parts(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:
     return f"{seconds // large} {large_name} {seconds % large // small} {small_name}"
 

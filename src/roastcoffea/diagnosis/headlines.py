@@ -9,7 +9,7 @@ HEADLINES: Final = {
     "decompression": "Decompression takes long",
     "metadata": "Opening files takes long",
     "start-up": "New workers take long to start",
-    "contention": "CPU contention: no free core",
+    "contention": "Threads wait for a free core",
     "interpreter lock": "Threads wait for the interpreter lock",
     "blocked": "process() waits instead of computing",
     "compute": "One function computes in plain Python",

@@ -8,15 +8,16 @@ from typing import Final, NamedTuple
 
 import pyarrow.compute as pc
 
-from roastcoffea.diagnosis.completeness import INTERRUPT, Incompleteness
+from roastcoffea.diagnosis.completeness import INTERRUPT, Incompleteness, shortened
 from roastcoffea.diagnosis.finding import Finding, Verdict
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.ledger import Ledger
 from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, Family
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.report.summary import amount_of, title_of
-from roastcoffea.units import BYTE, SECOND, Unit, counted, moment, number, three_digits
+from roastcoffea.report.summary import amount_of
+from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
 
 COMPLETE: Final = "complete"
 INCOMPLETE: Final = "incomplete"
@@ -107,7 +108,7 @@ class Digest:
     coverage : str
         How much of what was asked for the result has, and how many attempts failed.
     error : str
-        What ended the run; empty where it finished.
+        The cause of what ended the run; empty where it finished.
     lacking : Lacking or None
         What the result lacks; None where it has all, or that is not known.
     facts : sequence of str
@@ -143,10 +144,10 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
     verdict: Verdict | None = metrics.get("verdict")
     missing = _missing(metrics)
     return Digest(
-        name=title_of(run),
+        name=name_of(run) or f"run {run.id[:8]}",
         state=_state(run, missing),
-        coverage=_coverage(metrics),
-        error=(run.error or "no error text was kept") if run.outcome == FAILED else "",
+        coverage=_coverage(run, metrics),
+        error=shortened(run.error or "no error text was kept") if run.outcome == FAILED else "",
         lacking=None if missing is None or missing.complete else _lacking(missing),
         facts=list(_facts(run, metrics)),
         tiles=list(_tiles(run, metrics)),
@@ -185,14 +186,16 @@ def _state(run: Run, missing: Incompleteness | None) -> str:
     return INCOMPLETE if missing is not None and not missing.complete else COMPLETE
 
 
-def _coverage(metrics: Metrics) -> str:
+def _coverage(run: Run, metrics: Metrics) -> str:
     """Chunks in the result, of those that were asked for, their events, and failed attempts."""
+    if not run.calls and run.tasks is not None and len(run.tasks):
+        return counted(len(run.tasks), "other task")
     names = ("num_chunks", "num_missing_chunks", "total_events", "num_failed_attempts")
     done, lacking, events, failed = (metrics.get(name) for name in names)
-    if done is None:
-        return ""
-    of_all = f"{number(done)} of {counted(done + lacking, 'chunk')}" if lacking is not None else counted(done, "chunk")
-    parts = [of_all]
+    parts = []
+    if done is not None:
+        of_all = counted(done if lacking is None else done + lacking, "chunk")
+        parts.append(of_all if lacking is None else f"{number(done)} of {of_all}")
     parts += [f"{number(events)} events"] if events is not None else []
     parts += [counted(failed, "failed attempt")] if failed else []
     return ", ".join(parts)
@@ -210,7 +213,8 @@ def _facts(run: Run, metrics: Metrics) -> Iterator[str]:
     yield from _workers(run, metrics)
     yield from _others(run, metrics)
     yield from (f"{name} {version}" for name, version in run.environment.versions.items() if name == "coffea")
-    yield moment(run.start)
+    yield from [f"as reported by {run.reported_by}"] if run.reported is not None else []
+    yield minute(run.start)
 
 
 def _workers(run: Run, metrics: Metrics) -> Iterator[str]:
