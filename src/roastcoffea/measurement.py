@@ -16,7 +16,7 @@ from roastcoffea.metrics.profile import Profile, profile_of
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.metrics_json import metrics_json
 from roastcoffea.report.frames import NAMES, frame_named
-from roastcoffea.storage.store import load_run, save_run
+from roastcoffea.storage.store import PAGE_FILE, load_run, save_run
 from roastcoffea.units import SECOND
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ class Measurement:
 
         if self.path is None:
             return Places()
-        page, path = self.path.with_name(f"{self.path.name}.html"), shlex.quote(str(self.path))
+        page, path = self.path / PAGE_FILE, shlex.quote(str(self.path))
         return Places(
             tables=f"roastcoffea show {path} --all",
             page=str(page) if page.exists() else f"roastcoffea report {path}",

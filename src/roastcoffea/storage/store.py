@@ -31,7 +31,10 @@ MONITOR_FILE: Final = "monitor.json"
 MONITOR_FORMAT: Final = "roastcoffea-monitor"
 """What a `TaskMonitor` saves: no measurement, but easily taken for one."""
 
-OWN_FILES: Final = frozenset((RUN_FILE, METRICS_FILE, *(f"{name}.parquet" for name in TABLES)))
+PAGE_FILE: Final = "report.html"
+"""Page for a browser, where one was made."""
+
+OWN_FILES: Final = frozenset((RUN_FILE, METRICS_FILE, PAGE_FILE, *(f"{name}.parquet" for name in TABLES)))
 """Files of a measurement, by the versions since 1.0."""
 
 
