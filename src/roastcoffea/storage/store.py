@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
-from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
@@ -49,6 +48,12 @@ class StoredRun:
     outcome: str | None = None
     elapsed: float | None = None
     error: str | None = None
+    run_error: str | None = None
+    """Error that ended the run."""
+    processors: tuple[str, ...] = ()
+    """Processors of its Runner calls; empty where none was called."""
+    reported: Mapping[str, Any] | None = None
+    """Metrics of a run of version 0.1.2."""
 
 
 def save_run(
@@ -179,11 +184,29 @@ def _stored(path: Path) -> StoredRun | None:
     """Entry of a list; None for what does not look like a measurement."""
     try:
         if (path / RUN_FILE).exists():
-            start, stop, outcome = itemgetter("start", "stop", "outcome")(read_document(path / RUN_FILE).body)
-        elif (path / legacy.METADATA_FILE).exists():
-            start, stop, outcome = attrgetter("start", "stop", "outcome")(legacy.load_legacy(path))
-        else:
-            return None
+            return _stored_now(path)
+        if (path / legacy.METADATA_FILE).exists():
+            run = legacy.load_legacy(path)
+            times = {"start": run.start, "elapsed": run.stop - run.start}
+            return StoredRun(path=path, name=path.name, outcome=run.outcome, reported=run.reported or {}, **times)
     except (MeasurementError, OSError) as error:
         return StoredRun(path=path, name=path.name, error=str(error))
-    return StoredRun(path=path, name=path.name, start=start, outcome=outcome, elapsed=stop - start)
+    return None
+
+
+def _stored_now(path: Path) -> StoredRun:
+    """Entry of a measurement of this version or an older one since 1.0."""
+    document = read_document(path / RUN_FILE)
+    body, lacking = document.body, [name for name in document.tables if not table_file(path, name).exists()]
+    if lacking:
+        raise UnreadableMeasurementError(f"{path} is damaged: it lacks {table_file(path, lacking[0]).name}")
+    with reading(path / RUN_FILE):
+        return StoredRun(
+            path=path,
+            name=path.name,
+            start=body["start"],
+            outcome=body["outcome"],
+            elapsed=body["stop"] - body["start"],
+            run_error=body["error"],
+            processors=tuple(dict.fromkeys(str(call["processor"]) for call in body["calls"])),
+        )
