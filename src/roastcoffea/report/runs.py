@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from roastcoffea.diagnosis.completeness import INTERRUPT
 from roastcoffea.records.run import FAILED
 from roastcoffea.report.digest import BROKEN, COMPLETE, INCOMPLETE, INTERRUPTED
 from roastcoffea.report.sheets import Cell, Column, Sheet
+from roastcoffea.report.terminal import GAP
 from roastcoffea.storage.store import METRICS_FILE, StoredRun
-from roastcoffea.units import KILOHERTZ, SECOND, Unit, counted, scaled
+from roastcoffea.units import KILOHERTZ, SECOND, Unit, counted, minute, scaled
 
 UNREADABLE: Final = "unreadable"
-NO_CALL: Final = "no Runner call"
+NO_CALL: Final = "nothing run"
 OUTCOMES: Final = (COMPLETE, INCOMPLETE, BROKEN, INTERRUPTED, NO_CALL, UNREADABLE)
 
 LARGE_COUNT: Final = Unit("count", lambda value: scaled("", smallest="")(value).strip())
@@ -25,7 +27,7 @@ class Entry(NamedTuple):
     """A measurement in a list; None is not known."""
 
     name: str
-    started: float | None
+    started: str | None
     processor: str
     events: float | None
     workers: float | None
@@ -39,39 +41,50 @@ LARGEST_FIRST: Final = frozenset(("events", "workers", "elapsed", "rate"))
 
 COLUMNS: Final = {
     "name": Column("name"),
+    "started": Column("started"),
     "processor": Column("processor"),
     "events": Column("events", LARGE_COUNT),
     "workers": Column("workers", LARGE_COUNT),
-    "elapsed": Column("elapsed", SECOND, dispensable=1),
+    "elapsed": Column("elapsed", SECOND),
     "rate": Column("rate", KILOHERTZ),
     "bottleneck": Column("bottleneck"),
-    "outcome": Column("outcome", width=max(map(len, OUTCOMES[:-2])) + 1),
+    "outcome": Column("outcome"),
 }
+WIDEST: Final = {"processor": 20, "bottleneck": 13, "outcome": 11}
+"""Letters of columns of words at most; more goes into a second line."""
+LEAST: Final = {"name": 11, "processor": 8}
+"""Letters that are left of columns where there is no room for more."""
+DISPENSABLE: Final = ("started", "elapsed")
+"""Columns that are left out where there is no room, in this order."""
 SAID_ONCE: Final[Mapping[str, Callable[[Any], str]]] = {
     "processor": lambda value: f"processor {value}",
     "workers": lambda value: counted(value, "worker"),
+    "outcome": lambda value: f"outcome {value}",
 }
 """Columns that become words where all rows have the same there."""
 
 
 def entry_of(stored: StoredRun) -> Entry:
     """What a list tells of a measurement."""
-    known = stored.reported if stored.reported is not None else _metrics(stored)
+    known = _metrics(stored) if stored.reported is None else stored.reported
+    ran = stored.reported is not None or bool(stored.processors)
     return Entry(
         name=stored.name,
-        started=stored.start,
+        started=None if stored.start is None else minute(stored.start),
         processor=", ".join(stored.processors),
         events=_number(known.get("total_events")),
         workers=_number(known.get("peak_workers", known.get("avg_workers"))),
         elapsed=stored.elapsed,
         rate=_number(known.get("event_rate_elapsed_khz")),
-        bottleneck=word if isinstance(word := known.get("bound"), str) else None,
+        bottleneck=word if ran and isinstance(word := known.get("bound"), str) else None,
         outcome=_outcome(stored, known),
     )
 
 
 def _metrics(stored: StoredRun) -> Mapping[str, Any]:
     """Values of its `metrics.json`; nothing where that is not there, or damaged: other programs may write it."""
+    if stored.error is not None:
+        return {}
     try:
         found = json.loads((stored.path / METRICS_FILE).read_bytes())["metrics"]
         return {name: metric["value"] for name, metric in found.items()}
@@ -105,14 +118,30 @@ def in_order(entries: Sequence[Entry], by: str) -> list[Entry]:
     return [*sorted(known, key=place), *(entry for entry in entries if getattr(entry, by) is None)]
 
 
-def sheet_of_runs(entries: Sequence[Entry]) -> Sheet:
-    """Measurements as a table; what is the same for all is said once."""
+def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
+    """Measurements as a table that fits a width; what is the same for all is said once."""
     said = {
         name: say(values.pop())
         for name, say in SAID_ONCE.items()
         if len(entries) > 1 and len(values := {getattr(entry, name) for entry in entries}) == 1 and all(values)
     }
-    columns = {name: column for name, column in COLUMNS.items() if name not in said}
+    known = {name for name in COLUMNS if any(getattr(entry, name) not in {None, ""} for entry in entries)}
+    columns = {name: column for name, column in COLUMNS.items() if name in known - said.keys()}
+    longest = {
+        name: max(len(column.text(cell)) for cell in (column.name, *(getattr(entry, name) for entry in entries)))
+        for name, column in columns.items()
+    }
+    widths = {name: min(longest[name], WIDEST.get(name, longest[name])) for name in columns}
+    excess = sum(size + GAP for size in widths.values()) - width
+    for name in DISPENSABLE:
+        if excess > 0 and name in widths:
+            excess -= widths.pop(name) + GAP
+            del columns[name]
+    for name, least in LEAST.items():
+        if excess > 0 and name in widths:
+            given = max(min(excess, widths[name] - least), 0)
+            widths[name], excess = widths[name] - given, excess - given
+    heads = [column if column.unit else replace(column, width=widths[name]) for name, column in columns.items()]
     rows: list[list[Cell]] = [[getattr(entry, name) for name in columns] for entry in entries]
-    lead = [f"{counted(len(entries), 'run')}, each with {' and '.join(said.values())}"] if said else []
-    return Sheet(lead=lead, columns=list(columns.values()), rows=rows)
+    lead = [f"{counted(len(entries), 'run')}, each with {', '.join(said.values())}"] if said else []
+    return Sheet(lead=lead, columns=heads, rows=rows)

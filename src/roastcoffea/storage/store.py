@@ -53,7 +53,7 @@ class StoredRun:
     processors: tuple[str, ...] = ()
     """Processors of its Runner calls; empty where none was called."""
     reported: Mapping[str, Any] | None = None
-    """Metrics of a run of version 0.1.2."""
+    """Metrics that another program computed and stored without records (roastcoffea 0.1.2)."""
 
 
 def save_run(
@@ -198,15 +198,16 @@ def _stored_now(path: Path) -> StoredRun:
     """Entry of a measurement of this version or an older one since 1.0."""
     document = read_document(path / RUN_FILE)
     body, lacking = document.body, [name for name in document.tables if not table_file(path, name).exists()]
-    if lacking:
-        raise UnreadableMeasurementError(f"{path} is damaged: it lacks {table_file(path, lacking[0]).name}")
+    error = f"{path} is damaged: it lacks {table_file(path, lacking[0]).name}" if lacking else None
     with reading(path / RUN_FILE):
         return StoredRun(
             path=path,
             name=path.name,
             start=body["start"],
-            outcome=body["outcome"],
+            outcome=None if lacking else body["outcome"],
             elapsed=body["stop"] - body["start"],
+            error=error,
+            reported=body.get("reported"),
             run_error=body["error"],
             processors=tuple(dict.fromkeys(str(call["processor"]) for call in body["calls"])),
         )

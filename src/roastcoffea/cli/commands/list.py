@@ -9,7 +9,7 @@ import click
 from roastcoffea.cli import shell
 
 ORDERS = ("started", "name", "processor", "events", "workers", "elapsed", "rate", "bottleneck", "outcome")
-OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "no Runner call", "unreadable")
+OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "nothing run", "unreadable")
 
 
 @click.command
@@ -21,7 +21,7 @@ def command(folder: Path, by: str, outcome: str | None, processor: str | None) -
     """List the measurements in FOLDER (default: roastcoffea-runs): what ran, how fast, what limits it, how it ended."""
     from roastcoffea.report.runs import entry_of, in_order, sheet_of_runs
     from roastcoffea.report.sheets import Sheet
-    from roastcoffea.report.terminal import print_sheets
+    from roastcoffea.report.terminal import INDENT, console_for, print_sheets
     from roastcoffea.storage.store import is_monitor, list_runs, not_a_measurement
 
     if not folder.is_dir():
@@ -34,12 +34,11 @@ def command(folder: Path, by: str, outcome: str | None, processor: str | None) -
         if outcome in (None, entry.outcome) and processor in (None, *entry.processor.split(", "))
     ]
     if not entries:
-        nothing = (
-            f"There are no measurements in {folder}." if not stored else f"No measurement in {folder} is like that."
-        )
+        nothing = f"There are no {'such ' * bool(stored)}measurements in {folder}."
         shell.say(not_a_measurement(folder) if not stored and is_monitor(folder) else nothing)
         return 0
     listed = {entry.name for entry in entries}
     errors = [run.error for run in stored if run.error is not None and run.name in listed]
-    print_sheets([sheet_of_runs(in_order(entries, by)), Sheet(lead=errors)])
+    width = console_for(None).width - INDENT[3]
+    print_sheets([sheet_of_runs(in_order(entries, by), width), Sheet(lead=errors)])
     return 0
