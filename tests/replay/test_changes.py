@@ -129,11 +129,15 @@ def of_datasets(*sizes: list[int], each: float = 0.01) -> Chunks:
 
 
 def test_a_dataset_of_few_or_equal_chunks_shares_the_law_of_the_others() -> None:
-    law = law_of([of_datasets([100, 300] * 4, [30, 30], [50] * 5)])
+    law = law_of([of_datasets([100, 300] * 40, [30, 30], [50] * 5)])
     assert not isinstance(law, str)
     for name in "abc":
         assert law[name][0] == pytest.approx([0.5, 0.0], abs=1e-9)
         assert law[name][4] == pytest.approx([0.0, 0.01], abs=1e-9)
+
+
+def test_a_third_of_the_chunks_without_a_law_is_too_much() -> None:
+    assert "b has 2 chunks" in str(law_of([of_datasets([100, 300] * 2, [30, 30])]))
 
 
 def test_few_chunks_make_no_law_for_many_that_are_equal() -> None:

@@ -63,4 +63,4 @@ def test_a_run_that_failed(client: Any, sample: Any, tmp_path: Path) -> None:
     page = collector.measurement.report(tmp_path / "failed.html").read_text()
     assert "This run failed: " in page
     assert [name for name in ("rates", "classes", "stream") if f'id="plot-{name}"' not in page] == []
-    assert "planted" in page.partition('<section id="failed-work">')[2].partition("</section>")[0]
+    assert "planted" in page.partition('id="tables-failed-work"')[2].partition("</details>")[0]

@@ -32,8 +32,8 @@ VARIED: Final = 1.5
 SPREAD: Final = 0.15
 """And the standard deviation of events beside their mean: one odd chunk at the end of each file is not enough."""
 
-TOLD: Final = 0.5
-"""Least share of chunks in datasets with a law of their own: the others share what these have in common."""
+KNOWN: Final = 0.9
+"""Least share of chunks in datasets with a law of their own: the few others share it, right or wrong."""
 
 LEAST_FACTOR: Final = 0.1
 
@@ -155,7 +155,7 @@ def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
     laws = {name: law for name, law in found.items() if not isinstance(law, str)}
     reasons = [law for law in found.values() if isinstance(law, str)]
     numbers = {name: sum(np.count_nonzero(rows) for _, rows in _of_dataset(runs, name)) for name in names}
-    if reasons and sum(numbers[name] for name in laws) < max(TOLD * sum(numbers.values()), 1):
+    if reasons and sum(numbers[name] for name in laws) < max(KNOWN * sum(numbers.values()), 1):
         return reasons[0]
     if reasons:
         pooled = _fitted(*map(np.concatenate, zip(*(_events_and_parts(runs, name) for name in laws), strict=True)))
