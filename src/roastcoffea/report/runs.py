@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from rich.cells import cell_len
+
 from roastcoffea.diagnosis.completeness import INTERRUPT
 from roastcoffea.records.run import FAILED
 from roastcoffea.report.digest import BROKEN, COMPLETE, INCOMPLETE, INTERRUPTED
-from roastcoffea.report.sheets import Cell, Column, Sheet
+from roastcoffea.report.sheets import Column, Sheet
 from roastcoffea.report.terminal import GAP
 from roastcoffea.storage.store import METRICS_FILE, StoredRun
 from roastcoffea.units import KILOHERTZ, SECOND, Unit, counted, minute, scaled
@@ -127,9 +129,10 @@ def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
     }
     known = {name for name in COLUMNS if any(getattr(entry, name) not in {None, ""} for entry in entries)}
     columns = {name: column for name, column in COLUMNS.items() if name in known - said.keys()}
+    rows = [[getattr(entry, name) for name in columns] for entry in entries]
+    shown = zip(*Sheet(columns=list(columns.values()), rows=rows).cells(), strict=True)
     longest = {
-        name: max(len(column.text(cell)) for cell in (column.name, *(getattr(entry, name) for entry in entries)))
-        for name, column in columns.items()
+        name: max(len(name), *(cell_len(cell.text) for cell in cells)) for name, cells in zip(columns, shown, strict=True)
     }
     widths = {name: min(longest[name], WIDEST.get(name, longest[name])) for name in columns}
     excess = sum(size + GAP for size in widths.values()) - width
@@ -142,6 +145,6 @@ def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
             given = max(min(excess, widths[name] - least), 0)
             widths[name], excess = widths[name] - given, excess - given
     heads = [column if column.unit else replace(column, width=widths[name]) for name, column in columns.items()]
-    rows: list[list[Cell]] = [[getattr(entry, name) for name in columns] for entry in entries]
+    rows = [[getattr(entry, name) for name in columns] for entry in entries]
     lead = [f"{counted(len(entries), 'run')}, each with {', '.join(said.values())}"] if said else []
     return Sheet(lead=lead, columns=heads, rows=rows)

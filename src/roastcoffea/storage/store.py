@@ -17,10 +17,10 @@ from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
-from roastcoffea.storage.folders import file_name, holds_only, new_folder
+from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder
 from roastcoffea.storage.left_overs import LONGEST_SAVE, left_overs, names_in, older_left_overs, read_whole
 from roastcoffea.storage.reading import has_format, reading
-from roastcoffea.storage.tables import TABLES, check_columns, read_table, table_file, tables_of, write_table
+from roastcoffea.storage.tables import TABLES, check_columns, damage_of, read_table, table_file, tables_of, write_table
 from roastcoffea.storage.upgrades import upgraded
 
 METRICS_FILE: Final = "metrics.json"
@@ -107,7 +107,7 @@ def save_run(
                 target = next((place for place in places if new.put_in_place(place, replaces)), None)
                 if target is None:
                     exists = f"{folder / first} exists"
-                    raise MeasurementError(f"{exists}; choose another name, or overwrite=True to replace it")
+                    raise MeasurementError(f"{exists}; {OR_OVERWRITE}")
     except OSError as error:
         what = f"nothing was saved in {folder}" if target is None else f"{target} lacks its {METRICS_FILE}"
         raise MeasurementError(f"{what}: {error}") from error
@@ -197,16 +197,15 @@ def _stored(path: Path) -> StoredRun | None:
 def _stored_now(path: Path) -> StoredRun:
     """Entry of a measurement of this version or an older one since 1.0."""
     document = read_document(path / RUN_FILE)
-    body, lacking = document.body, [name for name in document.tables if not table_file(path, name).exists()]
-    error = f"{path} is damaged: it lacks {table_file(path, lacking[0]).name}" if lacking else None
+    body, damage = document.body, next(filter(None, (damage_of(path, name) for name in document.tables)), "")
     with reading(path / RUN_FILE):
         return StoredRun(
             path=path,
             name=path.name,
             start=body["start"],
-            outcome=None if lacking else body["outcome"],
+            outcome=None if damage else body["outcome"],
             elapsed=body["stop"] - body["start"],
-            error=error,
+            error=f"{path} is damaged: {damage}; restore it from a copy, or measure again" if damage else None,
             reported=body.get("reported"),
             run_error=body["error"],
             processors=tuple(dict.fromkeys(str(call["processor"]) for call in body["calls"])),
