@@ -30,7 +30,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
-from roastcoffea.report.live import LiveLine, Progress
+from roastcoffea.report.live import LiveLine
+from roastcoffea.report.progress import Progress
 from roastcoffea.units import counted
 
 
@@ -167,7 +168,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         """Progress of the run, from the records received so far."""
         take_new_records()
         asked = {"chunks_asked": self._asked.chunks, "files_asked": self._asked.files}
-        return Progress(**asdict(self._backend.received.tally), **asked, workers=self._backend.workers_now())
+        there = {"workers": self._backend.workers_now(), "threads": self._backend.threads_now()}
+        return Progress(**asdict(self._backend.received.tally), **asked, **there)
 
     def _open(self) -> None:
         span = self._span.__enter__()

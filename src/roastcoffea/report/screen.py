@@ -132,12 +132,11 @@ def print_first_look(console: Console, digest: Digest, places: Places, names: Ma
 
 
 def _without_runner(out: Writer, digest: Digest) -> Iterator[Text]:
-    """Three lines, and one more if something could not be measured."""
-    yield from _first_line(out, replace(digest, state=NO_RUNNER))
-    yield from out.lines(f"{'; '.join(digest.facts)}.", out.width, 1)
-    yield out.text("Call the Runner inside of the `with` of the MetricsCollector.")
-    if digest.problems:
-        yield from out.lines(_problems(digest.problems), out.width, 1)
+    """Three lines: that nothing ran, where and when or what could not be measured, and what to do."""
+    told = _problems(digest.problems) if digest.problems else f"{'; '.join(digest.facts)}."
+    yield from _first_line(out, replace(digest, state=NO_RUNNER))[:1]
+    for line in (told, "Call the Runner inside of the `with` of the MetricsCollector."):
+        yield from out.lines(line, out.width, 1)
 
 
 # What ran
