@@ -303,10 +303,10 @@ class Measurement:
             print_sheets(summary(self.run, self.metrics, group), file)
             return
         from roastcoffea.report.digest import digest_of
-        from roastcoffea.report.screen import print_first_look
+        from roastcoffea.report.screen import NARROWEST, print_first_look
 
         names = self.metrics.evaluator.value("worker_names")
-        print_first_look(console_for(file), digest_of(self.run, self.metrics), self._places, names)
+        print_first_look(console_for(file, NARROWEST), digest_of(self.run, self.metrics), self._places, names)
 
     @property
     def _places(self) -> Places:

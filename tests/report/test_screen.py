@@ -71,13 +71,17 @@ def test_findings_fit_the_width_and_name_saving_and_remedy(name: str) -> None:
         assert finding.remedy is None or finding.remedy in " ".join(" ".join(lines).split())
 
 
-def test_a_run_without_a_runner_call_has_three_lines() -> None:
+def test_a_run_without_a_runner_call_has_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(empty_run())
     assert len(lines) == 3
     assert "no Runner was called" in lines[0]
     assert "Call the Runner inside" in lines[2]
     broken = dataclasses.replace(empty_run(), problems=("the cluster was not seen",))
-    assert shown(broken)[3] == "1 measurement problem: the cluster was not seen."
+    assert shown(broken) == [lines[0], "1 measurement problem: the cluster was not seen.", lines[2]]
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = shown(dataclasses.replace(empty_run(), name="a name that is much too long for the terminal"))
+    assert len(narrow) == 3
+    assert max(map(cell_len, narrow)) <= 40
 
 
 @pytest.mark.parametrize(("error", "state"), [("ValueError: planted", "failed"), ("KeyboardInterrupt", "interrupted")])
@@ -119,10 +123,10 @@ def test_the_rest_is_where_it_was_saved(tmp_path: Any) -> None:
     measurement.print_summary(file)
     assert f"All tables: roastcoffea show '{path}' --all" in file.getvalue()
     assert f"Page: roastcoffea report '{path}'" in file.getvalue()
-    (tmp_path / "a run.html").touch()
+    (path / "report.html").touch()
     file = io.StringIO()
     load(path).print_summary(file)
-    assert f"Page: {tmp_path / 'a run.html'}" in file.getvalue()
+    assert f"Page: {path / 'report.html'}" in file.getvalue()
 
 
 def test_a_group_is_printed_alone_and_an_unknown_one_is_named() -> None:

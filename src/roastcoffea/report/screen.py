@@ -21,6 +21,9 @@ from roastcoffea.report.digest import COMPLETE, NO_RUNNER, NOTHING, Bar, Digest,
 from roastcoffea.report.terminal import verbatim
 from roastcoffea.units import counted, number
 
+NARROWEST: Final = 40
+"""Columns of the narrowest terminal for which lines are broken."""
+
 ALARM: Final = "bold red"
 QUIET: Final = "dim"
 MOST_FINDINGS: Final = 3
@@ -50,7 +53,7 @@ class Places(NamedTuple):
     """Where the rest of a run is to be seen."""
 
     tables: str = "print_summary(all=True)"
-    page: str = 'report("report.html")'
+    page: str = 'measurement.report("report.html")'
     measurement: str = ""
     """Line that loads it."""
 
@@ -133,9 +136,9 @@ def print_first_look(console: Console, digest: Digest, places: Places, names: Ma
 
 def _without_runner(out: Writer, digest: Digest) -> Iterator[Text]:
     """Three lines: that nothing ran, where and when or what could not be measured, and what to do."""
-    told = _problems(digest.problems) if digest.problems else f"{'; '.join(digest.facts)}."
+    second = _problems(digest.problems) if digest.problems else f"{'; '.join(digest.facts)}."
     yield from _first_line(out, replace(digest, state=NO_RUNNER))[:1]
-    for line in (told, "Call the Runner inside of the `with` of the MetricsCollector."):
+    for line in (second, "Call the Runner inside of the `with` of the MetricsCollector."):
         yield from out.lines(line, out.width, 1)
 
 
@@ -144,7 +147,7 @@ def _without_runner(out: Writer, digest: Digest) -> Iterator[Text]:
 
 def _heading(out: Writer, digest: Digest) -> Iterator[Text]:
     yield from _first_line(out, digest)
-    # what is missing tells of the error as well
+    # where something is missing, the text about it has the error
     for line in out.lines(digest.error, out.width, MOST_LINES) if digest.error and digest.lacking is None else ():
         line.stylize(ALARM)
         yield line
@@ -178,8 +181,8 @@ def _lacking(out: Writer, digest: Digest, places: Places) -> list[Text]:
     """What is missing, and the line to copy."""
     if digest.lacking is None:
         return []
-    told = with_short_paths(f"{digest.lacking.what} {digest.lacking.how_much}")
-    lines = out.lines(told, out.width, MOST_OF_LACKING)
+    what = with_short_paths(f"{digest.lacking.what} {digest.lacking.how_much}")
+    lines = out.lines(what, out.width, MOST_OF_LACKING)
     if digest.lacking.remedy is not None:
         lines.append(Text("To run the rest:"))
         lines += [
@@ -265,7 +268,7 @@ def cells_of(shares: Sequence[Share], width: int) -> list[int]:
 
 
 def _findings(out: Writer, digest: Digest, names: Mapping[str, str]) -> Iterator[Text]:
-    """Findings with their saving and remedy; what the result lacks is told above them."""
+    """Findings with their saving and remedy; missing data has a paragraph of its own."""
     found = [one for one in digest.findings if not one.incomplete]
     if not found:
         yield from out.lines(digest.verdict, out.width) if digest.verdict else ()

@@ -43,11 +43,16 @@ def for_terminal(sheets: Iterable[Sheet]) -> str:
     return captured.get()
 
 
-def console_for(file: IO[str] | None) -> Console:
-    """Console that takes no markup from what it prints."""
+def console_for(file: IO[str] | None, narrowest: int = 80) -> Console:
+    """Console that takes no markup from what it prints.
+
+    Parameters
+    ----------
+    narrowest
+        Columns below which lines run on: a number of a table that is cut would be another number.
+    """
     console = Console(file=file, highlight=False, markup=False, emoji=False)
-    # In a narrower terminal lines run on: a number that is cut would be another number.
-    console.width = min(max(console.width, 80), 100)
+    console.width = min(max(console.width, narrowest), 100)
     return console
 
 

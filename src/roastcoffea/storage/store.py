@@ -20,7 +20,7 @@ from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_docu
 from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder
 from roastcoffea.storage.left_overs import LONGEST_SAVE, left_overs, names_in, older_left_overs, read_whole
 from roastcoffea.storage.reading import has_format, reading
-from roastcoffea.storage.tables import TABLES, check_columns, damage_of, read_table, table_file, tables_of, write_table
+from roastcoffea.storage.tables import TABLES, check_columns, check_end, read_table, table_file, tables_of, write_table
 from roastcoffea.storage.upgrades import upgraded
 
 METRICS_FILE: Final = "metrics.json"
@@ -197,7 +197,12 @@ def _stored(path: Path) -> StoredRun | None:
 def _stored_now(path: Path) -> StoredRun:
     """Entry of a measurement of this version or an older one since 1.0."""
     document = read_document(path / RUN_FILE)
-    body, damage = document.body, next(filter(None, (damage_of(path, name) for name in document.tables)), "")
+    body, damage = document.body, None
+    try:
+        for name in document.tables:
+            check_end(path, name)
+    except MeasurementError as error:
+        damage = str(error)
     with reading(path / RUN_FILE):
         return StoredRun(
             path=path,
@@ -205,7 +210,7 @@ def _stored_now(path: Path) -> StoredRun:
             start=body["start"],
             outcome=None if damage else body["outcome"],
             elapsed=body["stop"] - body["start"],
-            error=f"{path} is damaged: {damage}; restore it from a copy, or measure again" if damage else None,
+            error=damage,
             reported=body.get("reported"),
             run_error=body["error"],
             processors=tuple(dict.fromkeys(str(call["processor"]) for call in body["calls"])),

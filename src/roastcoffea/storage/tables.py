@@ -179,15 +179,12 @@ def table_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.parquet"
 
 
-def damage_of(folder: Path, name: str) -> str:
-    """What is wrong with a table's file at first sight: it is missing, or its end is; empty where nothing is."""
-    path = table_file(folder, name)
-    try:
-        with opened(path) as file:
-            file.seek(max(file.seek(0, os.SEEK_END) - len(LAST_BYTES), 0))
-            return "" if file.read() == LAST_BYTES else f"{path.name} is cut off"
-    except FileNotFoundError:
-        return f"it lacks {path.name}"
+def check_end(folder: Path, name: str) -> None:
+    """Raise where a table's file is missing, or its end is: a copy of it is not finished."""
+    with reading(table_file(folder, name)), opened(table_file(folder, name)) as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - len(LAST_BYTES), 0))
+        if file.read() != LAST_BYTES:
+            raise ValueError("its end is missing")
 
 
 def write_table(folder: Path, name: str, table: pa.Table) -> None:
