@@ -110,9 +110,7 @@ def _two_parts(seconds: int, large: int, large_name: str, small: int, small_name
     return f"{seconds // large} {large_name} {seconds % large // small} {small_name}"
 
 
-def scaled(
-    base: str, factor: float = 1, *, smallest: str = "p", like: float | None = None
-) -> Callable[[float], str]:
+def scaled(base: str, factor: float = 1, *, smallest: str = "p", like: float | None = None) -> Callable[[float], str]:
     """Writer of amounts with the decimal prefix that fits.
 
     Parameters

@@ -121,7 +121,9 @@ class Run:
 
     def __repr__(self) -> str:
         chunks = "" if self.chunks is None else f", {len(self.chunks)} attempts of chunks"
-        return f"<Run {(self.name or self.id)[:LONGEST_NAME]!r}: {self.outcome}, {self.stop - self.start:.3g} s{chunks}>"
+        return (
+            f"<Run {(self.name or self.id)[:LONGEST_NAME]!r}: {self.outcome}, {self.stop - self.start:.3g} s{chunks}>"
+        )
 
 
 def unwatched_run(**known: Any) -> Run:

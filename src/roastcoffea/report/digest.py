@@ -190,13 +190,14 @@ def _coverage(run: Run, metrics: Metrics) -> str:
     """Chunks in the result, of those that were asked for, their events, and failed attempts."""
     if not run.calls and run.tasks is not None and len(run.tasks):
         return counted(len(run.tasks), "other task")
-    names = ("num_chunks", "num_missing_chunks", "total_events", "num_failed_attempts")
-    done, lacking, events, failed = (metrics.get(name) for name in names)
+    names = ("num_chunks", "num_missing_chunks", "num_missing_files", "total_events", "num_failed_attempts")
+    done, lacking, files, events, failed = (metrics.get(name) for name in names)
     parts = []
     if done is not None:
         of_all = counted(done if lacking is None else done + lacking, "chunk")
         parts.append(of_all if lacking is None else f"{number(done)} of {of_all}")
     parts += [f"{number(events)} events"] if events is not None else []
+    parts += [f"{counted(files, 'file')} missing"] if files else []
     parts += [counted(failed, "failed attempt")] if failed else []
     return ", ".join(parts)
 

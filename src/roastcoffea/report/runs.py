@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from textwrap import wrap
 from typing import Any, Final, NamedTuple
 
 from rich.cells import cell_len
@@ -132,10 +133,15 @@ def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
     rows = [[getattr(entry, name) for name in columns] for entry in entries]
     shown = zip(*Sheet(columns=list(columns.values()), rows=rows).cells(), strict=True)
     longest = {
-        name: max(len(name), *(cell_len(cell.text) for cell in cells)) for name, cells in zip(columns, shown, strict=True)
+        name: max(len(name), *(cell_len(cell.text) for cell in cells))
+        for name, cells in zip(columns, shown, strict=True)
     }
-    widths = {name: min(longest[name], WIDEST.get(name, longest[name])) for name in columns}
+    widths = dict(longest)
     excess = sum(size + GAP for size in widths.values()) - width
+    for name, widest in WIDEST.items():
+        if excess > 0 and name in widths:
+            excess -= max(widths[name] - widest, 0)
+            widths[name] = min(widths[name], widest)
     for name in DISPENSABLE:
         if excess > 0 and name in widths:
             excess -= widths.pop(name) + GAP
@@ -145,6 +151,7 @@ def sheet_of_runs(entries: Sequence[Entry], width: int) -> Sheet:
             given = max(min(excess, widths[name] - least), 0)
             widths[name], excess = widths[name] - given, excess - given
     heads = [column if column.unit else replace(column, width=widths[name]) for name, column in columns.items()]
-    rows = [[getattr(entry, name) for name in columns] for entry in entries]
+    folded = [entry._replace(name="\n".join(wrap(entry.name, widths["name"]))) for entry in entries]
+    rows = [[getattr(entry, name) for name in columns] for entry in folded]
     lead = [f"{counted(len(entries), 'run')}, each with {', '.join(said.values())}"] if said else []
     return Sheet(lead=lead, columns=heads, rows=rows)

@@ -29,14 +29,15 @@ QUIET: Final = "dim"
 MOST_FINDINGS: Final = 3
 """Findings that are shown; the tables have all."""
 MOST_LINES: Final = 2
-"""Lines of a text about a finding."""
+"""Lines of an advice or a problem."""
+MOST_OF_WHAT: Final = 3
+"""Lines on what is slow."""
 MOST_OF_LACKING: Final = 4
 """Lines on what is missing."""
 INDENT: Final = 2
 OF_FINDING: Final = 5
 GAP: Final = "   "
-OF_BARS: Final = {"thread time": "time", "bytes": "bytes"}
-LABEL: Final = 7
+LABEL: Final = 13
 """Letters of what stands left of a bar."""
 LEAST_NAMED: Final = 0.005
 """Share of a bar from which it is named below."""
@@ -232,7 +233,7 @@ def _bar(out: Writer, bar: Bar) -> Iterator[Text]:
     total = f"  {bar.total}"
     width = out.width - INDENT - LABEL - max(len(total), 10)
     parts = [(share, cells) for share, cells in zip(bar.shares, cells_of(bar.shares, width), strict=True) if cells]
-    line = Text(f"{'':{INDENT}}{OF_BARS.get(bar.title, bar.title):{LABEL}}")
+    line = Text(f"{'':{INDENT}}{bar.title:{LABEL}}")
     for share, cells in parts:
         line.append_text(_filled(out, share.family, cells))
     yield line.append(total)
@@ -286,7 +287,7 @@ def _finding(out: Writer, place: int, finding: Finding, names: Mapping[str, str]
     title = Text.assemble(f"  {place}  ", (finding.headline, "bold"))
     yield from _at_the_edge(out, title, Text(finding.saves, style="bold"))
     width, edge = out.width - OF_FINDING, " " * OF_FINDING
-    for line in out.lines(with_short_paths(with_names(finding.what, names)), width, MOST_LINES):
+    for line in out.lines(with_short_paths(with_names(finding.what, names)), width, MOST_OF_WHAT):
         yield Text.assemble(edge, line)
     advice = with_names(finding.advice, names)
     # what is to be copied keeps its addresses

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import click
@@ -9,6 +11,10 @@ import click
 from roastcoffea.cli import shell
 
 ORDERS = ("started", "name", "processor", "events", "workers", "elapsed", "rate", "bottleneck", "outcome")
+NARROWEST = 80
+"""Columns that the list needs."""
+UNLIMITED = 10_000
+"""Columns where the output is no terminal."""
 OUTCOMES = ("complete", "incomplete", "failed", "interrupted", "nothing run", "unreadable")
 
 
@@ -21,7 +27,7 @@ def command(folder: Path, by: str, outcome: str | None, processor: str | None) -
     """List the measurements in FOLDER (default: roastcoffea-runs): what ran, how fast, what limits it, how it ended."""
     from roastcoffea.report.runs import entry_of, in_order, sheet_of_runs
     from roastcoffea.report.sheets import Sheet
-    from roastcoffea.report.terminal import INDENT, console_for, print_sheets
+    from roastcoffea.report.terminal import INDENT, print_sheets
     from roastcoffea.storage.store import is_monitor, list_runs, not_a_measurement
 
     if not folder.is_dir():
@@ -39,6 +45,7 @@ def command(folder: Path, by: str, outcome: str | None, processor: str | None) -
         return 0
     listed = {entry.name for entry in entries}
     errors = [run.error for run in stored if run.error is not None and run.name in listed]
-    width = console_for(None).width - INDENT[3]
-    print_sheets([sheet_of_runs(in_order(entries, by), width), Sheet(lead=errors)])
+    # what reads the list from a pipe or a file wants a line for each run, and names as they are
+    width = max(shutil.get_terminal_size().columns, NARROWEST) if sys.stdout.isatty() else UNLIMITED
+    print_sheets([sheet_of_runs(in_order(entries, by), width - INDENT[3]), Sheet(lead=errors)], width=width)
     return 0
