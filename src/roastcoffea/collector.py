@@ -167,9 +167,13 @@ class MetricsCollector(CollectorOf012, Enterable):
     def _progress(self) -> Progress:
         """Progress of the run, from the records received so far."""
         take_new_records()
-        asked = {"chunks_asked": self._asked.chunks, "files_asked": self._asked.files}
-        there = {"workers": self._backend.workers_now(), "threads": self._backend.threads_now()}
-        return Progress(**asdict(self._backend.received.tally), **asked, **there)
+        return Progress(
+            **asdict(self._backend.received.tally),
+            chunks_asked=self._asked.chunks,
+            files_asked=self._asked.files,
+            workers=self._backend.workers_now(),
+            threads=self._backend.threads_now(),
+        )
 
     def _open(self) -> None:
         span = self._span.__enter__()

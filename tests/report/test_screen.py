@@ -155,11 +155,11 @@ def test_a_bar_is_full_and_its_parts_as_long_as_their_shares(fractions: list[flo
 
 def bar_of(lines: list[str], name: str) -> str:
     (line,) = [line for line in lines if line.startswith(f"  {name} ")]
-    return line.split()[1]
+    return line.removeprefix(f"  {name} ").split()[0]
 
 
 def test_half_of_a_bar_is_half_of_the_time() -> None:
-    bar = bar_of(shown(made_run([plan(1.0, read=1.0)] * 20, 2)), "time")
+    bar = bar_of(shown(made_run([plan(1.0, read=1.0)] * 20, 2)), "thread time")
     of = {family.name: bar.count(BLOCKS[family.name]) for family in FAMILIES}
     assert abs(of[COMPUTING.name] - of[READING.name]) <= 1
     assert of[COMPUTING.name] + of[READING.name] == len(bar)
@@ -174,12 +174,12 @@ def test_with_colours_all_parts_are_full_blocks(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
     lines = shown(made_run([plan(1.0, read=1.0)] * 20, 2), Terminal())
-    (bar,) = [line for line in lines if line.startswith("  time ")]
+    (bar,) = [line for line in lines if line.startswith("  thread time ")]
     assert bar.count("█") > 40
     assert bar.count("\x1b[38;") == 2
     monkeypatch.setenv("NO_COLOR", "1")
     lines = shown(made_run([plan(1.0, read=1.0)] * 20, 2), Terminal())
-    assert BLOCKS[READING.name] * 20 in bar_of(lines, "time")
+    assert BLOCKS[READING.name] * 20 in bar_of(lines, "thread time")
     assert "\x1b[38" not in "".join(lines)
 
 
@@ -190,7 +190,7 @@ def test_an_output_that_knows_ascii_only_gets_letters() -> None:
     file.flush()
     lines = raw.getvalue().decode("ascii").splitlines()
     assert lines[0].startswith("caf\\xe9")
-    assert set(bar_of(lines, "time")) <= set(LETTERS.values())
+    assert set(bar_of(lines, "thread time")) <= set(LETTERS.values())
 
 
 def test_families_stand_out_from_black_and_white() -> None:

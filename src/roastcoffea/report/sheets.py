@@ -63,11 +63,12 @@ class Column:
         """A cell as people read it, its amount by the writer of its unit where there is one."""
         if cell is None:
             return NOT_KNOWN
-        value, unit = (cell.value, cell.unit) if isinstance(cell, Amount) else (cell, self.unit)
-        in_words = isinstance(cell, str) or (isinstance(cell, Amount) and cell.text is not None)
-        if in_words or unit is None or value is None:
+        if isinstance(cell, str) or (self.unit is None and not isinstance(cell, Amount)):
             return str(cell)
-        return writers.get(unit.symbol, unit.text)(value)
+        amount = cell if isinstance(cell, Amount) else Amount(cell, self.unit or COUNT)
+        if amount.text is not None or amount.value is None or amount.unit.symbol not in writers:
+            return str(amount)
+        return writers[amount.unit.symbol](amount.value)
 
     def value(self, cell: Cell) -> float | None:
         """What a cell is sorted by; None for text, and for what is not known."""

@@ -106,8 +106,7 @@ def save_run(
                 places = (folder / each for each in chain([first], names))
                 target = next((place for place in places if new.put_in_place(place, replaces)), None)
                 if target is None:
-                    exists = f"{folder / first} exists"
-                    raise MeasurementError(f"{exists}; {OR_OVERWRITE}")
+                    raise MeasurementError(f"{folder / first} exists; {OR_OVERWRITE}")
     except OSError as error:
         what = f"nothing was saved in {folder}" if target is None else f"{target} lacks its {METRICS_FILE}"
         raise MeasurementError(f"{what}: {error}") from error
@@ -187,8 +186,14 @@ def _stored(path: Path) -> StoredRun | None:
             return _stored_now(path)
         if (path / legacy.METADATA_FILE).exists():
             run = legacy.load_legacy(path)
-            times = {"start": run.start, "elapsed": run.stop - run.start}
-            return StoredRun(path=path, name=path.name, outcome=run.outcome, reported=run.reported or {}, **times)
+            return StoredRun(
+                path=path,
+                name=path.name,
+                start=run.start,
+                elapsed=run.stop - run.start,
+                outcome=run.outcome,
+                reported=run.reported or {},
+            )
     except (MeasurementError, OSError) as error:
         return StoredRun(path=path, name=path.name, error=str(error))
     return None

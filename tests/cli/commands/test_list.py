@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,22 @@ def test_list_has_a_line_for_each_measurement(runs: Path, capsys: pytest.Capture
     assert "4 k" in good
     assert len([line for line in lines if "damaged" in line and "unreadable" in line]) == 1
     assert str(runs / "damaged" / "run.json") in "".join(lines)
+
+
+def test_names_are_whole_in_a_pipe_and_fit_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "a-name-that-has-many-words-" * 3 + "end"
+    Measurement(made_run([plan(1.0)] * 4, 1)).save(tmp_path, name)
+    assert main(["list", str(tmp_path)]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", name]
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["list", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
+    assert "".join(line[2:].split("  ")[0].strip() for line in lines[1:]) == name
 
 
 def test_runs_are_sorted_and_filtered(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
