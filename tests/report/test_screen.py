@@ -177,6 +177,13 @@ def test_with_colours_all_parts_are_full_blocks(monkeypatch: pytest.MonkeyPatch)
     (bar,) = [line for line in lines if line.startswith("  thread time ")]
     assert bar.count("█") > 40
     assert bar.count("\x1b[38;") == 2
+    monkeypatch.delenv("COLORTERM")
+    for few in ("xterm", "xterm-256color"):
+        monkeypatch.setenv("TERM", few)
+        lines = shown(made_run([plan(1.0, read=1.0)] * 20, 2), Terminal())
+        (bar,) = [line for line in lines if line.startswith("  thread time ")]
+        assert BLOCKS[READING.name] * 20 in bar
+        assert "\x1b[" in bar
     monkeypatch.setenv("NO_COLOR", "1")
     lines = shown(made_run([plan(1.0, read=1.0)] * 20, 2), Terminal())
     assert BLOCKS[READING.name] * 20 in bar_of(lines, "thread time")

@@ -103,6 +103,11 @@ class Writer:
         """Whether it has colours."""
         return self._console.color_system is not None and not self._console.no_color
 
+    @property
+    def tells_families_apart(self) -> bool:
+        """Whether its colours do: of 16, both oranges are the same, and of 256, red is almost one of them."""
+        return self.colours and self._console.color_system == "truecolor"
+
     def print(self, *lines: Text) -> None:
         """Print lines; one that is too long runs on, so that it can be copied."""
         for line in lines:
@@ -249,9 +254,8 @@ def _part(out: Writer, share: Share) -> Text:
 
 def _filled(out: Writer, family: Family, cells: int) -> Text:
     blocks = out.can("".join(BLOCKS.values()))
-    if out.colours:
-        return Text((BLOCKS[FAMILIES[0].name] if blocks else LETTERS[family.name]) * cells, style=colour_of(family))
-    return Text((BLOCKS if blocks else LETTERS)[family.name] * cells)
+    like = FAMILIES[0] if blocks and out.tells_families_apart else family
+    return Text((BLOCKS if blocks else LETTERS)[like.name] * cells, style=colour_of(family) if out.colours else "")
 
 
 def cells_of(shares: Sequence[Share], width: int) -> list[int]:
