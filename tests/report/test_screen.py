@@ -74,6 +74,7 @@ def test_findings_fit_the_width_and_name_saving_and_remedy(name: str) -> None:
 def test_a_run_without_a_runner_call_has_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = shown(empty_run())
     assert len(lines) == 3
+    assert not shown(dataclasses.replace(empty_run(), stop=empty_run().start + 2e-5))[0].endswith("s")
     assert "no Runner was called" in lines[0]
     assert "Call the Runner inside" in lines[2]
     broken = dataclasses.replace(empty_run(), problems=("the cluster was not seen",))

@@ -14,7 +14,7 @@ from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.catalogue import NotMeasuredError
 from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.ledger import Ledger
-from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, Family
+from roastcoffea.metrics.phases import CONTENTION, FAMILIES, FAMILY_OF, IDLING, Family
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.summary import amount_of
 from roastcoffea.units import BYTE, SECOND, Unit, counted, minute, number, three_digits
@@ -35,6 +35,9 @@ TILES: Final = {
 }
 """Metrics that are key numbers, with their labels."""
 
+LEAST_SHOWN: Final = {"elapsed_time_seconds": 1e-3}
+"""Amounts up to which a key number tells nothing; 0 where none is given."""
+
 LEAST_OF_OTHERS: Final = 0.1
 """Cores that other processes must have taken away for a word about them."""
 
@@ -43,6 +46,10 @@ NEGLIGIBLE: Final = 1e-3
 
 OUTWEIGHS: Final = 2 / 3
 """Share of a family above which a bar names the class that has it, not the family."""
+
+
+ALMOST_ALL: Final = 0.9
+"""Share of a family above which a bar names the two classes that have it."""
 
 
 class Tile(NamedTuple):
@@ -65,11 +72,11 @@ class Share(NamedTuple):
     classes: Mapping[str, str]
     """Amounts of the classes in it, largest first."""
     main: str = ""
-    """Class that has most of it; empty where none outweighs the others."""
+    """Class that has most of it, or two that have almost all; empty where there are more."""
 
     @property
     def label(self) -> str:
-        """Its main class, else its family."""
+        """Its main classes, else its family."""
         return self.main or self.family.label
 
 
@@ -143,6 +150,7 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
     """The first look at a run."""
     verdict: Verdict | None = metrics.get("verdict")
     missing = _missing(metrics)
+    fruitless = run.outcome == FAILED and not metrics.get("num_chunks")
     return Digest(
         name=name_of(run) or f"run {run.id[:8]}",
         state=_state(run, missing),
@@ -153,8 +161,9 @@ def digest_of(run: Run, metrics: Metrics) -> Digest:
         tiles=list(_tiles(run, metrics)),
         time=_bar("thread time", metrics.get("time_ledger"), SECOND),
         bytes=_bar("bytes", metrics.get("byte_ledger"), BYTE),
-        findings=[] if verdict is None else list(verdict),
-        verdict=_no_verdict(metrics) if verdict is None else verdict.conclusion,
+        # a run that failed at once is not one to make faster
+        findings=[one for one in verdict or () if one.incomplete or not fruitless],
+        verdict="" if fruitless else _no_verdict(metrics) if verdict is None else verdict.conclusion,
         problems=[*run.problems, *metrics.problems],
     )
 
@@ -196,7 +205,7 @@ def _coverage(run: Run, metrics: Metrics) -> str:
     if done is not None:
         of_all = counted(done if lacking is None else done + lacking, "chunk")
         parts.append(of_all if lacking is None else f"{number(done)} of {of_all}")
-    parts += [f"{number(events)} events"] if events is not None else []
+    parts += [f"{number(events)} events"] if events else []
     parts += [f"{counted(files, 'file')} missing"] if files else []
     parts += [counted(failed, "failed attempt")] if failed else []
     return ", ".join(parts)
@@ -246,7 +255,7 @@ def _others(run: Run, metrics: Metrics) -> Iterator[str]:
 
 def _tiles(run: Run, metrics: Metrics) -> Iterator[Tile]:
     for name, label in TILES.items():
-        if metrics.get(name):  # a rate of 0 tells nothing
+        if (metrics.get(name) or 0.0) > LEAST_SHOWN.get(name, 0.0):  # a rate of 0 tells nothing
             yield Tile(str(amount_of(metrics, name)), label, _note(name, run, metrics))
 
 
@@ -280,7 +289,7 @@ def _bar(title: str, ledger: Ledger[float] | Ledger[int | None] | None, unit: Un
         amount = sum(classes.values())
         if amount > 0:
             texts = {name: unit.text(part) for name, part in classes.items()}
-            main = next(iter(classes)) if max(classes.values()) > OUTWEIGHS * amount else ""
+            main = _main(classes, amount)
             if unit is BYTE:  # families are named after time
                 main = main or ", ".join(classes)
             shares.append(Share(family, amount / total, unit.text(amount), texts, main))
@@ -288,6 +297,16 @@ def _bar(title: str, ledger: Ledger[float] | Ledger[int | None] | None, unit: Un
     closes = abs(rest) < NEGLIGIBLE * total
     remark = "everything is accounted for" if closes else f"unaccounted {unit.text(rest)}"
     return Bar(title, unit.text(total), shares, remark)
+
+
+def _main(classes: Mapping[str, float], amount: float) -> str:
+    """The class that has most of a family, or the two that have almost all; idle time has one name then."""
+    (first, most), *others = classes.items()
+    if most > OUTWEIGHS * amount:
+        return first
+    second, more = others[0]
+    of_two = most + more > ALMOST_ALL * amount and FAMILY_OF[first] is not IDLING
+    return f"{first}, {second}" if of_two else ""
 
 
 def percent_of(share: float) -> str:

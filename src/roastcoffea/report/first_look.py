@@ -16,7 +16,7 @@ from roastcoffea.report.markup import rendered, text
 from roastcoffea.report.sheets import Heading
 from roastcoffea.visualization.colours import ink_on
 
-CALL_IT: Final = "No Runner was called while the collector was open: call it inside of the `with`."
+CALL_IT: Final = "No Runner was called while the collector was open: call it inside the `with` block."
 NARROW: Final = 0.03
 """Share below which a part of a bar has no label in it."""
 

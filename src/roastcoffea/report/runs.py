@@ -76,9 +76,9 @@ def entry_of(stored: StoredRun) -> Entry:
         started=None if stored.start is None else minute(stored.start),
         processor=", ".join(stored.processors),
         events=_number(known.get("total_events")),
-        workers=_number(known.get("peak_workers", known.get("avg_workers"))),
+        workers=_number(known.get("peak_workers", known.get("avg_workers"))) or None,
         elapsed=stored.elapsed,
-        rate=_number(known.get("event_rate_elapsed_khz")),
+        rate=_number(known.get("event_rate_elapsed_khz")) or None,
         bottleneck=word if ran and isinstance(word := known.get("bound"), str) else None,
         outcome=_outcome(stored, known),
     )

@@ -144,7 +144,7 @@ def _without_runner(out: Writer, digest: Digest) -> Iterator[Text]:
     """Three lines: that nothing ran, where and when or what could not be measured, and what to do."""
     second = _problems(digest.problems) if digest.problems else f"{'; '.join(digest.facts)}."
     yield from _first_line(out, replace(digest, state=NO_RUNNER))[:1]
-    for line in (second, "Call the Runner inside of the `with` of the MetricsCollector."):
+    for line in (second, "Call the Runner inside the `with` block of the MetricsCollector."):
         yield from out.lines(line, out.width, 1)
 
 
@@ -300,7 +300,10 @@ def _finding(out: Writer, place: int, finding: Finding, names: Mapping[str, str]
         advice = finding.advice
     else:
         advice = f"{with_short_paths(advice).removesuffix('.')}{f': {remedy}' if remedy else '.'}"
-    for number_of_line, line in enumerate(out.lines(advice, width - 3, MOST_LINES)):
+    lines = out.lines(advice, width - 3, MOST_LINES)
+    if remedy and remedy not in " ".join(line.plain for line in lines):
+        lines = out.lines(advice, width - 3)
+    for number_of_line, line in enumerate(lines):
         if remedy:
             line.highlight_words([remedy], "bold")
         yield Text.assemble(edge, "   " if number_of_line else "-> ", line)
