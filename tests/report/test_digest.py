@@ -11,7 +11,7 @@ from handmade import empty_run, handmade_run
 from made_runs import made_run, plan, with_call
 
 from roastcoffea.measurement import Measurement
-from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF
+from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, TROUBLE
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.calls import ASKED_COLUMNS
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -73,6 +73,27 @@ def test_key_numbers_are_compared_with_something_and_none_is_zero() -> None:
     assert tiles["core efficiency"][::2] == ("100 %", "of 2 cores")
     assert tiles["peak memory of a worker"][::2] == ("1 GB", "of 2 GB")
     assert "data rate" not in tiles  # nothing was read
+
+
+def test_parts_of_a_bar_are_named_after_what_is_in_them() -> None:
+    def label(**waits: float) -> str:
+        bar = digest(made_run([plan(1.0, **waits)] * 8, 2)).time
+        assert bar is not None
+        (found,) = [share.label for share in bar.shares if share.family is TROUBLE]
+        return found
+
+    assert label(core_wait=1.0, wait=0.1) == "contention"
+    assert label(core_wait=1.0, wait=0.8) == "contention, blocked"
+
+
+def test_a_run_that_failed_without_a_result_has_nothing_to_be_made_faster() -> None:
+    run = with_call(made_run([plan(1.0, read=5.0)] * 4, 2, outcome="failed", error="ValueError: no"), outcome="failed")
+    assert digest(run).findings
+    nothing = edited(run, "chunks", CHUNK_COLUMNS, lambda _: {"outcome": "error", "error": "ValueError: no"})
+    found = digest(nothing)
+    assert (found.state, found.verdict) == ("failed", "")
+    assert all(one.incomplete for one in found.findings)
+    assert "0 events" not in found.coverage
 
 
 def test_facts_name_processor_data_workers_and_version() -> None:
