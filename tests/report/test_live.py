@@ -294,7 +294,7 @@ def test_a_run_on_a_cluster_with_its_bar(terminal: Terminal, client: Any, sample
     assert wait_until(lambda: "after" in terminal.rows())
     told = [moment[-1] for moment in terminal.moments if moment[-1].startswith("roastcoffea")]
     assert any(" of 16 chunks" in row and "2 workers" in row for row in told)
-    assert any("efficiency" in row and "limited by blocked" in row for row in told)
+    assert any("ETA " in row and "efficiency" in row and ("limited by" in row or "threads idle" in row) for row in told)
     rows = [row for row in terminal.rows() if row]
     assert [row.split()[0] for row in rows] == ["Preprocessing", "Processing", "after"]
     assert collector.measurement.problems == []
