@@ -154,6 +154,10 @@ class DaskMetricsBackend(Recorder):
         """Workers that are there now."""
         return self.log.workers.here
 
+    def threads_now(self) -> tuple[int, int] | None:
+        """Threads of the workers that are there now, and how many execute a task; None before the first samples."""
+        return self.log.workers.threads
+
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers that were there between start and stop, or until the cluster was last heard of."""
         table = self.log.workers.lifetimes(self.clock_offset, start, self._deployment.heard_until(start, stop))

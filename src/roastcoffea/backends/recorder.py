@@ -184,6 +184,10 @@ class Recorder(AbstractMetricsBackend):
         """Workers that are there now; None where that is not known before the end."""
         return None
 
+    def threads_now(self) -> tuple[int, int] | None:
+        """Threads of the workers that are there now, and how many execute a task; None where that is not known."""
+        return None
+
     @abstractmethod
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers that were there between start and stop."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, NamedTuple
 
+from roastcoffea.diagnosis.headlines import headline_of
 from roastcoffea.report.phrases import absence
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Sheet
@@ -101,6 +102,18 @@ class Finding:
         if self.incomplete:
             return "incomplete result"
         return "high" if (self.seconds or 0.0) >= HIGH * self.elapsed else "medium"
+
+    @property
+    def headline(self) -> str:
+        """What is wrong, in a few words."""
+        return headline_of(self.cause)
+
+    @property
+    def saves(self) -> str:
+        """What fixing it saves, in a few words; empty where it is not known."""
+        if self.seconds is None:
+            return ""
+        return f"saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)}"
 
     @property
     def text(self) -> str:

@@ -9,7 +9,7 @@ TIME_LEDGER: Final = "time ledger: worker threads x time"
 THREAD_TIME: Final = "thread time"
 TRANSFERRED: Final = "transferred"
 NOT_MEASURED: Final = "not measured"
-NO_PROBLEMS: Final = "no problems with the measuring"
+NO_PROBLEMS: Final = "measurement problems: none"
 
 
 def absence(reason: str) -> str:
