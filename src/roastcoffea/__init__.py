@@ -84,5 +84,5 @@ def __dir__() -> list[str]:
 
 
 def _plots() -> list[str]:
-    """Names of the plots, of which each is found where it is defined."""
+    """Names of the plots, each found where it is defined."""
     return [entry.function_name for entry in importlib.import_module(_PLOTS).PLOTS.values()]
