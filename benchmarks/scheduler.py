@@ -400,9 +400,9 @@ def computed(folder: Path) -> list[Step]:
     watch = Watch()
     run = watch("loading", lambda: load_run(folder / "run"), lambda run: f"{len(run.tasks):,} tasks")
     measurement = Measurement(run)
-    count = watch("ledger and metrics", lambda: dict(measurement.metrics), lambda metrics: f"{len(metrics)} metrics")
-    ledger = measurement.time_ledger
-    print(f"  residual {ledger.residual:.3f} s of {ledger.total:.0f} s, {len(count.missing)} metrics are missing")
+    watch("ledger and metrics", lambda: dict(measurement.metrics), lambda metrics: f"{len(metrics)} metrics")
+    ledger, missing = measurement.time_ledger, len(measurement.metrics.missing)
+    print(f"  residual {ledger.residual:.3f} s of {ledger.total:.0f} s, {missing} metrics are missing")
     print(f"  not complete: {ledger.certificate.reasons}" if ledger.certificate.reasons else "  complete")
     watch("timeline, 500 bins", lambda: ledger.timeline(500))
     watch("timelines of each worker", lambda: ledger.timelines(100))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
 from roastcoffea.compat.shapes import run_without_records
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.phases import BYTE_CLASSES, FAMILIES, TIME_CLASSES, WAIT
 from roastcoffea.metrics.time_ledger import MEANINGS
 from roastcoffea.monitor import joined, tables
 from roastcoffea.monitor.task_monitor import TaskMonitor
@@ -16,6 +19,7 @@ from roastcoffea.records.columns import Column
 from roastcoffea.report.exports.tables import METRIC_COLUMNS
 from roastcoffea.report.frames import BREAKDOWNS, TABLES
 from roastcoffea.visualization import plots
+from roastcoffea.visualization.registry import Plot
 
 PAGES = Path(__file__).parent
 
@@ -36,16 +40,29 @@ kernelspec:
 
 # Plots
 
-This page is written by `docs/write_references.py` from the registry of plots.
+% This page is written by `docs/write_references.py` from the registry of plots.
 
-All are called alike. They take a collector, a measurement or a run, draw on axes of yours (`ax=`) or on a new figure,
-and give `(figure, axes)`. `title=`, `figsize=` and `output_path=` (a file: png, pdf or svg) are optional.
+All are called alike. They take a collector, a measurement or a run, draw on your axes (`ax=`) or on a new figure, and
+return `(figure, axes)`. `title=`, `figsize=`, `dark=True` and `output_path=` (a file: png, pdf or svg) are optional.
 `measurement.plot("time_ledger")` and `roastcoffea plot FOLDER` draw the same. A plot for which something was not
-measured raises a `ValueError` that says what, and why. The data that version 0.1.2 took are still taken:
+measured raises a `ValueError` with the reason. The data of version 0.1.2 still work:
 `tracking_data=`, `span_metrics=`, `metrics=`, `chunk_info=` and `chunk_metrics=`.
 Distributions take `bins=`, and plots with a line for each worker `max_legend_entries=`.
 
-Below, each is drawn of one small run on two workers.
+Each plot has the name of the run and its outcome in its title. Workers are called `host:n`: the first worker that
+arrived on `node-7` is `node-7:1`. Values that are all the same are written as a sentence.
+
+## Colours
+
+Seven colours mean the same in all plots, on pages and in terminals. Colour-blind eyes tell them apart too, and each has
+a contrast of 3:1 to its background.
+
+COLOURS
+
+Classes of a family share its colour: in a stack a thin line separates them, and large areas have their names in them.
+Datasets, workers and whatever else has no family are green.
+
+The plots below are those of one small run on two workers.
 
 ```{code-cell} ipython3
 :tags: [hide-input]
@@ -173,6 +190,15 @@ def of_exports() -> Described:
     return Described("`metrics` in exports", rows, [(name, meaning, None) for name, meaning in described.items()])
 
 
+CELL = """\
+```{{code-cell}} ipython3
+:tags: [{tags}]
+{code}
+```
+"""
+LIGHT, DARK = "light", "dark, remove-input"
+"""Tags of cells: site.css shows the pictures that fit the colours of the page."""
+
 MADE = """\
 made = {
     ("execute", "Dijets", "serialize", "seconds"): 0.4,
@@ -180,25 +206,53 @@ made = {
     ("execute", "reduce", "deserialize", "seconds"): 0.3,
     ("execute", "reduce", "disk-read", "seconds"): 0.6,
 }
-roastcoffea.plot_per_task_overhead(span_metrics=made);"""
+"""
+
+
+class Call(NamedTuple):
+    """How a plot is called: what is said of that, lines before the call, and its arguments."""
+
+    remark: str = ""
+    before: str = ""
+    arguments: str = "measurement"
+
+
 CALLS = {
-    "per_task_overhead": ("Dask counted none of it in this small run, so that the numbers here are made up.", MADE)
+    "per_task_overhead": Call("Dask counted none in this run: the numbers are made up.", MADE, "span_metrics=made")
 }
-"""Plots that the run of the page has nothing for: what is said of that, and how they are called."""
+"""Plots for which the run of the page has nothing."""
 
 
 def plot_page() -> str:
-    """Markdown of all plots, a notebook."""
-    return "\n".join([HEADING_OF_PLOTS, *(plot_text(name) for name in plots.PLOTS)])
+    """Markdown of all plots by the module that they are in, a notebook."""
+    parts = [HEADING_OF_PLOTS.replace("COLOURS", colour_table())]
+    for module, entries in groupby(plots.PLOTS.values(), lambda entry: entry.draw.__module__):
+        subject, _, content = (sys.modules[module].__doc__ or "").partition("\n")[0].partition(": ")
+        parts += [f"## {subject}\n\n{content[:1].upper()}{content[1:]}\n", *map(plot_text, entries)]
+    return "\n".join(parts)
 
 
-def plot_text(name: str) -> str:
-    """Markdown of one plot."""
-    function = plots.PLOTS[name].function_name
-    meaning = (inspect.getdoc(plots.PLOTS[name].draw) or "").strip()
-    remark, call = CALLS.get(name, ("", f"roastcoffea.{function}(measurement);"))
-    parts = [f"## `{function}`", meaning, *filter(None, [remark]), f"```{{code-cell}} ipython3\n{call}\n```"]
-    return "\n\n".join(parts) + "\n"
+def colour_table() -> str:
+    """Markdown of the families of classes, with their colours."""
+    swatch = '<span style="background: {0}; padding: 0 1.2em"></span> `{0}`'
+    rows = ["| family | on light | on dark | thread time | bytes |", "|---|---|---|---|---|"]
+    for family in FAMILIES:
+        light, dark = (swatch.format(colour) for colour in (family.light, family.dark))
+        time, requested = (
+            ", ".join(one.name for one in table if one.family == family and one.name != WAIT)
+            for table in (TIME_CLASSES, BYTE_CLASSES)
+        )
+        rows.append(f"| {family.label} | {light} | {dark} | {time} | {requested} |")
+    return "\n".join(rows)
+
+
+def plot_text(entry: Plot) -> str:
+    """Markdown of one plot, drawn for light and for dark pages."""
+    meaning, call = (inspect.getdoc(entry.draw) or "").strip(), CALLS.get(entry.name, Call())
+    light = f"{call.before}roastcoffea.{entry.function_name}({call.arguments});"
+    dark = f"roastcoffea.{entry.function_name}({call.arguments}, dark=True);"
+    cells = [CELL.format(tags=LIGHT, code=light), CELL.format(tags=DARK, code=dark)]
+    return "\n\n".join([f"### `{entry.function_name}`", meaning, *filter(None, [call.remark]), *cells])
 
 
 WRITTEN = {"columns.md": column_page, "plots.md": plot_page}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import roastcoffea
+from roastcoffea.metrics.phases import READING
 from roastcoffea.replay.cluster import CROWDED
 
 TESTS = Path(__file__).parent
@@ -115,7 +116,7 @@ def test_a_metric(found: dict[str, Any]) -> None:
 
 
 def test_a_plot(found: dict[str, Any]) -> None:
-    assert found["plot"] == ["Events of chunks", 4, True]
+    assert found["plot"] == ["Events of chunks\nDijetProcessor, finished", 4, True]
 
 
 # Of 40 chunks with 1 s of CPU each 39 wait 2 s for tokens, and one 12 s; each waits 0.5 s for its file and 1 s for a
@@ -137,7 +138,7 @@ def test_a_class_is_in_its_ledger_and_all_that_reads_it(found: dict[str, Any]) -
     assert rows == {"authorize": sum(TOKENS)}
     assert "of thread time waits for local files" in text
     assert found["compared"]["authorize"] == pytest.approx(sum(TOKENS))
-    assert found["colours"][0] == "#123456"
+    assert found["colours"][0] == READING.light
 
 
 def test_a_phase_is_in_its_class_and_all_that_reads_it(found: dict[str, Any]) -> None:
@@ -146,7 +147,7 @@ def test_a_phase_is_in_its_class_and_all_that_reads_it(found: dict[str, Any]) ->
     assert found["stragglers"] == [["token", 14.5]]
     assert found["slices"] == [1e6 * seconds for seconds in TOKENS]
     assert found["drawn"]
-    assert found["colours"][1] == "#123456"
+    assert found["colours"][1] == READING.light
 
 
 def test_a_phase_that_waits_for_storage_is_replayed_so(found: dict[str, Any]) -> None:

@@ -259,11 +259,13 @@ class Measurement:
         return write_page(self, Path(path), every_task=every_task, overwrite=overwrite)
 
     def _repr_html_(self) -> str:
-        """Page of it for notebooks."""
-        from roastcoffea.report.notebook import html
-        from roastcoffea.report.summary import overview
+        """The first look at it, for notebooks."""
+        from roastcoffea.report.digest import digest_of
+        from roastcoffea.report.first_look import notebook_look
+        from roastcoffea.report.summary import heading
 
-        return html(overview(self.run, self.metrics))
+        names = self.metrics.evaluator.value("worker_names")
+        return notebook_look(digest_of(self.run, self.metrics), heading(self.run), names)
 
     def print_summary(self, file: IO[str] | None = None) -> None:
         """Print the metrics as tables, to the terminal or into a file."""
@@ -279,9 +281,10 @@ class Measurement:
         *,
         title: str | None = None,
         figsize: tuple[float, float] | None = None,
+        dark: bool = False,
         output_path: str | PathLike[str] | None = None,
     ) -> tuple[Figure, Axes]:
-        """Draw the plot of this name, with or without `plot_`: on these axes, else on a new figure.
+        """Draw the plot of this name, with or without `plot_`: on these axes, else on a new figure, light or dark.
 
         Raises
         ------
@@ -290,7 +293,7 @@ class Measurement:
         """
         from roastcoffea.visualization.plots import registered
 
-        return registered(name).function(self, ax=ax, title=title, figsize=figsize, output_path=output_path)
+        return registered(name).function(self, ax=ax, title=title, figsize=figsize, dark=dark, output_path=output_path)
 
 
 def load(path: str | PathLike[str]) -> Measurement:

@@ -132,13 +132,15 @@ def hot(core: float, blocked: float = 0.0, leaf: str | None = None) -> Any:
 def test_the_interpreter_lock_names_who_holds_it_and_how_many_share_it() -> None:
     run = waiting_in(made_run([plan(1.0, wait=1.0)] * 20, 2), "lock_seconds")
     finding = only(run, "interpreter lock", hot=hot(0.9))
-    assert finding.what == "The interpreter lock blocks 50 % of thread time; smear (mine.py:7) holds it most."
+    assert (
+        finding.what == "The interpreter lock blocks 50 % of thread time (estimated); smear (mine.py:7) holds it most."
+    )
     assert finding.remedy is None
     shared = one_kind_of_time("lock_seconds").run
     life = table_of_rows(LIFETIME_COLUMNS, [row | {"threads": 4} for row in shared.lifetimes.to_pylist()])  # type: ignore[union-attr]
     found = Measurement(dataclasses.replace(shared, lifetimes=life)).verdict
     (locked,) = (one for one in found if one.cause == "interpreter lock")
-    assert "(4 threads share one interpreter)" in locked.what
+    assert "(estimated; 4 threads share one interpreter)" in locked.what
     assert locked.remedy == "nthreads=1"
 
 
@@ -162,7 +164,7 @@ def test_blocked_names_the_section_else_the_function_else_how_to_find_it() -> No
 def test_computing_is_a_finding_where_one_function_computes_in_plain_python() -> None:
     run = made_run([plan(1.0)] * 40, 2)
     finding = only(run, "compute", hot=hot(0.8))
-    assert finding.what == "smear (mine.py:7) takes 80 % of the CPU time in process(), in plain Python."
+    assert finding.what == "smear (mine.py:7) takes 80 % of the CPU time in process(), in its own lines."
     assert finding.culprits == (Culprit("function", "smear (mine.py:7)", pytest.approx(32.0)),)
     assert finding.seconds == pytest.approx(16.0, rel=0.01)  # 0.8 of 20 s on each thread
     assert finding.at_most
@@ -198,3 +200,33 @@ def test_contention_says_who_withheld_the_cores(column: str, says: str) -> None:
         lives = table_of_rows(LIFETIME_COLUMNS, [row | {column: seconds} for row in run.lifetimes.to_pylist()])
         finding = only(dataclasses.replace(run, lifetimes=lives), "contention")
         assert finding.what.endswith(says) == found
+
+
+def test_own_threads_are_blamed_for_no_more_than_they_can_have_waited_for_each_other() -> None:
+    """Three threads on two cores wait for each other for a third of the time that they can run."""
+    for waited, remedy in ((0.5, "n_workers=2"), (3.0, None)):
+        finding = only(made_run([plan(1.0, core_wait=waited)] * 30, 3, cores=2), "contention")
+        assert finding.remedy == remedy
+
+
+def test_sections_that_may_only_have_read_are_not_named_for_what_is_blocked() -> None:
+    """Two sections wait for 1.2 and 0.8 s of each chunk, of which 1.2 s are reading: of which, nothing tells."""
+    for read, named in ((1.2, []), (0.1, ["materialize", "database"])):
+        run = made_run([plan(0.5, wait=2.0 - read, read=read)] * 20, 2)
+        rows = [
+            {"chunk": chunk, "name": name, "count": 1, "wall_seconds": seconds, "cpu_seconds": 0.0}
+            for chunk in range(20)
+            for name, seconds in (("materialize", 1.2), ("database", 0.8))
+        ]
+        found = only(dataclasses.replace(run, sections=table_of_rows(SECTION_COLUMNS, rows)), "blocked")
+        assert [culprit.name for culprit in found.culprits] == named
+
+
+def test_waiting_that_an_older_measurement_did_not_split_is_contention_as_far_as_it_had_no_core() -> None:
+    run = waiting_in(made_run([plan(1.0, wait=2.0)] * 20, 2), "wait_seconds")
+    assert run.chunks is not None
+    empty = dict.fromkeys(("contention_seconds", "lock_seconds", "blocked_seconds"))
+    rows = [row | empty | {"core_wait_seconds": 1.9} for row in run.chunks.to_pylist()]
+    found = Measurement(dataclasses.replace(run, chunks=table_of_rows(CHUNK_COLUMNS, rows))).verdict
+    assert [finding.cause for finding in found] == ["contention"]
+    assert found[0].rows == {"contention in wait": pytest.approx(38.0)}

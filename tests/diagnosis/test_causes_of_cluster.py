@@ -161,3 +161,32 @@ def test_what_dask_counts_in_tasks_is_found_where_it_is_a_large_share(activity: 
     assert finding.at_most
     assert words in finding.text
     assert verdict(1.0, 1.0).healthy
+
+
+@pytest.mark.parametrize(("now", "remedy"), [(20, "DaskExecutor(treereduction=50)"), (100, None), (None, None)])
+def test_merging_more_at_once_is_advised_where_fewer_are_merged(now: int | None, remedy: str | None) -> None:
+    run = with_call(with_outputs(SMALL, 2 * LARGE_OUTPUT), options={"chunksize": 100, "executor.treereduction": now})
+    (draft,) = CAUSES["merge"].drafts(evidence_of(run))
+    assert draft.remedy == remedy
+    assert ("treereduction" in draft.advice) == (remedy is not None)
+
+
+def test_a_size_is_smaller_than_the_largest_chunk_though_many_are_small() -> None:
+    """A file of 40,000 events and three of 1000, each of which is a chunk as 100,000 events were asked for."""
+    files = [(40_000, "a"), (1000, "b"), (1000, "c"), (1000, "d")]
+    plans = [plan(1.0 + events / 8000, events=events, file=f"{name}.root") for events, name in files]
+    seen = evidence_of(with_call(made_run(plans, 3), options={"chunksize": 100_000}))
+    size = seen.chunk_size
+    assert size.size is not None
+    assert size.now < size.size < 40_000
+    assert (seen.larger, seen.smaller) == (None, size.line)
+    tail = findings(seen)["tail"]
+    assert tail.remedy == size.line
+    assert "workers" not in tail.advice
+
+
+@pytest.mark.parametrize(("size", "asked", "larger", "smaller"), [(800, 1000, False, True), (1500, 1000, True, False)])
+def test_a_size_is_compared_with_the_one_that_was_asked_for(size: int, asked: int, larger: bool, smaller: bool) -> None:
+    found = evidence_of(SMALL).chunk_size._replace(size=size, now=300.0, asked=asked, largest=1200.0)
+    assert (found.is_larger, found.is_smaller, found.usual) == (larger, smaller, 300)
+    assert found._replace(now=950.0).usual == asked

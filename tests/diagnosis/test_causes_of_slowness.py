@@ -92,3 +92,13 @@ def test_two_slow_files_are_taken_out_together() -> None:
     ]
     finding = findings(evidence_of(run, slow=slow))["slow file"]
     assert finding.seconds == pytest.approx(run.stop - run.start - 20.0, rel=0.05)
+
+
+def test_a_dataset_that_waits_for_storage_is_not_heavy() -> None:
+    slow = Slow("dataset", "data", 5.0, (4.0, 6.0), 60.0, 80, "read")
+    (draft,) = CAUSES["slow dataset"].drafts(evidence_of(SMALL, slow=[slow]))
+    assert (
+        draft.what
+        == "Dataset data waits long for storage: its events take 5 times (4 to 6) as long as those of the others."
+    )
+    assert draft.advice == "Cache it nearby, or read another copy of it."

@@ -57,3 +57,37 @@ def test_compressing_large_outputs_is_taken_out_with_merging_and_not_with_schedu
         assert (after.cpu, after.wait, after.fetch) == left
     costs = Costs(gap=1.0, latency=1.0, scheduler=1.0, own=1.0)
     assert PARTS["scheduler"].removal(Taken("scheduler", outputs=True)).scenario.costs(costs).latency == 0.0
+
+
+def slow_file(phase: str, core_wait: float, times: float = 10.0) -> tuple[Run, Run]:
+    """A run with a file that takes longer in a phase, and the same without."""
+    plans = [plan(1.0, file=f"{place // 10}", open_wait=0.25, read=0.5, core_wait=core_wait) for place in range(40)]
+    slow = [dict(one) | ({phase: times * one[phase]} if one["file"] == "3" else {}) for one in plans]
+    return made_run(slow, 4), made_run(plans, 4)
+
+
+@pytest.mark.parametrize("core_wait", [0.0, 2.0, 4.0])
+def test_contention_of_a_file_that_is_slow_to_read_is_left(core_wait: float) -> None:
+    slow, others = slow_file("read", core_wait)
+    counted = savings_of(slow).counted
+    assert counted is not None
+    is_slow = [file == "3" for file in counted["file"].to_pylist()]
+    # 6.25 s and 1.75 s of what is no contention
+    factors = np.where(is_slow, 1.75 / 6.25, 1.0)
+    phases = ["read" if one else None for one in is_slow]
+    found = savings_of(slow).of(Taken("slow file", factors=factors, phases=phases))
+    assert found.seconds == pytest.approx((slow.stop - slow.start) - (others.stop - others.start), rel=0.02)
+
+
+def test_contention_of_a_worker_that_computes_slowly_goes_with_its_cpu_time() -> None:
+    run, _ = slow_file("cpu", 2.0)
+    savings = savings_of(run)
+    replay = savings.replay
+    assert not isinstance(replay, str)
+    (chunks,) = replay.chunks
+    for phases in (["compute"] * 40, None):
+        change = PARTS["slow worker"].removal(Taken("slow worker", factors=np.full(40, 0.5), phases=phases)).scenario
+        after, before = change.chunks(chunks).parts, chunks.parts
+        worked = [one.total - one.contention for one in (after, before)]
+        assert worked[0] == pytest.approx(worked[1] / 2)
+        assert after.contention / before.contention == pytest.approx(after.computing / before.computing)

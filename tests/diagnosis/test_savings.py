@@ -24,6 +24,7 @@ from roastcoffea.diagnosis.removals import PARTS, Taken
 from roastcoffea.diagnosis.savings import Savings
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.catalogue import CATALOGUE
+from roastcoffea.records.run import Run
 
 STORED = sorted(Path(__file__).parents[1].joinpath("data").glob("schema*"))
 
@@ -144,6 +145,30 @@ def test_without_tasks_it_is_a_share_of_the_threads_time() -> None:
     assert (found.low, found.high, found.at_most) == (0.0, found.seconds, True)
     assert "no scheduler" in str(found.reason)
     assert savings_of(local).all_together(["blocked", "compute"]).seconds == pytest.approx(16.0, rel=0.01)
+
+
+def without_tasks(run: Run) -> Savings:
+    return savings_of(replace(run, tasks=None, absent={"tasks": "no scheduler"}))
+
+
+def test_without_a_replay_somebody_slow_saves_no_more_than_its_excess() -> None:
+    savings = without_tasks(made_run([plan(1.0, read=2.0, core_wait=3.0)] * 8, 2))
+    assert savings.counted is not None
+    factors = np.repeat([1 / 3, 1.0], 4)
+    # 2 s of each of four chunks, on two threads; waiting for cores is nobody's
+    assert savings.of(Taken("slow file", factors=factors)).seconds == pytest.approx(4.0)
+    assert savings.of(Taken("slow file", factors=factors, seconds=6.0)).seconds == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("phase", "together"), [("read", 6.0), ("compute", 8.0), (None, 4.0 + 4.0 - 4 / 3)])
+def test_without_a_replay_somebody_slow_is_not_added_to_the_classes_it_lies_in(
+    phase: str | None, together: float
+) -> None:
+    """Of 16 s of reading on two threads 8 s are a slow file's: half of the other 8 s, and these."""
+    savings = without_tasks(made_run([plan(1.0, read=2.0)] * 8, 2))
+    slow = Taken("slow file", factors=np.repeat([1 / 3, 1.0], 4), phases=[phase] * 8, seconds=8.0)
+    assert savings.all_together(["storage", slow]).seconds == pytest.approx(together)
+    assert savings.all_together([slow]).seconds == pytest.approx(4.0)
 
 
 def test_without_records_nothing_is_known() -> None:

@@ -132,13 +132,17 @@ def sleeping_fits() -> bool:
     return within and blocked + contention >= found.waited - 6e-3
 
 
+TRIES = 40
+"""Most end with the first; with many others on its core a thread seldom keeps it from one clock to the next."""
+
+
 @pytest.mark.parametrize("others", [0, 4])
 def test_a_thread_that_spins_computes_or_waits_for_a_core(others: int) -> None:
     core = min(os.sched_getaffinity(0))
     with on_core(core), other_processes(others):
         # between two clocks the thread may lose its core: then the next spin tells
-        fits = any(spinning_fits(core) for _ in range(10))
-        rests = any(sleeping_fits() for _ in range(10))
+        fits = any(spinning_fits(core) for _ in range(TRIES))
+        rests = any(sleeping_fits() for _ in range(TRIES))
     assert fits
     assert rests
 

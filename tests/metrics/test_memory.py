@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -39,12 +40,12 @@ def test_datasets_say_why_they_tell_nothing() -> None:
     assert set(measurement.dataset_memory["reason"]) == {"memory of chunks was not measured"}
 
 
-def run_of(*sizes: int, fixed: int = 0, overlaps: int = 0, kept: int = 0) -> Measurement:
-    """A run whose chunks of these events take 1 kB each and a fixed part; the process keeps some of it afterwards."""
+def run_of(*sizes: int, fixed: int = 0, overlaps: int = 0, kept: int = 0, each: int = 1000) -> Measurement:
+    """A run whose chunks of these events take so much each and a fixed part; the process keeps some of it."""
     rows: list[dict[str, Any]] = []
     for number, events in enumerate(sizes):
         before = 100 * MIB + (kept if number else 0)
-        peak = 100 * MIB + fixed + 1000 * events
+        peak = 100 * MIB + fixed + each * events
         place = {"entry_start": 0, "entry_stop": events, "events": events, "start": T + number, "stop": T + number + 1}
         memory = {"memory_before": before, "memory_after": before, "memory_peak": peak, "overlaps": overlaps}
         rows.append(chunk("d", f"k{number}", number, "ok", attempt=1, worker="A", id=number) | place | memory)
@@ -62,6 +63,30 @@ def test_what_does_not_grow_with_events_is_told_apart_where_chunks_differ() -> N
     (row,) = run_of(*sizes, fixed=50_000_000).dataset_memory.to_dict("records")
     assert row["bytes_per_event"] == pytest.approx(1000)
     assert row["fixed_bytes"] == pytest.approx(50_000_000)
+
+
+def test_memory_that_does_not_grow_with_events_is_fixed() -> None:
+    (row,) = grown_once([2500, 5000] * 10).dataset_memory.to_dict("records")
+    assert (row["bytes_per_event"], row["fixed_bytes"]) == (0.0, 400 * MIB)
+    (equal,) = grown_once([5000] * 10).dataset_memory.to_dict("records")
+    assert (equal["bytes_per_event"], equal["least_bytes_per_event"]) == (400 * MIB / 5000, 400 * MIB / 5000)
+
+
+def grown_once(sizes: list[int]) -> Measurement:
+    """A run whose chunks take 400 MiB whatever their events."""
+    return run_of(*sizes, fixed=400 * MIB, each=0)
+
+
+def test_what_a_process_keeps_of_a_larger_chunk_is_not_fixed() -> None:
+    """A process keeps what its first chunk of 5000 events took, so that smaller ones after it take as much."""
+    (row,) = run_of(5000, *[2500] * 10, fixed=5_000_000, each=0, kept=5_000_000).dataset_memory.to_dict("records")
+    assert math.isnan(row["fixed_bytes"])
+    assert row["bytes_per_event"] == pytest.approx(2000)
+
+
+def test_equal_chunks_tell_bounds_of_what_an_event_takes() -> None:
+    (row,) = run_of(*[1000] * 5, kept=900_000).dataset_memory.to_dict("records")
+    assert (row["least_bytes_per_event"], row["bytes_per_event"]) == (100.0, 1000.0)
 
 
 def test_chunks_that_shared_a_process_tell_nothing() -> None:

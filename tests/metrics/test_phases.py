@@ -18,8 +18,10 @@ from roastcoffea.metrics.phases import (
     BYTE_CLASSES,
     COLUMNS_OF,
     IDLE,
+    OPENING,
     OVERHEAD,
     PHASES,
+    READING,
     TIME_CLASSES,
     TIME_NAMES,
     Part,
@@ -31,9 +33,9 @@ from roastcoffea.records.chunks import CHUNK_COLUMNS, PHASE_COLUMNS
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
 
-TIME_ENTRY = 'TimeClass("authorise", "waiting", "#123456", "storage", "events", "Waiting for tokens."),'
+TIME_ENTRY = 'TimeClass("authorise", "waiting", READING, "storage", "events", "Waiting for tokens."),'
 PHASE_ENTRY = 'Phase("token", "authorise", "waiting", "waiting for tokens", "Time in process() waiting for tokens"),'
-BYTE_ENTRY = 'ByteClass("probe", "overhead", "#654321", "bytes_probe", "Bytes that probes requested."),'
+BYTE_ENTRY = 'ByteClass("probe", "overhead", OPENING, "bytes_probe", "Bytes that probes requested."),'
 
 ENTRIES = {
     "metrics/phases.py": {
@@ -126,7 +128,7 @@ def test_a_new_class_is_concluded_from(found: dict[str, Any]) -> None:
 
 
 def test_a_new_class_is_shown(found: dict[str, Any]) -> None:
-    assert found["colours"] == ["#123456", "#123456", "#654321"]
+    assert found["colours"] == [READING.light, READING.light, OPENING.light]
     assert found["stream"]
     assert found["trace"] > 0
     assert all([*found["tables"], *found["reference"], *found["shown"]])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from made_runs import made_run, plan
+from limited_runs import edited
+from made_runs import Plan, made_run, plan, waiting_in
 
 from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.time_ledger import TimeLedger
@@ -110,3 +111,73 @@ def test_what_first_tasks_take_to_begin_beyond_later_ones_is_start_up() -> None:
 def test_workers_that_begin_at_once_have_no_start_up() -> None:
     assert ledger(late_first_tasks({}))["start-up"] == 0.0
     assert ledger(late_first_tasks({"w0": 0.01}))["start-up"] == 0.0
+
+
+# First chunks that are large, of a slow worker, or of a slow file
+
+
+def on_one_thread(run: Run) -> TimeLedger:
+    return ledger(edited(run, chunks=lambda _: {"thread": 1}))
+
+
+@pytest.mark.parametrize("column", ["blocked_seconds", "lock_seconds"])
+def test_first_chunks_that_are_large_have_no_start_up(column: str) -> None:
+    large = [plan(1.0, 3.0, events=100_000, file=f"large{number}.root") for number in range(4)]
+    small = [plan(0.05, 0.15, events=5_000, file=f"small{number}.root") for number in range(60)]
+    found = on_one_thread(waiting_in(made_run(large + small, 4), column))
+    assert found["start-up"] == 0.0
+    assert found["blocked"] + found["interpreter lock"] == pytest.approx(4 * 3.0 + 60 * 0.15)
+
+
+def test_first_chunks_that_are_small_have_no_start_up_by_a_fixed_cost() -> None:
+    small = [plan(0.5, events=100) for _ in range(4)]
+    assert on_one_thread(made_run(small + [plan(0.6, events=10_000) for _ in range(40)], 4))["start-up"] == 0.0
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_slow_worker_of_few_chunks_has_no_start_up(chunks: int) -> None:
+    """Of one chunk nothing tells that the next one would be shorter."""
+    run = slow_worker(chunks)
+    assert run.chunks is not None
+    assert run.chunks["worker"].to_pylist().count("w0") == chunks
+    assert on_one_thread(run)["start-up"] == 0.0
+
+
+def slow_worker(chunks: int) -> Run:
+    """A worker that takes ten times as long, and has so many chunks."""
+    free, plans = [0.0] * 4, []
+    for place in range(40):
+        worker = free.index(min(free))
+        seconds = 9.0 * 2 / chunks if worker == 0 else 1.0
+        free[worker] += seconds
+        plans.append(plan(seconds, file=f"{place % 4}.root"))
+    return made_run(plans, 4)
+
+
+def slow_file(opening: float) -> list[Plan]:
+    """Eight files of eight chunks, of which the first takes so long to open for each."""
+    return [plan(1.0, file=f"{place // 8}.root", open_wait=opening if place < 8 else 0.05) for place in range(64)]
+
+
+def test_a_first_file_that_is_slow_to_open_is_no_start_up() -> None:
+    slow, others = (edited(made_run(slow_file(each), 4), chunks=lambda _: {"thread": 1}) for each in (6.0, 0.05))
+    assert ledger(slow)["start-up"] == 0.0
+    verdict = Measurement(slow).verdict
+    assert [finding.cause for finding in verdict] == ["slow file"]
+    truth = (slow.stop - slow.start) - (others.stop - others.start)
+    assert verdict[0].seconds == pytest.approx(truth, rel=0.1)
+
+
+def test_a_file_of_one_chunk_is_no_start_up_of_the_worker_that_opened_it_first() -> None:
+    plans = [plan(1.0, file=f"{place}.root", open_wait=6.0 if place == 0 else 0.05) for place in range(32)]
+    assert on_one_thread(made_run(plans, 4))["start-up"] == 0.0
+
+
+@pytest.mark.parametrize("imports", [None, ["coffea"]])
+def test_files_of_one_chunk_have_start_up_that_first_chunks_have_in_common_or_with_imports(
+    imports: list[str] | None,
+) -> None:
+    fresh = 4 if imports is None else 1
+    plans = [plan(6.0 if place < fresh else 1.0, file=f"{place}.root") for place in range(32)]
+    run = edited(made_run(plans, 4), chunks=lambda row: {"thread": 1, "imports": imports if row["id"] == 0 else None})
+    assert ledger(run)["start-up"] == pytest.approx(5.0 * fresh)

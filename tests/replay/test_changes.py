@@ -9,7 +9,7 @@ from schedules import parts
 from roastcoffea.replay.changes import AS_RECORDED, bracket, by_law, cut, law_of, scenarios
 from roastcoffea.replay.cluster import Load, Merging
 from roastcoffea.replay.inputs import Costs
-from roastcoffea.replay.parts import Chunks
+from roastcoffea.replay.parts import Chunks, Parts
 
 ONE, ROWS = np.ones(3), np.arange(3)
 CHUNKS = Chunks(
@@ -107,3 +107,35 @@ def test_few_chunks_make_no_law() -> None:
     law = law_of([chunks(100, 300, 100)])
     assert isinstance(law, str)
     assert "data has 3 chunks" in law
+
+
+def of_datasets(*sizes: list[int], each: float = 0.01) -> Chunks:
+    """Chunks of datasets a, b, ...: a file each, 0.5 s whatever their size, and so long for an event."""
+    parts_of = [chunks(*one, each=each) for one in sizes]
+    names = tuple("abc"[: len(sizes)])
+    joined = [np.concatenate([getattr(one, name) for one in parts_of]) for name in ("start", "stop", "factor")]
+    number = np.repeat(np.arange(len(sizes)), [len(one) for one in sizes])
+    parts = Parts(*(np.concatenate(part) for part in zip(*(one.parts for one in parts_of), strict=True)))
+    return Chunks(
+        datasets=names,
+        dataset=number,
+        file=number,
+        start=joined[0],
+        stop=joined[1],
+        parts=parts,
+        factor=joined[2],
+        row=np.arange(len(number)),
+    )
+
+
+def test_a_dataset_of_few_or_equal_chunks_shares_the_law_of_the_others() -> None:
+    law = law_of([of_datasets([100, 300] * 4, [30, 30], [50] * 5)])
+    assert not isinstance(law, str)
+    for name in "abc":
+        assert law[name][0] == pytest.approx([0.5, 0.0], abs=1e-9)
+        assert law[name][4] == pytest.approx([0.0, 0.01], abs=1e-9)
+
+
+def test_few_chunks_make_no_law_for_many_that_are_equal() -> None:
+    law = law_of([of_datasets([100, 300] * 4, [100] * 20)])
+    assert "chunks of b have about 100 events each" in str(law)

@@ -32,6 +32,13 @@ def test_bars_hold_all_of_both_ledgers() -> None:
         assert all(FAMILY_OF[name] == share.family for share in bar.shares for name in share.classes)
 
 
+def test_a_remark_tells_of_what_is_unaccounted_where_it_matters() -> None:
+    assert digest(made_run([plan(1.0)] * 4, 2)).time.remark == "everything is accounted for"  # type: ignore[union-attr]
+    bar = digest(handmade_run()).bytes
+    assert bar is not None
+    assert bar.remark == "unaccounted 50 B"  # of 6.05 kB
+
+
 def test_a_healthy_run_is_complete_and_told_so() -> None:
     found = digest(made_run([plan(1.0)] * 40, 2))
     assert (found.state, found.findings) == ("complete", [])

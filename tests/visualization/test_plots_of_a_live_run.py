@@ -58,8 +58,8 @@ def test_a_run_that_failed(client: Any, sample: Any, tmp_path: Path) -> None:
     for name in ("byte_ledger", "time_ledger", "task_stream", "throughput_timeline", "worker_count_timeline"):
         assert reasons[name] == ""
     _, ax = collector.measurement.plot("task_stream")
-    assert ax.get_title() == "Task stream (the run failed)"
-    assert "failed" in [text.get_text() for text in ax.get_legend().get_texts()]
+    assert ax.get_title() == "Task stream\nRaising, failed"
+    assert any("failed" in text.get_text() for text in ax.get_legend().get_texts())
     page = collector.measurement.report(tmp_path / "failed.html").read_text()
     assert "This run failed: " in page
     assert [name for name in ("rates", "classes", "stream") if f'id="plot-{name}"' not in page] == []

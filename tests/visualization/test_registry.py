@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from handmade import empty_run, handmade_run, run_without_tables
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from pictures import synthetic_run
 
@@ -26,8 +27,9 @@ from roastcoffea.measurement import Measurement, load
 from roastcoffea.metrics import evaluate
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.visualization import plots, registry
+from roastcoffea.visualization.colours import DARK, LIGHT
 from roastcoffea.visualization.plots import PLOTS
-from roastcoffea.visualization.registry import figure_alone
+from roastcoffea.visualization.registry import Drawn, figure_alone
 
 NAMES = [f"plot_{name}" for name in PLOTS]
 OLD = {
@@ -146,7 +148,7 @@ def test_a_new_figure_has_a_title_labels_and_a_unit(name: str, run: Run, no_pypl
     before = settings()
     figure, ax = function(name)(run)
     assert ax.figure is figure
-    assert ax.get_title() == PLOTS[name.removeprefix("plot_")].title
+    assert ax.get_title() == f"{PLOTS[name.removeprefix('plot_')].title}\nby hand, finished"
     assert ax.get_xlabel()
     assert ax.get_ylabel() or [text.get_text() for text in ax.get_yticklabels() if text.get_text()]
     assert settings() == before
@@ -171,7 +173,7 @@ def test_a_failed_run_is_drawn_and_says_so(name: str, run: Run) -> None:
     from dataclasses import replace
 
     failed = replace(run, outcome=FAILED, error="ValueError: boom")
-    assert drawn(name, failed)[0] == f"{PLOTS[name.removeprefix('plot_')].title} (the run failed)"
+    assert drawn(name, failed)[0] == f"{PLOTS[name.removeprefix('plot_')].title}\nby hand, failed"
     assert drawn(name, failed)[1:] == drawn(name, run)[1:]
 
 
@@ -192,21 +194,27 @@ def test_where_drawing_finds_nothing_the_title_of_the_user_stays(run: Run) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_in_which_little_happened(name: str) -> None:
-    for run in (empty_run(), handmade_run()):
-        try:
-            figure = figure_alone(PLOTS[name.removeprefix("plot_")], run)
-        except ValueError as error:
-            assert str(error).startswith(f"{name} has nothing to draw: ")  # noqa: PT017
-        else:
-            figure.draw_without_rendering()
+def test_a_run_in_which_little_happened(name: str) -> None:
+    try:
+        figure = figure_alone(PLOTS[name.removeprefix("plot_")], handmade_run())
+    except ValueError as error:
+        assert str(error).startswith(f"{name} has nothing to draw: ")  # noqa: PT017
+    else:
+        figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_a_run_in_which_nothing_happened_nothing_is_drawn(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} has nothing to draw: \w.*"):
+        function(name)(empty_run())
 
 
 @pytest.mark.parametrize("name", [name for name, arguments in OLD.items() if arguments])
 def test_data_of_the_older_names(name: str, run: Run, older_data: dict[str, Any]) -> None:
     given = {argument: older_data[argument] for argument in OLD[name]}
     words = [one for one in drawn(name, **given) if isinstance(one, str)]
-    assert words[:3] == [one for one in drawn(name, run) if isinstance(one, str)][:3]
+    wanted = [one for one in drawn(name, run) if isinstance(one, str)]
+    assert words[:3] == [PLOTS[name].title, *wanted[1:3]]  # such data are of no run that has a name
     if len(given) == 1:
         assert drawn(name, *given.values()) == drawn(name, **given)
     with pytest.raises(ValueError, match=f"^plot_{name} has nothing to draw"):
@@ -260,7 +268,7 @@ def test_a_folder_is_drawn_as_its_measurement_is(run: Run, tmp_path: Path, no_py
     folder = Measurement(run).save(tmp_path, "run")
     for path in (folder, str(folder)):
         _, ax = plots.plot_byte_ledger(path)
-        assert ax.get_title() == PLOTS["byte_ledger"].title
+        assert ax.get_title() == f"{PLOTS['byte_ledger'].title}\nby hand, finished"
     with pytest.raises(MissingMeasurementError, match="there is no folder"):
         plots.plot_time_ledger("nowhere")
 
@@ -278,7 +286,7 @@ def test_a_plot_says_what_it_takes_and_takes_nothing_else() -> None:
     parameters = inspect.signature(plots.plot_byte_ledger).parameters
     assert inspect.signature(plots.plot_byte_ledger).return_annotation == "tuple[Figure, Axes]"
     older = ["tracking_data", "span_metrics", "metrics", "chunk_info", "chunk_metrics"]
-    assert list(parameters) == ["source", "output_path", *older, "ax", "title", "figsize"]
+    assert list(parameters) == ["source", "output_path", *older, "ax", "title", "figsize", "dark"]
     assert "bins" in inspect.signature(plots.plot_runtime_distribution).parameters
     assert "edges in the unit of the axis" in str(plots.plot_runtime_distribution.__doc__)
     assert "Inches of a new figure" in str(plots.plot_byte_ledger.__doc__)
@@ -350,6 +358,35 @@ def test_the_style_of_the_user_stays_on_his_axes(run: Run, no_pyplot: None) -> N
     assert [ax.texts[0].get_fontsize() for ax in (own, theirs)] == [8.5, pytest.approx(22.1)]
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_on_a_dark_background_everything_has_other_colours(name: str, run: Run, no_pyplot: None) -> None:
+    entry = PLOTS[name.removeprefix("plot_")]
+    light, dark = (figure_alone(entry, run, dark=dark) for dark in (False, True))
+    assert [to_hex(figure.get_facecolor()).upper() for figure in (light, dark)] == [LIGHT.ground, DARK.ground]
+    assert content(dark.axes[0]) == content(light.axes[0])
+    assert colours_of(light) <= {*LIGHT.of_time.values(), *LIGHT.of_bytes.values(), *LIGHT.series, LIGHT.ink} | GREYS
+    assert colours_of(dark) <= {*DARK.of_time.values(), *DARK.of_bytes.values(), *DARK.series, DARK.ink} | GREYS
+
+
+GREYS = {LIGHT.quiet, DARK.quiet, LIGHT.ground, DARK.ground}
+
+
+def colours_of(figure: Figure) -> set[str]:
+    """Colours of lines, areas and bars."""
+    found = [line.get_color() for axes in figure.axes for line in axes.lines]
+    found += [patch.get_facecolor() for axes in figure.axes for patch in axes.patches if patch.get_fill()]
+    found += [colour for axes in figure.axes for artist in axes.collections for colour in artist.get_facecolor()]
+    return {to_hex(colour).upper() for colour in found}
+
+
+def test_axes_in_a_dark_style_get_dark_colours(run: Run, pyplot: Any) -> None:
+    with pyplot.style.context("dark_background"):
+        _, ax = plots.plot_time_ledger(run, ax=Figure().add_subplot())
+    assert to_hex(ax.patches[0].get_facecolor()).upper() == DARK.of_time["compute"]
+    figure, _ = plots.plot_time_ledger(run, dark=True)
+    assert to_hex(figure.get_facecolor()).upper() == DARK.ground
+
+
 def test_a_subfigure_and_removed_axes(run: Run) -> None:
     figure = Figure()
     part = figure.subfigures(1, 2)[0]
@@ -383,3 +420,18 @@ def test_names_in_the_data_are_taken_as_they_are(name: str, run: Run) -> None:
     span = {("execute", odd, *activity): 1.0 for activity in counted}
     changed = replace(run, chunks=chunks, branch_reads=reads, span_metrics=span)
     figure_alone(PLOTS[name.removeprefix("plot_")], changed).draw_without_rendering()
+
+
+def test_a_cell_shows_the_picture_and_no_tuple(capsys: pytest.CaptureFixture[str]) -> None:
+    from IPython.core.formatters import IPythonDisplayFormatter
+    from matplotlib import pyplot as plt
+
+    show = IPythonDisplayFormatter()
+    figure, axes = plt.subplots()
+    drawn = Drawn(figure, axes)
+    assert drawn == (figure, axes)
+    assert show(drawn)  # so that nothing else is asked for its text
+    assert capsys.readouterr().out == ""  # the notebook shows a figure of pyplot's itself
+    plt.close(figure)
+    assert show(drawn)
+    assert capsys.readouterr().out.startswith("Figure(")

@@ -24,14 +24,14 @@ from roastcoffea.visualization.series import (
 
 def test_a_series_of_each_worker_is_in_order_of_time() -> None:
     samples = table_of_rows(SAMPLE_COLUMNS, SAMPLES)
-    memory = series_of(samples, "memory")
-    assert memory.workers == ["A", "B"]
+    memory = series_of(samples, "memory", {"A": "node:1"})
+    assert (memory.workers, memory.names) == (["A", "B"], ["node:1", "B"])
     assert [(times - T).tolist() for times in memory.times] == [[0, 10, 40], [30]]
     assert [values.tolist() for values in memory.values] == [[100, 300, 300], [500]]
     assert (memory.begin, memory.end) == (T, T + 40)
-    assert series_of(samples, "processing").workers == ["A"]  # nobody counted those of B
+    assert series_of(samples, "processing", {}).workers == ["A"]  # nobody counted those of B
     with pytest.raises(NotMeasuredError, match="no sample tells nbytes"):
-        series_of(samples, "nbytes")
+        series_of(samples, "nbytes", {})
 
 
 def test_amounts_in_bins_against_a_sum_over_small_steps() -> None:
@@ -53,7 +53,9 @@ def test_busy_time_in_pixels_against_one_by_one() -> None:
 
 
 def test_workers_on_a_grid() -> None:
-    series = Series(["a", "b"], [np.array([0.0, 2.0]), np.array([0.9])], [np.array([0.0, 4.0]), np.array([7.0])])
+    series = Series(
+        ["a", "b"], ["a", "b"], [np.array([0.0, 2.0]), np.array([0.9])], [np.array([0.0, 4.0]), np.array([7.0])]
+    )
     nan = np.nan
     np.testing.assert_array_equal(on_grid(series, np.array([0.0, 1.0, 2.0, 3.0])), [[0, 2, 4, nan], [nan, 7, nan, nan]])
 
@@ -65,10 +67,10 @@ def test_what_the_scheduler_knew_is_drawn_when_it_knew_it() -> None:
         {"worker": "A", "time": 2.0, "noted": 2.5, "memory": 8, "processing": 2},
     ]
     samples = table_of_rows(SAMPLE_COLUMNS, rows)
-    assert series_of(samples, "memory").times[0].tolist() == [1.0, 2.0]
-    assert series_of(samples, "processing").times[0].tolist() == [1.5, 2.5]
+    assert series_of(samples, "memory", {}).times[0].tolist() == [1.0, 2.0]
+    assert series_of(samples, "processing", {}).times[0].tolist() == [1.5, 2.5]
     of_older_runs = table_of_rows(SAMPLE_COLUMNS, [row | {"noted": None} for row in rows])
-    assert series_of(of_older_runs, "processing").times[0].tolist() == [1.0, 2.0]
+    assert series_of(of_older_runs, "processing", {}).times[0].tolist() == [1.0, 2.0]
     lifetimes = table_of_rows(LIFETIME_COLUMNS, [{"worker": "A", "threads": 1, "start": 0.0, "stop": 3.0}])
     data = tracking_data(samples, lifetimes)
     assert [moment.timestamp() for moment, _ in data["worker_memory"]["A"]] == [1.0, 2.0]
@@ -77,6 +79,7 @@ def test_what_the_scheduler_knew_is_drawn_when_it_knew_it() -> None:
 
 def test_a_worker_lasts_from_its_arrival_until_it_left() -> None:
     series = Series(
+        ["a", "b", "c"],
         ["a", "b", "c"],
         [np.array([10.0, 20.0, 30.0]), np.array([14.0, 24.0]), np.array([20.0])],
         [np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0]), np.array([6.0])],

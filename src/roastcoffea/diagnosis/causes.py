@@ -89,13 +89,8 @@ def conclusions(seen: Evidence) -> tuple[list[Finding], float | None]:
     """
     complete = seen.ledger.certificate.complete
     found = [_finding(seen, one) for one in _lacking(seen)]
-    candidates = list(_candidates(seen, (one for one in CAUSES.values() if complete or not one.looks_idle)))
-    chosen: list[_Candidate] = []
-    while candidates:
-        best = _first(seen, candidates)
-        candidates.remove(best)
-        if not chosen or _left(seen, chosen, best) >= max(LEFT * best.seconds, seen.least(best.cause.name)):
-            chosen.append(best)
+    candidates = _candidates(seen, (one for one in CAUSES.values() if complete or not one.looks_idle))
+    chosen = _chosen(seen, list(candidates))
     return [*found, *(_finding(seen, one) for one in chosen)], together(seen, chosen) if chosen else None
 
 
@@ -128,24 +123,60 @@ def _saving(seen: Evidence, taken: Taken, thread_seconds: float) -> Saving:
     return seen.savings.of(taken)
 
 
-def _first(seen: Evidence, candidates: list[_Candidate]) -> _Candidate:
-    """The one with the largest saving, but a culprit with a name before what is a consequence of it."""
-    most = max(candidates, key=lambda one: one.seconds)
-    named = [one for one in candidates if one.cause.names_culprit and one.seconds >= ENOUGH * most.seconds]
-    best = max(named, key=lambda one: one.seconds, default=most)
-    return best if best is most or _left(seen, [best], most) < LEFT * most.seconds else most
+def _chosen(seen: Evidence, candidates: list[_Candidate]) -> list[_Candidate]:
+    """Candidates by what fixing each saves when those before it are fixed, without mere consequences of these."""
+    chosen: list[_Candidate] = []
+    waiting = {number: one.seconds for number, one in enumerate(candidates)}
+    current = set(waiting)
+    while waiting:
+        number = max(waiting, key=lambda place: waiting[place])
+        if number not in current:
+            # what is fixed before can only leave less of a saving
+            waiting[number] = min(waiting[number], _left(seen, chosen, candidates[number]))
+            current.add(number)
+            continue
+        number = _culprit_of(seen, chosen, candidates, waiting, number)
+        best, left = candidates[number], waiting.pop(number)
+        if left >= _enough(seen, best):
+            chosen.append(best)
+            current.clear()
+    return chosen
+
+
+def _enough(seen: Evidence, one: _Candidate) -> float:
+    """Saving that must be left of a candidate: a culprit with a name is no mere consequence."""
+    least = seen.least(one.cause.name)
+    return least if one.cause.names_culprit else max(LEFT * one.seconds, least)
+
+
+def _culprit_of(
+    seen: Evidence, chosen: list[_Candidate], candidates: list[_Candidate], waiting: dict[int, float], best: int
+) -> int:
+    """The culprit with a name of which the best candidate is a consequence; else the best itself."""
+    if candidates[best].cause.names_culprit:
+        return best
+    named = [
+        place
+        for place, left in waiting.items()
+        if candidates[place].cause.names_culprit and left >= ENOUGH * waiting[best]
+    ]
+    culprit = max(named, key=lambda place: waiting[place], default=best)
+    if culprit == best:
+        return best
+    left = _left(seen, [*chosen, candidates[culprit]], candidates[best])
+    return culprit if left < LEFT * waiting[best] else best
 
 
 def _left(seen: Evidence, chosen: list[_Candidate], one: _Candidate) -> float:
     """Seconds that fixing one would save when the chosen ones are fixed."""
-    before = together(seen, chosen)
-    after = together(seen, [*chosen, one])
-    return after - before
+    return together(seen, [*chosen, one]) - together(seen, chosen)
 
 
 def together(seen: Evidence, chosen: Iterable[_Candidate]) -> float:
     """Wall time that fixing all of these would save."""
     every = list(chosen)
+    if not every:
+        return 0.0
     if len(every) == 1:
         return float(every[0].saving.seconds or 0.0)
     saved = seen.savings.all_together(one.taken for one in every).seconds or 0.0

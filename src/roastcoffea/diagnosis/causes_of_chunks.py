@@ -52,10 +52,14 @@ def storage(seen: Evidence) -> Draft | None:
     verb = "dominates" if sum(rows.values()) >= DOMINATES * seen.total else "is slow"
     what = f"Reading {verb}: {share_of(seen, 'storage')} of thread time waits for {where}{speed}."
     move = "Cache the dataset nearby" if found else "Move the files to a faster disk"
-    if seen.threads_are_scarce:
+    if seen.threads_are_scarce or culprits.threads_per_core(seen) >= MOST_THREADS:
         return Draft(what, f"{move}.", tuple(found))
     threads = "or run 2 threads per core so that others compute meanwhile"
-    return Draft(what, f"{move}, {threads}.", tuple(found), remedy="nthreads=2" if found else None)
+    return Draft(what, f"{move}, {threads}.", tuple(found), remedy="nthreads=2" if found and not seen.local else None)
+
+
+MOST_THREADS: Final = 2.0
+"""Threads for each core from which on more of them hide no waiting."""
 
 
 @cause("decompression")
@@ -74,17 +78,24 @@ def decompression(seen: Evidence) -> Draft | None:
 def metadata(seen: Evidence) -> Draft | None:
     """Opening files and building events, beyond the first time of each thread."""
     rows = seen.rows_of("metadata")
-    if not rows:
+    found, delay = culprits.endpoints(seen, rows), culprits.delay_outside_process(seen)
+    total = sum(rows.values()) - delay
+    if total <= 0:
         return None
-    found, total = culprits.endpoints(seen, rows), sum(rows.values())
+    rows = {phases.OPEN: total}
     each = f", {SECOND.text(total / seen.chunks)} for each of {number(seen.chunks)} chunks" if seen.chunks else ""
     at = f" at {names_of(found)}" if found else ""
-    what = f"Opening files and building events takes {share_of(seen, 'metadata')} of thread time{each}{at}."
+    what = f"Opening files and building events takes {seen.share(total)} of thread time{each}{at}."
     larger = seen.larger
     if larger:
         advice = f"Use {larger}, so that fewer chunks open files."
-        return Draft(what, advice, tuple(found), remedy=larger, saving=seen.chunk_size.saving.up_to(seen.wall(total)))
-    return Draft(what, "Use a schema with fewer collections.", tuple(found), taken=Taken("metadata", all_of_it=True))
+        size = seen.chunk_size
+        taken = Taken("chunk size", removal=size.removal)
+        return Draft(what, advice, tuple(found), larger, rows, taken, size.saving.up_to(seen.wall(total)))
+    advice = "Use a schema with fewer collections."
+    if seen.local and culprits.chunks_of_a_file(seen) > 1:
+        advice = "Use larger chunks, so that fewer of them open files."
+    return Draft(what, advice, tuple(found), rows=rows, taken=Taken("metadata", all_of_it=True))
 
 
 @cause("start-up", names_culprit=True)
@@ -101,29 +112,41 @@ def start_up(seen: Evidence) -> Draft | None:
         f"Start-up takes {share_of(seen, 'start-up')} of thread time on {counted(len(found), 'new worker')}{imports}."
     )
     advice = "Import coffea in a preload of the workers."
+    if seen.local:
+        return Draft(what, "Keep the processes: make the executor once, and use it for several runs.", workers)
     return Draft(what, advice, workers, remedy='dask worker ... --preload "coffea.processor"')
 
 
 @cause("contention")
 def contention(seen: Evidence) -> Draft | None:
     """Runnable threads without a core."""
-    if not seen.rows_of("contention"):
+    rows = seen.rows_of("contention")
+    if delay_of_wait := culprits.core_wait_in_wait(seen):
+        rows["contention in wait"] = delay_of_wait
+    if delay := culprits.delay_outside_process(seen):
+        rows["contention while opening"] = delay
+    waited = sum(rows.values())
+    if not waited:
         return None
-    crowded, hosts = culprits.crowded_hosts(seen), culprits.contended(seen)
+    hosts = culprits.contended(seen)
     where = names_of(hosts) or "the host"
-    what = f"CPU contention: {share_of(seen, 'contention')} of thread time could run and had no free core on {where}."
-    if crowded:
-        one = crowded[0]
+    what = f"CPU contention: {seen.share(waited)} of thread time could run and had no free core on {where}."
+    crowded = {one.host: one for one in culprits.crowded_hosts(seen)}
+    one = crowded.get(hosts[0].name) if hosts else None
+    if one is not None and one.explains(waited, seen.sum_of("cpu_seconds") or 0.0):
         what = f"{what[:-1]}, which has {number(one.threads)} threads for tasks on {counted(one.cores, 'core')}."
+        if seen.local:
+            advice = f"Use {counted(one.cores, 'worker')}: FuturesExecutor(workers={one.cores})."
+            return Draft(what, advice, tuple(hosts), f"workers={one.cores}", rows, Taken("contention", all_of_it=True))
         advice = f"Get a core for each of the {number(one.threads)} threads, or use {one.remedy}."
         # fewer threads save less than more cores
-        return Draft(what, advice, tuple(hosts), one.remedy, taken=Taken("contention", all_of_it=True))
-    enough = SUPPORTS * sum(seen.rows_of("contention").values())
+        return Draft(what, advice, tuple(hosts), one.remedy, rows, Taken("contention", all_of_it=True))
+    enough = SUPPORTS * waited
     for column, who, advice in WITHHELD:
         seconds = culprits.withheld(seen, column)
         if seconds >= enough:
-            return Draft(f"{what[:-1]}; {who} {SECOND.text(seconds)}.", advice, tuple(hosts))
-    return Draft(what, "Stop what else runs on these cores, or ask for cores of your own.", tuple(hosts))
+            return Draft(f"{what[:-1]}; {who} {SECOND.text(seconds)}.", advice, tuple(hosts), rows=rows)
+    return Draft(what, "Stop what else runs on these cores, or ask for cores of your own.", tuple(hosts), rows=rows)
 
 
 SUPPORTS: Final = 0.3
@@ -146,13 +169,13 @@ def interpreter_lock(seen: Evidence) -> Draft | None:
     if not seen.rows_of("interpreter lock"):
         return None
     threads = _threads_of_workers(seen)
-    of = f" ({number(threads)} threads share one interpreter)" if threads else ""
+    of = f" (estimated; {number(threads)} threads share one interpreter)" if threads else " (estimated)"
     functions = culprits.functions(seen, "core", own=True)
     share = share_of(seen, "interpreter lock")
     by = f"; {functions[0].name} holds it most" if functions else ""
     what = f"The interpreter lock blocks {share} of thread time{of}{by}."
     advice = "Run processes with one thread each instead of threads, or replace plain Python loops by array operations."
-    return Draft(what, advice, tuple(functions), remedy="nthreads=1" if threads else None)
+    return Draft(what, advice, tuple(functions), remedy="nthreads=1" if threads and not seen.local else None)
 
 
 def _threads_of_workers(seen: Evidence) -> int | None:
@@ -161,22 +184,49 @@ def _threads_of_workers(seen: Evidence) -> int | None:
     return most if most and most > 1 else None
 
 
+CERTAIN: Final = 0.5
+"""Least share of what somebody waited for that cannot have been reading, for its name to stand for blocked time."""
+
+
+def _waiting_functions(seen: Evidence, blocked: float) -> list[Culprit]:
+    """Functions by their share of the samples that wait, in seconds of the ledger: also for storage."""
+    found = culprits.functions(seen, "blocked")
+    every = 0.0 if seen.hot is None else sum(seconds or 0.0 for seconds in seen.hot["blocked_seconds"].to_pylist())
+    scale = (blocked + sum(seen.rows_of("storage").values())) / every if every else 0.0
+    return [one._replace(seconds=scale * (one.seconds or 0.0)) for one in found]
+
+
+def _is_not_reading(seen: Evidence, waited: float, blocked: float) -> bool:
+    """Whether it was blocked even if all reading was its own: neither sections nor samples tell what they wait for."""
+    read = sum(seen.rows_of("storage").values())
+    return waited - read >= CERTAIN * min(waited, blocked)
+
+
 @cause("blocked")
 def blocked(seen: Evidence) -> Draft | None:
     """Sleep, locks, network services."""
-    if not seen.rows_of("blocked"):
+    rows = seen.rows_of("blocked")
+    if phases.WAIT in rows:
+        rows[phases.WAIT] -= culprits.core_wait_in_wait(seen)
+    seconds = sum(rows.values())
+    if seconds <= 0:
         return None
-    enough = NAMED_FOR * sum(seen.rows_of("blocked").values())
-    sections = [one for one in culprits.blocked_sections(seen) if (one.seconds or 0.0) >= enough]
-    functions = culprits.functions(seen, "blocked")
+    sections, functions = (
+        [
+            one._replace(seconds=min(waited, seconds))
+            for one in found
+            if (waited := one.seconds or 0.0) >= NAMED_FOR * seconds and _is_not_reading(seen, waited, seconds)
+        ]
+        for found in (culprits.blocked_sections(seen), _waiting_functions(seen, seconds))
+    )
     found = (*sections[:1], *functions[:1], *sections[1:])
     where = f" in section {sections[0].name}" if sections else f" in {functions[0].name}" if functions else ""
-    share = share_of(seen, "blocked")
+    share = seen.share(seconds)
     what = f"Chunks are blocked in process() for {share} of thread time{where}: sleep, a lock or a network service."
     line = f"{functions[0].name}" if functions else None
     advice = f"Look at {line}." if line else "Name parts of process() with roastcoffea.track_time to see where."
     advice = advice if line or not sections else f"Look at what section {sections[0].name} calls."
-    return Draft(what, advice, found)
+    return Draft(what, advice, found, rows=rows)
 
 
 @cause("compute")
@@ -196,8 +246,8 @@ def compute(seen: Evidence) -> Draft | None:
     if sum(seen.rows_of("interpreter lock").values()) >= OF_LOCK * seconds:
         return None
     culprit = found[0]._replace(seconds=seconds)
-    what = f"{culprit.name} takes {FRACTION.text(share)} of the CPU time in process(), in plain Python."
-    advice = "Write it with array operations (awkward, numpy), or compile it with numba."
+    what = f"{culprit.name} takes {FRACTION.text(share)} of the CPU time in process(), in its own lines."
+    advice = "Where these lines loop in Python, use array operations (awkward, numpy), or compile them with numba."
     seconds_of_each = _in_chunks(seen, phases.COMPUTE)
     taken = Taken("compute", seconds=None if seconds_of_each is None else share * seconds_of_each)
     return Draft(what, advice, (culprit,), rows={culprit.name: seconds}, taken=taken)

@@ -41,7 +41,7 @@ def chunk_size(seen: Evidence) -> Draft | None:
     found = seen.chunk_size
     if seen.larger is None or _output(seen):
         return None
-    now = number(_chunk_size_now(seen))
+    now = number(found.usual)
     inside = f", {SECOND.text(found.in_process)} of it in process()" if found.in_process else ""
     cost = found.fixed + (found.in_process or 0.0)
     what = f"Chunks of {now} events are too small: each costs {SECOND.text(cost)} whatever its events{inside}."
@@ -50,17 +50,6 @@ def chunk_size(seen: Evidence) -> Draft | None:
     rows = {"fixed cost of chunks": cost * seen.chunks}
     taken = Taken("chunk size", removal=found.removal)
     return Draft(what, f"Use {found.line}.{memory}", (culprit,), found.line, rows, taken, found.saving)
-
-
-def _chunk_size_now(seen: Evidence) -> int:
-    """The chunk size that the Runner was given, as far as its chunks have it; else their events.
-
-    coffea cuts a file into chunks of equal size, which are a little smaller than that.
-    """
-    given = {call.options.get("chunksize") for call in seen.run.calls}
-    events = seen.chunk_size.now
-    only = given.pop() if len(given) == 1 else None
-    return only if isinstance(only, int) and events <= only < 2 * events else round(events)
 
 
 @cause("scheduler", looks_idle=True)
@@ -87,7 +76,20 @@ def transfer(seen: Evidence) -> Draft | None:
     if not seen.rows_of("transfer") or (_output(seen) and not _mostly_moved(seen)):
         return None
     what = f"Tasks wait for results of other workers for {share_of(seen, 'transfer')} of thread time."
-    return Draft(what, f"{SMALLER_OUTPUT}, or merge more results at once: DaskExecutor(treereduction=50).")
+    more, line = _merging(seen)
+    return Draft(what, f"{SMALLER_OUTPUT}{more}.", remedy=line)
+
+
+MORE_AT_ONCE: Final = 50
+
+
+def _merging(seen: Evidence) -> tuple[str, str | None]:
+    """Advice to merge more results at once, and its line, where fewer are merged now."""
+    now = [call.options.get("executor.treereduction") for call in seen.run.calls]
+    if not all(isinstance(one, int) and one < MORE_AT_ONCE for one in now):
+        return "", None
+    line = f"DaskExecutor(treereduction={MORE_AT_ONCE})"
+    return f", or merge more results at once: {line}", line
 
 
 def _with_tail(seen: Evidence, word: str, kind: str) -> Rows:
@@ -105,13 +107,13 @@ def merge(seen: Evidence) -> Draft | None:
         rows |= {name: seen.ledger[name] for name in (phases.OVERHEAD, phases.TRANSFER) if name in seen.ledger}
     if not rows:
         return None
-    share, line = seen.share(sum(rows.values())), "DaskExecutor(treereduction=50)"
+    share, (more, line) = seen.share(sum(rows.values())), _merging(seen)
     what = f"The merge step takes {share} of thread time, including waiting for it."
     if size:
         outputs = f"{number(seen.chunks)} outputs of {BYTE.text(size)}"
         what = f"Compressing, moving and merging {outputs} takes {share} of thread time, including waiting for it."
     taken = Taken("merge", seconds=sum(rows.values()), outputs=bool(size))
-    return Draft(what, f"{SMALLER_OUTPUT}, or merge more results at once: {line}.", remedy=line, rows=rows, taken=taken)
+    return Draft(what, f"{SMALLER_OUTPUT}{more}.", remedy=line, rows=rows, taken=taken)
 
 
 @cause("preprocessing", looks_idle=True)
@@ -158,12 +160,21 @@ def client(seen: Evidence) -> Draft | None:
     ]
     when = f" ({', '.join(parts)})" if parts else ""
     what = f"The client keeps the workers idle for {share_of(seen, 'client')} of thread time{when}."
-    advice = (
-        "It prepares, sends chunks and merges in this process: return a smaller output."
-        if seen.local
-        else "Close the cluster before work that needs no workers; start workers when chunks are ready."
-    )
-    return Draft(what, advice)
+    longest = max(seen.ledger.client_of, key=lambda when: seen.ledger.client_of[when], default="between")
+    return Draft(what, (OF_LOCAL_CLIENT if seen.local else OF_CLIENT)[longest])
+
+
+OF_CLIENT: Final = {
+    "before": "Start workers when chunks are ready.",
+    "between": "Make fewer Runner calls, and do in tasks what the client does between them.",
+    "after": "Close the cluster before work that needs no workers.",
+}
+OF_LOCAL_CLIENT: Final = {
+    "before": "Make the executor once, and use it for several runs: its processes take this to start.",
+    "between": "This process prepares chunks and merges outputs: return a smaller output.",
+    "after": "Leave the collector before work that is no part of the run.",
+}
+"""What to do about the client's time, by when most of it is."""
 
 
 @cause("memory", names_culprit=True)

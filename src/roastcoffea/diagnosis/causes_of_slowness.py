@@ -60,6 +60,8 @@ def _slow_alone(one: Slow) -> str:
     low, high = (f"{bound:.2g}" for bound in one.interval)
     factor = f"{one.factor:.3g} times" + (f" ({low} to {high})" if low != high else "")
     who = f"{one.kind.capitalize()} {_place(one)}"
+    if one.kind == DATASET and _waits_for_storage(one):
+        return f"{who} {_does(one)}: its events take {factor} as long as those of the others{_instead(one)}."
     if one.kind == DATASET:
         return f"{who} takes {factor} as long per event as the others{_instead(one)}."
     chunks = counted(one.chunks, "chunk")
@@ -72,6 +74,10 @@ def _place(one: Slow) -> str:
 
 def _does(one: Slow) -> str:
     return SLOW_IN.get((one.phase or "").removesuffix("_seconds"), "is slow")
+
+
+def _waits_for_storage(one: Slow) -> bool:
+    return (one.phase or "").removesuffix("_seconds") in {"read", "open"}
 
 
 def _instead(one: Slow) -> str:
@@ -93,6 +99,8 @@ def _advice(seen: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, str 
             return "Look at what else runs there, or leave it out.", None
         case "file":
             return f"Read another copy of {'it' if one else 'them'}, or use faster storage.", None
+        case _ if _waits_for_storage(found[0]):
+            return "Cache it nearby, or read another copy of it.", None
         case _:
             smaller = "" if seen.larger else "; use smaller chunks for it if it ends last"
             return f"Look at what its events need beyond the others{smaller}.", None

@@ -77,6 +77,32 @@ class ChunkSize(NamedTuple):
     reason: str | None = None
     removal: Removal | None = None
     """Chunks of that size in place of those that there were, for a replay with other changes before it."""
+    asked: int | None = None
+    """The chunk size that the Runner was given, where its files were cut by it."""
+    largest: float = np.nan
+    """Events of the largest chunk."""
+
+    @property
+    def is_larger(self) -> bool:
+        """Whether chunks of that size are larger than what the Runner was given, else than all that there were."""
+        return self.size is not None and self.size > self._present
+
+    @property
+    def is_smaller(self) -> bool:
+        """Whether chunks of that size are smaller than that."""
+        return self.size is not None and self.size < self._present
+
+    @property
+    def _present(self) -> float:
+        if self.asked is not None:
+            return self.asked
+        return self.now if np.isnan(self.largest) else self.largest
+
+    @property
+    def usual(self) -> int:
+        """The chunk size that the Runner was given, as far as its chunks have it; else their events on average."""
+        given = self.asked is not None and self.now / 2 < self.asked < 2 * self.now
+        return self.asked if given and self.asked is not None else round(self.now)
 
     @property
     def line(self) -> str | None:
@@ -169,7 +195,22 @@ class _Weighed:
         peak = None if self.memory is None else self.memory.peak(size)
         reason = "with chunks as they are, workers lack memory" if too_large else None
         saving = self._bracketed(size, saving)
-        return ChunkSize(size, self.now, saving, self.fixed, self.in_process, peak, reason, self._removal(size))
+        return self._none(reason)._replace(size=size, saving=saving, memory=peak, removal=self._removal(size))
+
+    @cached_property
+    def largest(self) -> float:
+        """Events of the largest chunk."""
+        return float(max(chunks.events.max() for chunks in self.chunks))
+
+    @cached_property
+    def asked(self) -> int | None:
+        """The chunk size that was asked for, where the largest chunk shows it.
+
+        coffea cuts a file into chunks of equal size, which differ from that by less than half.
+        """
+        given = {call.options.get("chunksize") for call in self.savings.run.calls}
+        only = given.pop() if len(given) == 1 else None
+        return only if isinstance(only, int) and only / 2 <= self.largest <= 1.5 * only else None
 
     def _overlap(self) -> float:
         """How far the events of all chunks are from those of the files."""
@@ -177,8 +218,17 @@ class _Weighed:
         pieces = [cut(chunks, int(chunks.stop.max())) for chunks in self.chunks]
         return abs(sum(int((piece.stop - piece.start).sum()) for piece in pieces) / events - 1)
 
-    def _none(self, reason: str) -> ChunkSize:
-        return ChunkSize(None, self.now, NOTHING, self.fixed, self.in_process, reason=reason)
+    def _none(self, reason: str | None) -> ChunkSize:
+        return ChunkSize(
+            None,
+            self.now,
+            NOTHING,
+            self.fixed,
+            self.in_process,
+            reason=reason,
+            asked=self.asked,
+            largest=self.largest,
+        )
 
     def _sizes(self) -> list[int]:
         """Sizes to try: none beyond the largest file, none that needs more memory than there is."""

@@ -17,6 +17,9 @@ from roastcoffea.units import SECOND, counted
 MOST: Final = 0.9
 """A section inside of another is named in its place where it waited for so much of the other's time."""
 
+WAITS_OF_CPU: Final = (phases.COLUMNS_OF[phases.CONTENTION][0], phases.COLUMNS_OF[phases.LOCK][0])
+"""Columns of chunks with what CPU time waits for."""
+
 NAMED: Final = 3
 """Culprits of one kind that are named."""
 
@@ -57,7 +60,11 @@ def blocked_sections(seen: Evidence) -> list[Culprit]:
     known = None if sections is None else sections.select(["name", "wall_seconds", "cpu_seconds"]).drop_null()
     if known is None or not len(known):
         return []
-    waited = known.append_column("waited", pc.subtract(known["wall_seconds"], known["cpu_seconds"]))
+    # under load CPU time waits for cores and for the interpreter
+    cpu = seen.sum_of("cpu_seconds") or 0.0
+    rate = sum(seen.sum_of(column) or 0.0 for column in WAITS_OF_CPU) / cpu if cpu else 0.0
+    taken = pc.multiply(known["cpu_seconds"], 1.0 + rate)
+    waited = known.append_column("waited", pc.subtract(known["wall_seconds"], taken))
     sums = by_part(waited, "name", ["waited"])
     found = []
     for name, seconds in sums.items():
@@ -99,6 +106,10 @@ class Crowded(NamedTuple):
     threads: int
     cores: int
 
+    def explains(self, waited: float, computed: float) -> bool:
+        """Whether its own threads can have waited for each other for most of what they waited."""
+        return (self.threads - self.cores) / self.threads * (waited + computed) >= waited / 2
+
     @property
     def remedy(self) -> str:
         """What to give a cluster so that each thread has a core."""
@@ -106,19 +117,47 @@ class Crowded(NamedTuple):
         return f"nthreads={each}" if each else f"n_workers={self.cores}"
 
 
+def core_wait_in_wait(seen: Evidence) -> float:
+    """Seconds without a free core in "wait", which older measurements did not split."""
+    whole, delay = seen.rows_of("blocked").get(phases.WAIT, 0.0), seen.sum_of("core_wait_seconds")
+    return min(whole, delay or 0.0)
+
+
+def delay_outside_process(seen: Evidence) -> float:
+    """Seconds without a free core while chunks were opened and built; 0 where unknown."""
+    of_attempts, inside = seen.sum_of("core_wait_seconds"), seen.sum_of("contention_seconds")
+    return 0.0 if of_attempts is None or inside is None else max(of_attempts - inside, 0.0)
+
+
+def threads_per_core(seen: Evidence) -> float:
+    """Threads for tasks divided by cores, of the most crowded host; 0 where unknown."""
+    found = _threads_of_hosts(seen)
+    return max((sum(threads) / cores for threads, cores in found.values()), default=0.0)
+
+
+def chunks_of_a_file(seen: Evidence) -> float:
+    """Mean number of chunks of a file that were computed."""
+    files = 0 if seen.counted is None else len(seen.counted["file"].unique())
+    return seen.chunks / files if files else 0.0
+
+
 def crowded_hosts(seen: Evidence) -> list[Crowded]:
     """Hosts with more threads for tasks than cores."""
+    found = _threads_of_hosts(seen).items()
+    return [Crowded(host, len(each), sum(each), cores) for host, (each, cores) in found if sum(each) > cores]
+
+
+def _threads_of_hosts(seen: Evidence) -> dict[str, tuple[list[int], int]]:
+    """Threads of the workers on each host in the middle of the run, and its cores; none where cores are unknown."""
     if seen.run.lifetimes is None:
-        return []
+        return {}
     middle, threads = seen.run.start + seen.elapsed / 2, dict[str, list[int]]()
     for row in seen.run.lifetimes.select(["host", "threads", "start", "stop"]).to_pylist():
         if row["start"] <= middle <= row["stop"]:
             threads.setdefault(row["host"], []).append(row["threads"])
     cores = {host.cores for host in seen.run.environment.hosts}
     each = cores.pop() if len(cores) == 1 else None
-    if each is None:
-        return []
-    return [Crowded(host, len(most), sum(most), each) for host, most in threads.items() if sum(most) > each]
+    return {} if each is None else {host: (most, each) for host, most in threads.items()}
 
 
 def hosts_of(seen: Evidence) -> Mapping[str, str]:

@@ -136,7 +136,7 @@ class Evidence:
         found = self._weighed()
         if self.fitting is not None:
             return found._replace(size=self.fitting, reason="workers lacked memory")
-        if self.lacks_memory and found.size is not None and found.size > found.now:
+        if self.lacks_memory and found.is_larger:
             return found._replace(size=None, reason="workers lacked memory")
         return found
 
@@ -144,13 +144,13 @@ class Evidence:
     def larger(self) -> str | None:
         """What to give the Runner where larger chunks are recommended."""
         found = self.chunk_size
-        return found.line if found.size is not None and found.size > found.now else None
+        return found.line if found.is_larger else None
 
     @property
     def smaller(self) -> str | None:
         """What to give the Runner where smaller chunks are recommended."""
         found = self.chunk_size
-        return found.line if found.size is not None and found.size < found.now else None
+        return found.line if found.is_smaller else None
 
     @property
     def lacks_memory(self) -> bool:
@@ -179,7 +179,7 @@ class Evidence:
         if self.chunks > MANY and self.wall(self._sum_of(OF_CHUNK_SIZE)) < self.least("chunk size"):
             return ChunkSize(None, math.nan, Saving(0.0, 0.0, 0.0), math.nan, None, reason=LITTLE)
         found = recommended(self.savings, self._memory(), self.reread)
-        if found.size is None or found.size <= found.now:
+        if not found.is_larger:
             return found
         # chunks of other sizes have no straggler: that is no reason for larger ones
         again = self.reread * sum(self.rows_of("storage").values())

@@ -23,6 +23,8 @@ MANY_RESULTS: Final = 0.5
 """Least share of results that a worker holds in its growth for which they, not its chunks, fill it."""
 
 
+WITHOUT_EVENTS: Final = "what chunks take does not depend on their events"
+
 LEAST_SPILLED: Final = 0.01
 """Least share of a worker's limit of spilled results that matter: Dask spills a few bytes of any worker."""
 
@@ -145,8 +147,7 @@ class MemoryEvidence:
             parts.append(f"a worker spilled {BYTE.text(most)} at most, in {spent}")
         heaviest = self.heaviest
         if heaviest is not None and not self.results_fill_it:
-            least = "at least " if heaviest["at_least"] else ""
-            parts.append(f"an event of {heaviest['dataset']} takes {least}{BYTE.text(heaviest['bytes_per_event'])}")
+            parts.append(f"an event of {heaviest['dataset']} takes {_an_event(heaviest)}")
         text = "; ".join(parts)
         return f"{text[:1].upper()}{text[1:]}."
 
@@ -157,6 +158,8 @@ class MemoryEvidence:
             most = max(row["results"] or 0 for row in self.workers)
             return f"Make the output smaller: results that a worker holds take {BYTE.text(most)}"
         fit = self.fit
+        if fit is None and self.fit_absent == WITHOUT_EVENTS:
+            return f"Give workers more memory: {WITHOUT_EVENTS}"
         if fit is None:
             return f"Make chunks smaller, or give workers more memory; no chunk size is known to fit: {self.fit_absent}"
         if self.chunk_events is None or fit.events >= self.chunk_events:
@@ -195,6 +198,16 @@ class MemoryEvidence:
     def _of_limit(row: Mapping[str, Any], name: str) -> str:
         limit = row["memory_limit"]
         return "" if not limit else f", {FRACTION.text(row[name] / limit)} of its {BYTE.text(limit)},"
+
+
+def _an_event(row: Mapping[str, Any]) -> str:
+    """What an event of a dataset takes, as far as that is known."""
+    each, least = row["bytes_per_event"], row.get("least_bytes_per_event")
+    if row["at_least"]:
+        return f"at least {BYTE.text(each)}"
+    if row["fixed_bytes"] is not None:
+        return f"{BYTE.text(each)}, a chunk {BYTE.text(row['fixed_bytes'])} more"
+    return f"{BYTE.text(least)} to {BYTE.text(each)}" if least else f"at most {BYTE.text(each)}"
 
 
 def _were(found: Sequence[Any]) -> str:
@@ -240,6 +253,8 @@ def _fit(
         return "the memory of workers was not measured"
     limit, threads = tightest["memory_limit"], tightest["threads"]
     known = [row for row in datasets if row["bytes_per_event"]]
+    if not known and any(row["bytes_per_event"] is not None for row in datasets):
+        return WITHOUT_EVENTS
     if known:
         worst = max(known, key=lambda row: row["bytes_per_event"])
         fixed, each = threads * (worst["fixed_bytes"] or 0.0), worst["bytes_per_event"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import refuse_if
-from roastcoffea.metrics.statistics import Numbers
+from roastcoffea.metrics.statistics import Integers, Numbers
 from roastcoffea.records import tasks as task_records
 from roastcoffea.replay.calibrated import Removal
 from roastcoffea.replay.changes import (
@@ -22,7 +22,7 @@ from roastcoffea.replay.changes import (
     without_dask,
 )
 from roastcoffea.replay.cluster import Cluster
-from roastcoffea.replay.parts import Chunks
+from roastcoffea.replay.parts import Chunks, ratio
 
 DECOMPRESSION_LEFT: Final = 0.3
 """Share of the CPU time of decompression that is left with zstd or lz4 in place of LZMA: assumed."""
@@ -40,9 +40,12 @@ class Taken:
         Its name, as findings have it.
     factors
         Of slow workers, hosts, files and datasets: what each chunk that counted would take of what it took.
+    phases
+        Of them as well: phase in which each of these chunks took the most beyond the others, as `Slow.phase` has it.
+        Where there is none, all that a chunk does is taken to be slow alike.
     seconds
         Of computing and interpretation: thread seconds in each chunk that counted; of what the replay does not know,
-        and wherever a run cannot be replayed, thread seconds in all.
+        and wherever a run cannot be replayed, thread seconds in all, such as the sum of `Slow.seconds`.
     storage
         How many times faster storage is (`GONE`: it takes no time at all).
     removal
@@ -56,6 +59,7 @@ class Taken:
 
     cause: str
     factors: Numbers | None = None
+    phases: Sequence[str | None] | None = None
     seconds: Numbers | float | None = None
     storage: float = STORAGE_FACTOR
     removal: Removal | None = None
@@ -142,17 +146,53 @@ def _in_order(values: Numbers | float | None, chunks: Chunks, otherwise: Numbers
     return np.where(chunks.row >= 0, values[np.maximum(chunks.row, 0)], 0.0)
 
 
+CPU_PARTS: Final = ("open_cpu", "decompress", "cpu")
+SLOW_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "open": ("open_cpu", "open_wait"),
+    "build": ("open_cpu", "open_wait"),
+    "read": ("read",),
+    "blocked": ("wait",),
+    "checkpoint": ("wait",),
+}
+"""Parts of chunks that are slow, by the phase that takes the most of the excess; where that is another one, the CPU."""
+
+BY_CHANCE: Final = ("lock", "contention", "first", "failed", "overhead")
+"""Parts that no slow worker or file is blamed for; waiting for cores and the interpreter goes with CPU time."""
+
+
 def _slow(taken: Taken) -> Removal:
     refuse_if(taken.factors is None, f"it is not known which chunks a {taken.cause} made slow")
 
     def change(chunks: Chunks) -> Chunks:
-        ones = np.ones(len(chunks))
+        ones, old = np.ones(len(chunks)), chunks.parts
+        own = {name: seconds for name, seconds in old._asdict().items() if name not in BY_CHANCE}
         factor = np.where(chunks.row >= 0, _in_order(taken.factors, chunks, ones), ones)
-        old = chunks.parts
-        faster = old.each(lambda seconds: seconds * factor)
-        return chunks.with_parts(**faster._replace(first=old.first, overhead=old.overhead)._asdict())
+        excess = sum(own.values(), 0 * ones) * (1 - factor)
+        for phase, rows in _rows_by_phase(taken, chunks):
+            names = SLOW_PARTS.get(phase, CPU_PARTS) if phase else tuple(own)
+            # what the slow parts do not have is the others'
+            for some in (names, tuple(own)):
+                total = sum((own[name][rows] for name in some), 0 * excess[rows])
+                less = np.minimum(excess[rows], total)
+                left = 1 - ratio(less, total)
+                for name in some:
+                    own[name] = own[name].copy()
+                    own[name][rows] *= left
+                excess[rows] -= less
+        return with_computing(chunks, **own)
 
     return _of_chunks(change)
+
+
+def _rows_by_phase(taken: Taken, chunks: Chunks) -> Iterator[tuple[str | None, Integers]]:
+    """Chunks that are slow in each phase, and those of which that is not known."""
+    slow = np.flatnonzero(chunks.row >= 0)
+    if taken.phases is None:
+        yield None, slow
+        return
+    phase = np.array(taken.phases, object)[chunks.row[slow]]
+    for name in dict.fromkeys(taken.phases):
+        yield name, slow[phase == name]
 
 
 WAITS: Final = (phases.OPEN, phases.READ)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ from roastcoffea.diagnosis.removals import BOUND, PARTS, Part, Taken
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import NotMeasuredError, fact
 from roastcoffea.metrics.facts import counted_chunks
-from roastcoffea.metrics.statistics import amounts
+from roastcoffea.metrics.statistics import Numbers, amounts
 from roastcoffea.metrics.time_ledger import TimeLedger
 from roastcoffea.records.run import Run
 from roastcoffea.replay.calibrated import Calibrated, Removal, Saved
@@ -64,6 +64,12 @@ NOT_REPLAYED: Final[Mapping[str, tuple[str, ...]]] = {
 
 SPLIT_LATER: Final = {"interpreter lock": LOCK, "blocked": BLOCKED}
 """Columns of chunks that tell them; older runs have one for both."""
+
+BY_CHANCE: Final = ("core_wait_seconds", LOCK)
+"""Columns of chunks' time that nobody is slow for."""
+
+OF_EXCESS: Final = [one for one in phases.PHASES if one.time_class not in {phases.CONTENTION, phases.LOCK}]
+"""Phases of chunks that somebody may be slow in."""
 
 
 class Savings:
@@ -138,7 +144,8 @@ class Savings:
                 shares, at_most = shares + (share.seconds or 0.0), True
                 notes += [share.reason] if share.reason else []
         if isinstance(self.replay, str):
-            seconds = min(shares, self._elapsed)
+            shares -= self._counted_twice(every)
+            seconds = min(max(shares, 0.0), self._elapsed)
             return Saving(seconds, 0.0, seconds, at_most=True, reason=self.replay)
         saved = self.replay.saved(replayed)
         most = self.replay.measured
@@ -209,12 +216,66 @@ class Savings:
         if taken.seconds is not None:
             return float(np.sum(taken.seconds))
         if taken.factors is not None and self.counted is not None:
-            return float(np.sum(amounts(self.counted, "wall_seconds") * (1 - taken.factors)))
+            return float(np.sum(self._excess(taken)))
         rows = NOT_REPLAYED.get(taken.cause)
         part = PARTS.get(taken.cause)
         rows = rows or (() if part is None else part.rows)
         known = [] if self._ledger is None else [self._ledger[name] for name in self._ledger if name in rows]
         return sum(known) * (1.0 if part is None else part.share(taken)) if known else None
+
+    def _excess(self, taken: Taken) -> Numbers:
+        """Seconds of each chunk that counted beyond what it would take of somebody who is not slow.
+
+        Nobody is slow for what a chunk waits for cores, or for the interpreter.
+        """
+        chunks, factors = self.counted, taken.factors
+        if chunks is None or factors is None:
+            return np.zeros(0)
+        lost = sum((amounts(chunks, name) for name in BY_CHANCE if name in chunks.column_names), np.zeros(len(chunks)))
+        own = np.maximum(amounts(chunks, "wall_seconds") - lost, 0.0)
+        excess = own * (1 - factors)
+        total = excess.sum()
+        return excess * float(np.sum(taken.seconds) / total) if taken.seconds is not None and total else excess
+
+    def _counted_twice(self, every: Sequence[Taken]) -> float:
+        """Wall time of somebody slow that lies in classes of time which are taken out as well."""
+        if self._ledger is None or not self._ledger.total:
+            return 0.0
+        slow = [taken for taken in every if taken.factors is not None]
+        inside: dict[str, float] = {}
+        for taken in slow:
+            for name, seconds in self._by_class(taken).items():
+                inside[name] = inside.get(name, 0.0) + seconds
+        twice = 0.0
+        for taken in every:
+            part = PARTS.get(taken.cause)
+            rows = () if part is None or taken.factors is not None else part.rows
+            whole = sum(self._ledger[name] for name in self._ledger if name in rows)
+            if whole:
+                share = min(sum(inside.get(name, 0.0) for name in rows) / whole, 1.0)
+                twice += share * (self._thread_seconds(taken) or 0.0)
+        return twice * self._elapsed / self._ledger.total
+
+    def _by_class(self, taken: Taken) -> dict[str, float]:
+        """Excess of somebody slow by class of time: of its phase, else as all that its chunks took."""
+        chunks, excess, found = self.counted, self._excess(taken), dict[str, float]()
+        if chunks is None:
+            return found
+        phases_of = np.array(taken.phases if taken.phases is not None else [None] * len(chunks), object)
+        for phase in dict.fromkeys(phases_of.tolist()):
+            rows = phases_of == phase
+            names = [one for one in OF_EXCESS if one.column == f"{phase}_seconds"] or OF_EXCESS
+            sums = {one: float(np.sum(_known(chunks, one.column)[rows])) for one in names}
+            total = sum(sums.values())
+            for one, seconds in sums.items():
+                if total:
+                    beyond = float(excess[rows].sum()) * seconds / total
+                    found[one.time_class] = found.get(one.time_class, 0.0) + beyond
+        return found
+
+
+def _known(chunks: pa.Table, column: str) -> Numbers:
+    return amounts(chunks, column) if column in chunks.column_names else np.zeros(len(chunks))
 
 
 def _is_known(chunks: pa.Table | None, column: str) -> bool:

@@ -18,7 +18,7 @@ from roastcoffea.metrics.evaluation import Metrics, evaluate
 from roastcoffea.metrics.time_ledger import TimeLedger
 
 # isort: split
-from roastcoffea.metrics import memory, older
+from roastcoffea.metrics import memory, older, worker_names
 
 __all__ = ["CATALOGUE", "GROUPS", "ByteLedger", "Metric", "Metrics", "TimeLedger", "evaluate"]
 

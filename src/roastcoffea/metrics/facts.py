@@ -30,6 +30,11 @@ def recorded(run: Run, name: str) -> Any:
     return value
 
 
+def name_of(run: Run) -> str:
+    """Name of the run, else the processors that ran; empty where neither is known."""
+    return run.name or ", ".join(dict.fromkeys(call.processor for call in run.calls))
+
+
 def reason_of_absence(run: Run, name: str) -> str:
     """Why a field of the run was not measured."""
     return run.absent.get(name, f"{name.replace('_', ' ')} were not recorded")

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from roastcoffea.metrics.catalogue import table
 from roastcoffea.metrics.facts import aggregated
 from roastcoffea.metrics.failures import REPEATED
-from roastcoffea.metrics.statistics import Numbers, amounts
+from roastcoffea.metrics.statistics import Flags, Numbers, amounts, moments
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS, OK
 from roastcoffea.records.columns import Column, picked
@@ -25,6 +25,9 @@ PAUSED_FROM: Final = 0.8
 
 VARIED: Final = 1.5
 """The ninth decile of chunks' events divided by the first, from which on a fixed part can be told from events."""
+
+KEPT: Final = 0.1
+"""Share of a chunk's growth up to which its process has kept nothing of earlier ones."""
 
 FEWEST_TO_FIT: Final = 8
 MOST_TO_FIT: Final = 500
@@ -52,6 +55,9 @@ DATASET_MEMORY_COLUMNS: Final = (
     *picked(CHUNK_COLUMNS, "dataset"),
     Column("chunks", "integer", None, "chunks from which it is known"),
     Column("bytes_per_event", "number", "B", "growth of resident memory above that before the first chunk, an event"),
+    Column(
+        "least_bytes_per_event", "number", "B", "growth an event within chunks after a process's first: a lower bound"
+    ),
     Column("fixed_bytes", "number", "B", "growth that does not depend on events; none where it cannot be told apart"),
     Column("at_least", "integer", None, "1 where only attempts that were killed tell, which needed more"),
     Column("reason", "text", None, "why it is not known"),
@@ -199,34 +205,58 @@ def dataset_memory(chunks: pa.Table, worker_memory: pa.Table, failed_work: pa.Ta
 
 def _of_chunks(chunks: pa.Table, before: Mapping[str, int | None]) -> dict[str, Any]:
     """What chunks of a dataset tell, where they ran alone in their processes."""
-    done = chunks.filter(pc.equal(chunks["outcome"], OK)).select(["worker", "overlaps", "memory_peak", "events"])
-    known = done.drop_null().filter(pc.greater(done.drop_null()["events"], 0))
-    alone = known.filter(pc.equal(known["overlaps"], 0))
+    done = chunks.filter(pc.equal(chunks["outcome"], OK))
+    valid = [done[name].is_valid().to_numpy() for name in ("worker", "overlaps", "memory_peak", "events")]
+    known = done.filter(pa.array(np.logical_and.reduce(valid) & (amounts(done, "events") > 0)))
+    alone = known.filter(pc.equal(known["overlaps"], 0)).sort_by("start")
     if not len(alone):
         reason = "no chunk of it ended"
         if len(done):
             reason = "its chunks shared processes with others" if len(known) else "memory of chunks was not measured"
         return {"chunks": 0, "bytes_per_event": None, "fixed_bytes": None, "at_least": 0, "reason": reason}
-    floor = np.array([before.get(worker) or 0 for worker in alone["worker"].to_pylist()], np.float64)
-    growth, events = np.maximum(amounts(alone, "memory_peak") - floor, 0.0), amounts(alone, "events")
-    fixed, each = _law(events, growth)
-    return {"chunks": len(alone), "bytes_per_event": each, "fixed_bytes": fixed, "at_least": 0, "reason": None}
+    workers, peak, events = alone["worker"].to_pylist(), amounts(alone, "memory_peak"), amounts(alone, "events")
+    floor = np.array([before.get(worker) or 0 for worker in workers], np.float64)
+    growth, begun = np.maximum(peak - floor, 0.0), moments(alone, "memory_before")
+    largest, later = _earlier(workers, events)
+    # a process keeps what a larger chunk needed: a smaller one after it does not show what it needs itself
+    tells = (events >= largest) | (begun - floor <= KEPT * growth)
+    fixed, each = _law(events, growth, tells)
+    within = np.maximum(peak - begun, 0.0)[later & np.isfinite(begun)] / events[later & np.isfinite(begun)]
+    least = None if fixed is not None or not len(within) else min(float(np.median(within)), each)
+    found = {"chunks": len(alone), "bytes_per_event": each, "least_bytes_per_event": least, "fixed_bytes": fixed}
+    return found | {"at_least": 0, "reason": None}
 
 
-def _law(events: Numbers, growth: Numbers) -> tuple[float | None, float]:
-    """Fixed part and growth an event: by the median slope where chunks differ enough, else the median ratio alone."""
+def _earlier(workers: Sequence[str], events: Numbers) -> tuple[Numbers, Flags]:
+    """Events of the largest chunk of its process before each one, and whether there was any."""
+    so_far: dict[str, float] = {}
+    largest = np.zeros(len(events))
+    for place, (worker, number) in enumerate(zip(workers, events.tolist(), strict=True)):
+        largest[place] = so_far.get(worker, 0.0)
+        so_far[worker] = max(largest[place], number)
+    return largest, largest > 0
+
+
+def _law(events: Numbers, growth: Numbers, tells: Flags) -> tuple[float | None, float]:
+    """Fixed part and growth an event: by the median slope where chunks differ enough, else the median ratio alone.
+
+    Memory that does not grow with events is a fixed part, and nothing an event.
+    """
+    ratio = float(np.median(growth / events))
+    events, growth = events[tells], growth[tells]
     every = max(len(events) // MOST_TO_FIT, 1)
     events, growth = events[::every], growth[::every]
+    if len(events) < FEWEST_TO_FIT:
+        return None, ratio
     low, high = np.quantile(events, [0.1, 0.9])
-    if len(events) >= FEWEST_TO_FIT and high >= VARIED * low:
-        first, second = np.triu_indices(len(events), 1)
-        apart = np.abs(events[second] - events[first]) >= (high - low) / 4
-        slopes = (growth[second] - growth[first])[apart] / (events[second] - events[first])[apart]
-        each = max(float(np.median(slopes)), 0.0)
-        fixed = float(np.median(growth - each * events))
-        if each > 0 and fixed >= 0:
-            return fixed, each
-    return None, float(np.median(growth / events))
+    if high < VARIED * low:
+        return None, ratio
+    first, second = np.triu_indices(len(events), 1)
+    apart = np.abs(events[second] - events[first]) >= (high - low) / 4
+    slopes = (growth[second] - growth[first])[apart] / (events[second] - events[first])[apart]
+    each = max(float(np.median(slopes)), 0.0)
+    fixed = float(np.median(growth - each * events))
+    return (fixed, each) if fixed >= 0 else (None, ratio)
 
 
 class _Killed(NamedTuple):

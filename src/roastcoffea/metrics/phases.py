@@ -39,13 +39,6 @@ PAYLOAD: Final = "payload"
 REREAD: Final = "re-read"
 METADATA: Final = "metadata"
 
-BLUE: Final = "#2881D3"
-AMBER: Final = "#F2BB29"
-BROWN: Final = "#482103"
-DARK_TEAL: Final = "#1E4C53"
-ORANGE: Final = "#F67D14"
-BLACK: Final = "#080808"
-
 Work = Literal["useful", "waiting", "overhead", "lost", "of others", "idle", "unaccounted"]
 """What the time or the bytes of a class were spent for."""
 
@@ -64,15 +57,19 @@ class Family(NamedTuple):
     """Colour on a dark background."""
 
 
-COMPUTING: Final = Family("computing", "compute", "#2166AC", "#5A95DD")
-DECODING: Final = Family("decoding", "decompress, interpret", "#4A8FD0", "#A5C9EE")
-READING: Final = Family("reading", "read", "#B35806", "#EB9A48")
-OPENING: Final = Family("opening", "start-up, open", "#D0761A", "#F3CB94")
-HANDLING: Final = Family("handling", "scheduling, transfer, merge", "#7B5AA6", "#AD92D2")
-TROUBLE: Final = Family("trouble", "waiting, failed", "#C0272D", "#E8605A")
-IDLING: Final = Family("idling", "idle", "#858D96", "#7D868F")
+COMPUTING: Final = Family("computing", "compute", "#2352C0", "#3D88EA")
+DECODING: Final = Family("decoding", "decompress, interpret", "#1A93D8", "#B1E0FB")
+READING: Final = Family("reading", "read", "#AD5C0C", "#F2930F")
+OPENING: Final = Family("opening", "start-up, open", "#C87B04", "#F5D098")
+HANDLING: Final = Family("handling", "scheduling, transfer, merge", "#693A78", "#C0A0E6")
+TROUBLE: Final = Family("trouble", "waiting, failed", "#A40B23", "#E63C2B")
+IDLING: Final = Family("idling", "idle", "#7C828C", "#727884")
 FAMILIES: Final = (COMPUTING, DECODING, READING, OPENING, HANDLING, TROUBLE, IDLING)
-"""All colours that classes have: work is blue, storage orange, handling purple, trouble red, idle time grey."""
+"""All colours that classes have: work is blue, storage orange, handling purple, trouble red, idle time grey.
+
+They were found by search: any two stay 9 apart (OKLab x 100) for eyes without a defect and with each of the three kinds
+of colour-blindness, and each has a contrast of 3:1 with white or light grey, or with black or dark grey.
+"""
 
 
 class TimeClass(NamedTuple):
@@ -80,8 +77,8 @@ class TimeClass(NamedTuple):
 
     name: str
     work: Work
-    colour: str
-    """What it has in every plot."""
+    family: Family
+    """Whose colour it has."""
     word: str | None
     """Cause that it belongs to, as findings name it."""
     grows_with: Volume | None
@@ -118,8 +115,8 @@ class ByteClass(NamedTuple):
 
     name: str
     work: Work
-    colour: str
-    """What it has in every plot: that of the time ledger's class where both have it."""
+    family: Family
+    """Whose colour it has: that of the time ledger's class where both have it."""
     metric_name: str
     meaning: str
     of_branches: bool = False
@@ -128,77 +125,73 @@ class ByteClass(NamedTuple):
 
 # fmt: off
 TIME_CLASSES: Final = (
-    TimeClass(COMPUTE, "useful", BLUE, "compute", "events",
+    TimeClass(COMPUTE, "useful", COMPUTING, "compute", "events",
               "CPU time of the threads in process(), less decompression and interpretation."),
-    TimeClass(DECOMPRESS, "useful", "#92C8FE", "decompression", "bytes",
+    TimeClass(DECOMPRESS, "useful", DECODING, "decompression", "bytes",
               "CPU time of the chunks' threads in decompression."),
-    TimeClass(INTERPRET, "useful", "#192A4D", "interpretation", "bytes",
+    TimeClass(INTERPRET, "useful", DECODING, "interpretation", "bytes",
               "CPU time of the chunks' threads in interpretation of baskets, from hand-over to final array."),
-    TimeClass(READ, "waiting", AMBER, "storage", "bytes",
+    TimeClass(READ, "waiting", READING, "storage", "bytes",
               "Waiting for storage inside of process()."),
-    TimeClass(CONTENTION, "waiting", "#F7F157", "contention", "events",
+    TimeClass(CONTENTION, "waiting", TROUBLE, "contention", "events",
               "Time in process() in which the thread could run and had no core: it stood in the run queue."),
-    TimeClass(LOCK, "waiting", "#6CA3FD", "interpreter lock", "events",
+    TimeClass(LOCK, "waiting", TROUBLE, "interpreter lock", "events",
               "Blocked in process() while other threads of the process held the interpreter's lock (estimated)."),
-    TimeClass(BLOCKED, "waiting", "#F30D06", "blocked", "events",
+    TimeClass(BLOCKED, "waiting", TROUBLE, "blocked", "events",
               "Other time in process() without CPU: sleep, locks, network services."),
-    TimeClass(WAIT, "waiting", "#F30D06", "blocked", "events",
+    TimeClass(WAIT, "waiting", TROUBLE, "blocked", "events",
               "Contention, interpreter lock and blocked together, where they were not told apart."),
-    TimeClass(STARTUP, "overhead", "#AC0D06", "start-up", None,
+    TimeClass(STARTUP, "overhead", OPENING, "start-up", None,
               "Imports, first tasks, and what a thread's first opening and first chunk take beyond later ones."),
-    TimeClass(OPEN, "overhead", BROWN, "metadata", "chunks",
+    TimeClass(OPEN, "overhead", OPENING, "metadata", "chunks",
               "Opening files, and building tree, schema and events."),
-    TimeClass(CHECKPOINT, "overhead", "#8C5C93", "checkpoint", "chunks",
+    TimeClass(CHECKPOINT, "overhead", OPENING, "checkpoint", "chunks",
               "Loading and saving checkpoints."),
-    TimeClass(OVERHEAD, "overhead", "#89A088", "scheduler", "chunks",
+    TimeClass(OVERHEAD, "overhead", HANDLING, "scheduler", "chunks",
               "The rest of the processor's tasks: closing the file, compressing the result, the executor itself."),
-    TimeClass(MERGE, "overhead", "#AEFDBF", "merge", "chunks",
+    TimeClass(MERGE, "overhead", HANDLING, "merge", "chunks",
               "Tasks that merge results.", task_kind=task_records.MERGE, from_scheduler=True),
-    TimeClass(PREPROCESSING, "overhead", DARK_TEAL, "preprocessing", None,
+    TimeClass(PREPROCESSING, "overhead", OPENING, "preprocessing", None,
               "Tasks that fetch the metadata of files.", task_kind=task_records.PREPROCESSING),
-    TimeClass(OTHER_TASKS, "of others", "#5333F9", "other tasks", None,
+    TimeClass(OTHER_TASKS, "of others", TROUBLE, "other tasks", None,
               "Tasks on these workers that belong to nobody's Runner call here.", task_kind=task_records.OTHER),
-    TimeClass(FAILED, "lost", ORANGE, "failures", None,
+    TimeClass(FAILED, "lost", TROUBLE, "failures", None,
               "Whole failed attempts: they erred, lost their worker, were cancelled, repeated or "
               "unfinished."),
-    TimeClass(TRANSFER, "idle", "#8A1285", "transfer", "chunks",
+    TimeClass(TRANSFER, "idle", HANDLING, "transfer", "chunks",
               "Free slots whose task waited for its inputs.", from_scheduler=True),
-    TimeClass(WORKER_OVERHEAD, "idle", "#C88BC6", "scheduler", "chunks",
+    TimeClass(WORKER_OVERHEAD, "idle", HANDLING, "scheduler", "chunks",
               "Free slots whose task had arrived, was ready, and had not begun.", from_scheduler=True, once="worker"),
-    TimeClass(IN_FLIGHT, "idle", "#DF2CCA", "scheduler", "chunks",
+    TimeClass(IN_FLIGHT, "idle", HANDLING, "scheduler", "chunks",
               "Free slots while an assignment or a report travelled.", from_scheduler=True, once="on the way"),
-    TimeClass(PAUSED, "idle", "#26072F", "memory", "threads",
+    TimeClass(PAUSED, "idle", TROUBLE, "memory", "threads",
               "Free slots of workers that Dask had paused for memory: they begin nothing and fetch nothing.",
               from_scheduler=True),
-    TimeClass(QUEUED, "idle", "#5F5F5F", "scheduler", "threads",
+    TimeClass(QUEUED, "idle", IDLING, "scheduler", "threads",
               "Free slots while tasks that could run waited at the scheduler.", from_scheduler=True),
-    TimeClass(MISPLACED, "idle", "#818181", "scheduler", "threads",
+    TimeClass(MISPLACED, "idle", IDLING, "scheduler", "threads",
               "Free slots while ready tasks waited on other workers.", from_scheduler=True, once="idle: placement"),
-    TimeClass(TAIL, "idle", "#B7B7B7", "tail", "threads",
+    TimeClass(TAIL, "idle", IDLING, "tail", "threads",
               "Free slots with nothing left to run while others still worked."),
-    TimeClass(CLIENT, "idle", "#D1D1D1", "client", "threads",
+    TimeClass(CLIENT, "idle", IDLING, "client", "threads",
               "Free slots while nothing was anywhere: the client prepared, merged, or had not begun."),
-    TimeClass(RESIDUAL, "unaccounted", BLACK, None, None,
+    TimeClass(RESIDUAL, "unaccounted", IDLING, None, None,
               "Total less all classes: small where all is understood."),
 )
-"""Classes of the time ledger, in the order in which they are shown.
-
-Colours were chosen by search: any two classes stay 8 apart (OKLab x 100), any two busy ones 10, for eyes without a
-defect and with any of the three kinds of colour-blindness. "wait" has the colour of "blocked", in whose place it is.
-"""
+"""Classes of the time ledger, in the order in which they are shown."""
 
 BYTE_CLASSES: Final = (
-    ByteClass(PAYLOAD, "useful", BLUE, "bytes_payload",
+    ByteClass(PAYLOAD, "useful", READING, "bytes_payload",
               "Bytes of baskets, pages or column chunks that chunks read for the first time.", of_branches=True),
-    ByteClass(REREAD, "lost", AMBER, "bytes_reread",
+    ByteClass(REREAD, "lost", TROUBLE, "bytes_reread",
               "Bytes of baskets, pages or column chunks that chunks read again.", of_branches=True),
-    ByteClass(METADATA, "overhead", BROWN, "bytes_metadata",
+    ByteClass(METADATA, "overhead", OPENING, "bytes_metadata",
               "Bytes of headers, keys, streamers, trees and schemata that chunks requested."),
-    ByteClass(PREPROCESSING, "overhead", DARK_TEAL, "bytes_preprocessing",
+    ByteClass(PREPROCESSING, "overhead", OPENING, "bytes_preprocessing",
               "Bytes that coffea's metadata tasks requested."),
-    ByteClass(FAILED, "lost", ORANGE, "bytes_failed",
+    ByteClass(FAILED, "lost", TROUBLE, "bytes_failed",
               "Bytes requested by attempts that erred or whose result was not used."),
-    ByteClass(RESIDUAL, "unaccounted", BLACK, "bytes_residual",
+    ByteClass(RESIDUAL, "unaccounted", IDLING, "bytes_residual",
               "Bytes requested that are in no class of the byte ledger: 0 where all is understood."),
 )
 """Classes of the byte ledger, in the order in which they are shown."""
@@ -210,18 +203,7 @@ PARTS_OF_WAIT: Final = (CONTENTION, LOCK, BLOCKED)
 OLDER_NAMES: Final = {one.once: (one.name,) for one in TIME_CLASSES if one.once is not None} | {WAIT: PARTS_OF_WAIT}
 """Classes by the name that they, or their sum, had before."""
 
-FAMILY_OF: Final[Mapping[str, Family]] = {
-    COMPUTE: COMPUTING,
-    **dict.fromkeys((DECOMPRESS, INTERPRET), DECODING),
-    READ: READING,
-    **dict.fromkeys((STARTUP, OPEN, CHECKPOINT, PREPROCESSING), OPENING),
-    **dict.fromkeys((OVERHEAD, MERGE, TRANSFER, WORKER_OVERHEAD, IN_FLIGHT), HANDLING),
-    **dict.fromkeys((CONTENTION, LOCK, BLOCKED, WAIT, FAILED, PAUSED, OTHER_TASKS), TROUBLE),
-    **dict.fromkeys((QUEUED, MISPLACED, TAIL, CLIENT, RESIDUAL), IDLING),
-    PAYLOAD: READING,
-    METADATA: OPENING,
-    REREAD: TROUBLE,
-}
+FAMILY_OF: Final[Mapping[str, Family]] = {one.name: one.family for one in (*TIME_CLASSES, *BYTE_CLASSES)}
 """Family of each class of both ledgers."""
 
 TIME_NAMES: Final = tuple(one.name for one in TIME_CLASSES)

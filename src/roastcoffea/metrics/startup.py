@@ -16,14 +16,17 @@ from roastcoffea.records.chunks import OK
 FROM_FIRST: Final = {phases.OPEN, phases.INTERPRET, phases.COMPUTE, phases.LOCK, phases.BLOCKED, phases.WAIT}
 """Classes of which the first chunk of a thread may take more: files of libraries are read, functions compiled."""
 
-BY_EVENT: Final = {phases.INTERPRET, phases.COMPUTE}
-"""Those of them that grow with a chunk's events."""
+BY_EVENT: Final = FROM_FIRST - {phases.OPEN}
+"""Those of them that may grow with a chunk's events: more than later ones is what is more by event and by chunk."""
 
 FEWEST: Final = 3
 """Later chunks of a dataset, or later tasks, that tell what is usual."""
 
 SPREADS: Final = 5.0
 """A first one is beyond later ones by more than so many of their median deviations, and more than `SHORTEST`."""
+
+SCATTER: Final = 2.0
+"""First chunks differ by such a factor in what they have in common."""
 
 SHORTEST: Final = 0.02
 """Seconds below which nothing is called start-up: clocks, caches and other processes make that much."""
@@ -32,22 +35,41 @@ SHORTEST: Final = 0.02
 def beyond_later_chunks(chunks: pa.Table, used: Flags) -> dict[str, Numbers]:
     """Seconds by class that each chunk takes beyond later ones: of chunks that are the first of their thread.
 
-    What is usual is the median of later chunks of the dataset, by event where they compute, times what the same of
-    the worker's own later chunks are to that median. Nothing is told of a dataset without later chunks.
+    What is usual is the median of later chunks of the dataset, times what the same of the worker's own later chunks are
+    to that median; or that of later chunks of the file, where that is more. Where worker or file has no later chunk,
+    and the chunk loaded no modules, it may be slow itself: then no more is start-up than first chunks have in common.
+    Nothing is told of a dataset without later chunks.
     """
     first, later = _first_of_threads(chunks, used)
     found = {name: np.zeros(len(chunks)) for name in phases.COLUMNS_OF if name in FROM_FIRST}
     if not first.any() or not later.any():
         return found
-    groups = _Groups(first, later, *(_Group(codes(chunks[name])[later]) for name in ("dataset", "worker")))
     at = np.flatnonzero(first)
-    dataset, worker = (codes(chunks[name])[at] for name in ("dataset", "worker"))
+    file = codes(chunks["file"])
+    # of many files those that first chunks are of
+    groups = _Groups(first, later, np.flatnonzero(np.isin(file, file[at]) & later), chunks, file)
+    imports = chunks["imports"].is_valid().to_numpy() if "imports" in chunks.column_names else np.zeros(len(chunks))
+    certain = np.asarray(imports[at], np.bool_) | groups.have_later
     events = np.maximum(amounts(chunks, "events"), 1.0)
     for name, late in found.items():
         for column in phases.COLUMNS_OF[name]:
-            size = events if name in BY_EVENT else np.ones(len(chunks))
-            late[at] += groups.beyond(amounts(chunks, column), size, dataset, worker)
+            seconds = amounts(chunks, column)
+            beyond = groups.beyond(seconds, np.ones(len(chunks)))
+            if name in BY_EVENT:
+                beyond = np.minimum(beyond, groups.beyond(seconds, events))
+            late[at] += np.where(certain, beyond, np.minimum(beyond, _in_common(beyond)))
     return found
+
+
+def _in_common(beyond: Numbers) -> Numbers:
+    """What each first chunk may have beyond later ones when the other first chunks tell."""
+    if len(beyond) < 2:
+        return np.zeros(len(beyond))
+    order = np.sort(beyond)
+    rank = np.searchsorted(order, beyond)
+    # the lower median of the others
+    middle = (len(beyond) - 2) // 2
+    return SCATTER * order[np.where(rank <= middle, middle + 1, middle)]
 
 
 def _first_of_threads(chunks: pa.Table, used: Flags) -> tuple[Flags, Flags]:
@@ -71,35 +93,62 @@ class _Group:
 
     def __init__(self, code: Integers) -> None:
         self.code = code
-        self._order = np.argsort(code.astype(np.uint16) if code.max() < 1 << 16 else code, kind="stable")
-        self._ends = np.cumsum(np.bincount(code))
+        small = len(code) and code.max() < 1 << 16
+        self._order = np.argsort(code.astype(np.uint16) if small else code, kind="stable")
+        self.numbers = np.bincount(code)
+        self._ends = np.cumsum(self.numbers)
 
-    def medians(self, values: Numbers, code: Integers) -> Numbers:
+    def medians(self, values: Numbers, code: Integers, fewest: int = 1) -> Numbers:
         """Median of the rows of each of these values; NaN where there are fewer than tell what is usual."""
-        parts = np.split(values[self._order], self._ends[:-1])
-        enough = {one for one in set(code.tolist()) if one < len(parts) and len(parts[one]) >= FEWEST}
-        found = {one: float(np.median(parts[one])) for one in enough}
+        found: dict[int, float] = {}
+        for one in set(code.tolist()):
+            if one < len(self.numbers) and self.numbers[one] >= fewest:
+                end = self._ends[one]
+                found[one] = float(np.median(values[self._order[end - self.numbers[one] : end]]))
         return np.array([found.get(one, np.nan) for one in code.tolist()])
 
+    def number(self, code: Integers) -> Integers:
+        """Rows of each of these values."""
+        return np.asarray(np.append(self.numbers, 0)[np.minimum(code, len(self.numbers))])
 
-class _Groups(NamedTuple):
-    """Chunks that are compared: the first ones, and later ones by dataset and by worker."""
 
-    first: Flags
-    later: Flags
-    dataset: _Group
-    worker: _Group
+class _Groups:
+    """Chunks that are compared: the first ones, and later ones by dataset, by worker and by file."""
 
-    def beyond(self, seconds: Numbers, size: Numbers, dataset: Integers, worker: Integers) -> Numbers:
+    def __init__(self, first: Flags, later: Flags, of_files: Integers, chunks: pa.Table, file: Integers) -> None:
+        self.first, self.later, self.of_files = first, later, of_files
+        dataset, worker = (codes(chunks[name]) for name in ("dataset", "worker"))
+        self.dataset, self.worker, self.file = _Group(dataset[later]), _Group(worker[later]), _Group(file[of_files])
+        self.datasets, self.workers, self.files = (code[first] for code in (dataset, worker, file))
+        self._worker = worker
+
+    @property
+    def have_later(self) -> Flags:
+        """Whether worker and file of each first chunk have later chunks."""
+        return np.asarray((self.worker.number(self.workers) > 0) & (self.file.number(self.files) > 0))
+
+    def beyond(self, seconds: Numbers, size: Numbers) -> Numbers:
         """What first chunks take beyond what is usual."""
-        rate, of_first = (seconds / size)[self.later], size[self.first]
-        usual = self.dataset.medians(rate, dataset)
-        every = self.dataset.medians(rate, np.arange(int(self.dataset.code.max()) + 1))[self.dataset.code]
+        rates, of_first = seconds / size, size[self.first]
+        rate = rates[self.later]
+        usual = self.dataset.medians(rate, self.datasets, FEWEST)
+        every = self.dataset.medians(rate, np.arange(len(self.dataset.numbers)), FEWEST)[self.dataset.code]
         ratio = np.divide(rate, every, out=np.ones(len(rate)), where=every > 0)
-        own = self.worker.medians(ratio, worker)
-        spread = self.dataset.medians(np.abs(rate - every), dataset)
-        late = seconds[self.first] - usual * np.where(np.isnan(own), 1.0, own) * of_first
-        return np.where(late > np.maximum(SPREADS * spread * of_first, SHORTEST), late, 0.0)
+        by_worker = self._of_workers(ratio, np.arange(int(self._worker.max()) + 1))
+        own = np.where(usual > 0, usual * by_worker[self.workers], self.worker.medians(rate, self.workers))
+        # the same file on a slow worker takes longer there
+        of_file = rates[self.of_files] / np.maximum(by_worker[self._worker[self.of_files]], 1.0)
+        expected = np.fmax(np.fmax(own, self.file.medians(of_file, self.files)), np.where(np.isnan(own), usual, 0.0))
+        spread = self.dataset.medians(np.abs(rate - every), self.datasets, FEWEST)
+        late = seconds[self.first] - expected * of_first
+        known = ~np.isnan(usual) & (late > np.maximum(SPREADS * spread * of_first, SHORTEST))
+        return np.where(known, late, 0.0)
+
+    def _of_workers(self, ratio: Numbers, worker: Integers) -> Numbers:
+        """What later chunks of workers take, divided by what is usual; of few only that they are slower is believed."""
+        few = self.worker.number(worker) < FEWEST
+        found = np.nan_to_num(self.worker.medians(ratio, worker), nan=1.0)
+        return np.where(few, np.maximum(found, 1.0), found)
 
 
 def first_tasks(moments: Moments, workers: int) -> Presence:

@@ -180,25 +180,30 @@ def plot_states(
     figure = registry.figure_of(ax)
     if output_path is not None:
         registry.save(figure, output_path)
-    return figure, ax
+    return registry.Drawn(figure, ax)
 
 
 def _draw_states(ax: Axes, watched: Sequence[Watched]) -> None:
+    from roastcoffea.metrics.phases import COMPUTING, HANDLING, IDLING, OPENING, TROUBLE
     from roastcoffea.visualization import draw
-    from roastcoffea.visualization.colours import BLUE, CYCLE, GREY, OF_TIME, PALE
+    from roastcoffea.visualization.colours import scheme_of
+    from roastcoffea.visualization.distributions import stacked
+    from roastcoffea.visualization.legends import legend
 
-    colours = {"released": PALE, "waiting": GREY, "no-worker": CYCLE[3], "queued": CYCLE[6], "processing": BLUE}
-    colours |= {"memory": CYCLE[2], "erred": OF_TIME["failed"]}
+    scheme = scheme_of(ax)
+    families = {"released": OPENING, "waiting": IDLING, "queued": HANDLING, "processing": COMPUTING, "erred": TROUBLE}
+    colours = {state: scheme.of(family) for state, family in families.items()}
+    colours |= {"no-worker": scheme.series[1], "memory": scheme.series[0]}
     start, stop = watched[0].start, max(watched[-1].stop, watched[0].start + 1e-3)
     edges = np.linspace(start, stop, BINS + 1)
     axis = draw.time_axis(ax, start, stop)
     means = sum(states_over_time(period.history, period.stop, edges) for period in watched)
     layers = [(state, means[code], colours[state]) for code, state in enumerate(STATES) if state in colours]
-    draw.stacked(ax, axis(edges), [layer for layer in layers if layer[1].max() > 0])
+    stacked(ax, axis(edges), [layer for layer in layers if layer[1].max() > 0])
     ax.set_ylabel("tasks at the scheduler")
     ax.set_title("Tasks by state")
     draw.whole_numbers(ax.yaxis)
-    draw.legend(ax)
+    legend(ax)
 
 
 def states_over_time(history: History, stop: float, edges: Any) -> Any:

@@ -34,7 +34,6 @@ class Phase(NamedTuple):
     recorded: str
     """What its column in the table of chunks holds, without the words that it is in process()."""
     meaning: str
-    own_colour: str | None = None
 
     @property
     def column(self) -> str:
@@ -52,7 +51,7 @@ PHASES: Final = (
     Phase("open", OPEN, "opening", "opening the file",
           "Wall time in which files were opened"),
     Phase("build", OPEN, "opening", "building tree, schema and events, with what is preloaded",
-          "Wall time in which trees, schemata and events were built, and preloaded branches read", "#6C3F2E"),
+          "Wall time in which trees, schemata and events were built, and preloaded branches read"),
     Phase("read", READ, "waiting", "waiting for storage",
           "Time in process() that waited for storage"),
     Phase("decompress", DECOMPRESS, "CPU", "CPU time of the thread in decompression",

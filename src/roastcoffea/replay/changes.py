@@ -32,6 +32,9 @@ VARIED: Final = 1.5
 SPREAD: Final = 0.15
 """And the standard deviation of events beside their mean: one odd chunk at the end of each file is not enough."""
 
+TOLD: Final = 0.5
+"""Least share of chunks in datasets with a law of their own: the others share what these have in common."""
+
 LEAST_FACTOR: Final = 0.1
 
 SCATTERED: Final = 20_000
@@ -147,21 +150,52 @@ def law_of(runs: Sequence[Chunks]) -> ChunkLaw | str:
 
     A text says why what a chunk costs beside its events cannot be told.
     """
-    laws = {}
-    for name in dict.fromkeys(name for chunks in runs for name in chunks.datasets):
-        events = np.concatenate([chunks.events[rows] for chunks, rows in _of_dataset(runs, name)])
-        if len(events) < FEWEST:
-            return f"{name} has {len(events)} chunks, which are too few to tell what a chunk costs beside its events"
-        low, high = np.quantile(events, [0.05, 0.95])
-        if not (high >= VARIED * low and np.std(events) >= SPREAD * np.mean(events)):
-            return (
-                f"chunks of {name} have about {number(round(float(np.median(events))))} events each: what a chunk "
-                "costs beside its events cannot be told; give a run with another chunk size as well"
-            )
-        traits = np.column_stack([np.ones(len(events)), events])
-        parts = zip(*(chunks.parts.each(itemgetter(rows)) for chunks, rows in _of_dataset(runs, name)), strict=True)
-        laws[name] = np.array([nnls(traits, np.concatenate(seconds))[0] for seconds in parts])
-    return laws
+    names = list(dict.fromkeys(name for chunks in runs for name in chunks.datasets))
+    found = {name: _law_of_dataset(runs, name) for name in names}
+    laws = {name: law for name, law in found.items() if not isinstance(law, str)}
+    reasons = [law for law in found.values() if isinstance(law, str)]
+    numbers = {name: sum(np.count_nonzero(rows) for _, rows in _of_dataset(runs, name)) for name in names}
+    if reasons and sum(numbers[name] for name in laws) < max(TOLD * sum(numbers.values()), 1):
+        return reasons[0]
+    if reasons:
+        pooled = _fitted(*map(np.concatenate, zip(*(_events_and_parts(runs, name) for name in laws), strict=True)))
+        laws |= {name: _through(pooled, *_events_and_parts(runs, name)) for name in names if name not in laws}
+    return {name: laws[name] for name in names}
+
+
+def _law_of_dataset(runs: Sequence[Chunks], name: str) -> Numbers | str:
+    """Law of a dataset's own chunks; or why they tell none."""
+    events, parts = _events_and_parts(runs, name)
+    if len(events) < FEWEST:
+        return f"{name} has {len(events)} chunks, which are too few to tell what a chunk costs beside its events"
+    low, high = np.quantile(events, [0.05, 0.95])
+    if high >= VARIED * low and np.std(events) >= SPREAD * np.mean(events):
+        return _fitted(events, parts)
+    return (
+        f"chunks of {name} have about {number(round(float(np.median(events))))} events each: what a chunk "
+        "costs beside its events cannot be told; give a run with another chunk size as well"
+    )
+
+
+def _events_and_parts(runs: Sequence[Chunks], name: str) -> tuple[Numbers, Numbers]:
+    """Events of a dataset's chunks, and the seconds of their parts, a column each."""
+    own = list(_of_dataset(runs, name))
+    events = np.concatenate([chunks.events[rows] for chunks, rows in own])
+    parts = zip(*(chunks.parts.each(itemgetter(rows)) for chunks, rows in own), strict=True)
+    return events, np.column_stack([np.concatenate(seconds) for seconds in parts])
+
+
+def _fitted(events: Numbers, parts: Numbers) -> Numbers:
+    """Fixed seconds and those of an event, of each part."""
+    traits = np.column_stack([np.ones(len(events)), events])
+    return np.array([nnls(traits, seconds)[0] for seconds in parts.T])
+
+
+def _through(pooled: Numbers, events: Numbers, parts: Numbers) -> Numbers:
+    """The law of others through the mean of these chunks: with their fixed seconds, as far as these took so long."""
+    mean = parts.mean(axis=0)
+    fixed = np.minimum(pooled[:, 0], mean)
+    return np.column_stack([fixed, (mean - fixed) / max(float(events.mean()), 1.0)])
 
 
 def _of_dataset(runs: Sequence[Chunks], name: str) -> Iterator[tuple[Chunks, npt.NDArray[np.bool_]]]:

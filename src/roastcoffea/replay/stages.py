@@ -15,6 +15,7 @@ from roastcoffea.metrics.facts import identities, rows_where
 from roastcoffea.metrics.statistics import Integers, Numbers, moments
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.run import Run, RunnerCall
+from roastcoffea.replay.changes import files_of
 from roastcoffea.replay.cluster import Load, Merging
 from roastcoffea.replay.dask_costs import FirstTasks, first_tasks, late_start, merging_of, task_durations
 from roastcoffea.replay.inputs import Costs
@@ -151,7 +152,7 @@ def _as_recorded(chunks: Chunks, tasks: pa.Table) -> Chunks:
     """Chunks that took what they took, of which what first tasks took more is a part of its own."""
     total = chunks.parts.total
     first = first_tasks(tasks, chunks.dataset, chunks.events, total)
-    beyond = np.clip(total - first.warm(total), 0.0, None)
+    beyond = np.clip(total - np.fmax(first.warm(total), _as_in_their_files(chunks, first, total)), 0.0, None)
     if len(first.leaders):
         # what most processes take: one whose first task took longer than that is slow for another reason
         usual = np.sort(beyond[first.leaders])[(len(first.leaders) - 1) // 2]
@@ -159,6 +160,22 @@ def _as_recorded(chunks: Chunks, tasks: pa.Table) -> Chunks:
     rest = 1 - ratio(beyond, total)
     parts = chunks.parts.each(lambda seconds: seconds * rest)._replace(first=beyond)
     return replace(chunks, parts=parts)
+
+
+def _as_in_their_files(chunks: Chunks, first: FirstTasks, seconds: Numbers) -> Numbers:
+    """Seconds of first tasks if they were as later ones of their file; NaN for others, and without later ones."""
+    found, early = np.full(len(chunks), np.nan), np.fromiter(first.alike, np.int64)
+    file = files_of(chunks)
+    later = np.isin(file, file[early])
+    later[early] = False
+    rows = np.flatnonzero(later)
+    rows = rows[np.argsort(file[rows], kind="stable")]
+    rate, events = seconds / np.maximum(chunks.events, 1.0), np.maximum(chunks.events, 1.0)
+    begins, ends = (np.searchsorted(file[rows], file[early], side=side) for side in ("left", "right"))
+    for row, begin, end in zip(early.tolist(), begins.tolist(), ends.tolist(), strict=True):
+        if end > begin:
+            found[row] = events[row] * np.median(rate[rows[begin:end]])
+    return found
 
 
 def _during(call: RunnerCall, tasks: pa.Table) -> pa.Table:

@@ -25,6 +25,12 @@ TILES: Final = {
 }
 """Metrics that are key numbers, with their labels."""
 
+NEGLIGIBLE: Final = 1e-3
+"""Share of a ledger that may be unaccounted without a word."""
+
+OUTWEIGHS: Final = 2 / 3
+"""Share of a family above which a bar names the class that has it, not the family."""
+
 
 class Tile(NamedTuple):
     """A key number with its label."""
@@ -43,6 +49,13 @@ class Share(NamedTuple):
     """How much it is, with its unit."""
     classes: Mapping[str, str]
     """Amounts of the classes in it, largest first."""
+    main: str = ""
+    """Class that has most of it; empty where none outweighs the others."""
+
+    @property
+    def label(self) -> str:
+        """Its main class, else its family."""
+        return self.main or self.family.label
 
 
 class Bar(NamedTuple):
@@ -171,5 +184,9 @@ def _bar(title: str, ledger: Ledger[float] | Ledger[int | None] | None, unit: Un
         amount = sum(classes.values())
         if amount > 0:
             texts = {name: unit.text(part) for name, part in classes.items()}
-            shares.append(Share(family, amount / total, unit.text(amount), texts))
-    return Bar(title, unit.text(total), shares, f"unaccounted {unit.text(ledger.residual or 0)}")
+            main = next(name for name in classes) if max(classes.values()) > OUTWEIGHS * amount else ""
+            shares.append(Share(family, amount / total, unit.text(amount), texts, main))
+    rest = ledger.residual or 0
+    closes = abs(rest) < NEGLIGIBLE * total
+    remark = "everything is accounted for" if closes else f"unaccounted {unit.text(rest)}"
+    return Bar(title, unit.text(total), shares, remark)

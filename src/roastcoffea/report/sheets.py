@@ -12,8 +12,8 @@ from roastcoffea.units import COUNT, Unit
 
 NOT_KNOWN: Final = "-"
 
-Form = Literal["sortable", "plain", "figures"]
-"""How pages show rows: as a table that sorts and filters, as they stand, or as a few large figures."""
+Form = Literal["sortable", "plain"]
+"""How pages show rows: as a table that sorts and filters, or as they stand."""
 
 
 class Amount(NamedTuple):

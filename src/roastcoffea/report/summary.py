@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from roastcoffea.errors import root_cause
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
+from roastcoffea.metrics.facts import name_of
 from roastcoffea.metrics.phases import TOTAL
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED
@@ -21,20 +22,6 @@ from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
 from roastcoffea.report.tables import FIRST_ROWS
 from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, counted, moment, number
-
-MAIN: Final = {
-    "total_events": "events",
-    "num_chunks": "chunks",
-    "num_failed_attempts": "failed attempts",
-    "elapsed_time_seconds": "elapsed",
-    "event_rate_elapsed_khz": "event rate",
-    "data_rate_gbps": "data rate",
-    "avg_workers": "workers (mean)",
-    "core_efficiency": "core efficiency",
-    "useful_fraction": "useful bytes",
-    "peak_memory_bytes": "memory of a worker (peak)",
-}
-"""The main numbers, and their labels."""
 
 MOST_BRANCHES: Final = 10
 MOST_FILES: Final = 10
@@ -114,18 +101,6 @@ def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
     yield problems([*run.problems, *metrics.problems])
 
 
-def overview(run: Run, metrics: Metrics) -> Iterator[Sheet]:
-    """Verdict, main numbers, both ledgers, datasets and problems; all metrics are folded."""
-    yield heading(run)
-    yield from own_sheets(metrics, "verdict")
-    ledgers = [*own_sheets(metrics, "time_ledger"), *own_sheets(metrics, "byte_ledger")[:1]]
-    yield Sheet(beside=True, parts=[main_numbers(metrics), *ledgers])
-    yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
-    yield from ([problems(found)] if (found := [*run.problems, *metrics.problems]) else [])
-    title = f"All metrics ({len(metrics)} computed, {len(metrics.missing)} missing)"
-    yield Sheet(title=title, folded=True, parts=metrics.sheets())
-
-
 def state_of_collector(state: str, found: Sequence[str]) -> Iterator[Sheet]:
     """What there is to tell of a collector without a measurement."""
     yield Heading(title="MetricsCollector", lead=[state])
@@ -143,7 +118,7 @@ def own_sheets(metrics: Metrics, name: str) -> Sequence[Sheet]:
 
 def title_of(run: Run) -> str:
     """Name of the run, else the processors that ran."""
-    return run.name or ", ".join(dict.fromkeys(call.processor for call in run.calls)) or run.id
+    return name_of(run) or run.id
 
 
 def heading(run: Run) -> Heading:
@@ -184,13 +159,6 @@ def _failed_file(row: Row) -> str:
 
 
 # Metrics by group
-
-
-def main_numbers(metrics: Metrics) -> Sheet:
-    """The few numbers that stand on top."""
-    rows = [(label, amount_of(metrics, name)) for name, label in MAIN.items() if name in metrics]
-    columns = (Column(""), Column("value", COUNT))
-    return Sheet(title="numbers", columns=columns, rows=rows, form="figures")
 
 
 def amount_of(metrics: Metrics, name: str) -> Cell:

@@ -24,6 +24,8 @@ MOST_ROWS: Final = 2000
 MOMENT: Final = Unit("Unix time", partial(moment, milliseconds=True))
 """Seconds that are a moment and no duration: the meaning of their column says so."""
 
+_BEFORE_REASON: Final = "Not measured: "
+
 SHARES: Final = {"busy_share": FRACTION, "cpu_share": FRACTION, "slowness": RATIO}
 """Units of columns that have none of their own, being quotients."""
 
@@ -55,7 +57,13 @@ def sheet_of_table(frame: pd.DataFrame, things: str, *, title: str = "", most: i
 
 def not_measured(reason: str, title: str = "") -> Sheet:
     """What stands in place of a table that is absent."""
-    return Sheet(title=title, lead=[f"Not measured: {reason}."])
+    return Sheet(title=title, lead=[f"{_BEFORE_REASON}{reason}."])
+
+
+def reason_in(sheet: Sheet) -> str | None:
+    """Why a table is absent, of what stands in its place; None of any other sheet."""
+    lead = sheet.lead[0] if len(sheet.lead) == 1 else ""
+    return lead.removeprefix(_BEFORE_REASON).removesuffix(".") if lead.startswith(_BEFORE_REASON) else None
 
 
 def _column(values: pd.Series, attributes: Mapping[Any, Any]) -> Column:

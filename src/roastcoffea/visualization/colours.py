@@ -1,24 +1,75 @@
-"""Colours of what plots and pages show: a class has the same one everywhere, on a light background."""
+"""Colours of plots and pages, on light and dark backgrounds: a class has that of its family everywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+
 from roastcoffea.metrics import phases
+from roastcoffea.metrics.phases import FAMILY_OF, Family
 
-OF_TIME: Final[Mapping[str, str]] = {one.name: one.colour for one in phases.TIME_CLASSES}
-OF_BYTES: Final[Mapping[str, str]] = {one.name: one.colour for one in phases.BYTE_CLASSES}
-OF_PHASES: Final = {phase.name: phase.own_colour or OF_TIME[phase.time_class] for phase in phases.PHASES}
 
-BLUE: Final = OF_TIME[phases.COMPUTE]
-AMBER: Final = OF_TIME[phases.READ]
-GREY: Final = OF_TIME[phases.MISPLACED]
-PALE: Final = OF_TIME[phases.CLIENT]
-BLACK: Final = phases.BLACK
+@dataclass(frozen=True, eq=False)
+class Scheme:
+    """All colours on a background."""
 
-CPU: Final = BLUE
-NOT_CPU: Final = OF_TIME[phases.BLOCKED]
+    dark: bool
+    ground: str
+    """The background itself; thin lines in it separate what has the same colour."""
+    ink: str
+    """Text, and lines that are no class's."""
+    quiet: str
+    """Axes, and lines that something is compared with."""
+    series: tuple[str, ...]
+    """For things without a colour of their own, such as datasets and workers: greens, which stand for no class."""
+    of_time: Mapping[str, str]
+    of_bytes: Mapping[str, str]
+    of_phases: Mapping[str, str]
 
-CYCLE: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000", "#E69F00")
-"""For things without a colour of their own, such as datasets and workers (after Okabe and Ito)."""
+    def of(self, family: Family) -> str:
+        """Colour of a family."""
+        return family.dark if self.dark else family.light
+
+
+FAMILY_OF_PHASE: Final = {phase.name: FAMILY_OF[phase.time_class] for phase in phases.PHASES}
+
+
+def _scheme(dark: bool, ground: str, ink: str, quiet: str, series: tuple[str, ...]) -> Scheme:
+    of = {family: family.dark if dark else family.light for family in phases.FAMILIES}
+    of_time, of_bytes = (
+        {name: of[FAMILY_OF[name]] for name in names} for names in (phases.TIME_NAMES, phases.BYTE_NAMES)
+    )
+    of_phases = {name: of[family] for name, family in FAMILY_OF_PHASE.items()}
+    return Scheme(dark, ground, ink, quiet, series, of_time, of_bytes, of_phases)
+
+
+LIGHT: Final = _scheme(False, "#FFFFFF", "#1C1C1E", "#5B5B60", ("#005049", "#5F9963", "#212E01", "#546F4E"))
+DARK: Final = _scheme(True, "#17181A", "#E6E6E8", "#A5A5AB", ("#99C8C1", "#03892C", "#DFF7D6", "#839F84"))
+
+OF_TIME: Final = LIGHT.of_time
+OF_BYTES: Final = LIGHT.of_bytes
+OF_PHASES: Final = LIGHT.of_phases
+
+
+def scheme_of(ax: Axes) -> Scheme:
+    """Colours for these axes: what is labelled in a light colour has a dark background, transparent or not."""
+    return DARK if luminance(str(ax.xaxis.label.get_color())) > MIDDLE else LIGHT
+
+
+MIDDLE: Final = 0.179
+"""Luminance at which black and white have the same contrast."""
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever reads better on a colour: its contrast is 4.5:1 at least."""
+    return "#000000" if luminance(colour) > MIDDLE else "#FFFFFF"
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour, from 0 (black) to 1 (white), as contrasts are computed from it (WCAG 2)."""
+    linear = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in to_rgb(colour))
+    return sum(weight * value for weight, value in zip((0.2126, 0.7152, 0.0722), linear, strict=True))

@@ -21,7 +21,7 @@ from roastcoffea.metrics.statistics import Numbers, measured_values
 from roastcoffea.records.chunks import CHECKPOINT, OK
 from roastcoffea.records.run import Run
 from roastcoffea.storage.store import load_run
-from roastcoffea.visualization.series import Presence, Span
+from roastcoffea.visualization.series import Presence, Span, Workers
 
 Counted = tuple[Numbers, Numbers]
 Ask = Callable[[str], Any]
@@ -100,8 +100,12 @@ def whole_run(run: Run, start: float) -> Span:
 
 
 @plot_input
-def presence(run: Run) -> Presence:
-    """When each worker arrived and left, as far as that is known."""
+def workers(run: Run, worker_names: Mapping[str, str]) -> Workers:
+    """When each worker arrived and left, as far as that is known, and their names."""
+    return Workers(_presence(run), worker_names)
+
+
+def _presence(run: Run) -> Presence:
     if run.lifetimes is None:
         return {}
     known = run.lifetimes.select(["worker", "start", "stop"]).drop_null()

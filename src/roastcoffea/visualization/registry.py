@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import matplotlib as mpl
 from matplotlib import style
@@ -21,14 +21,18 @@ from matplotlib.figure import Figure
 from roastcoffea.compat.shapes import ARGUMENTS
 from roastcoffea.metrics.catalogue import RUN, Needs, NotMeasuredError
 from roastcoffea.metrics.evaluation import Evaluator
-from roastcoffea.records.run import FAILED
+from roastcoffea.metrics.facts import name_of
+from roastcoffea.records.run import FAILED, Run
 from roastcoffea.storage.folders import whole_file
+from roastcoffea.visualization.colours import DARK, LIGHT, Scheme
+from roastcoffea.visualization.draw import NAMELESS, short
 from roastcoffea.visualization.inputs import OPTIONS, PLOT_INPUTS, inputs_of
 
 PREFIX: Final = "plot_"
 SIZE: Final = (5.25, 3.5)
 TALL: Final = (5.25, 4.5)
-"""Inches; at the width of a column (3.4) the smallest letters have 5.5 points."""
+WIDE: Final = (7.0, 4.2)
+"""Inches; at the width of a column (3.4) the smallest letters have 5.5 points. Wide ones have a legend beside them."""
 
 DOTS_PER_INCH: Final = 200
 
@@ -37,6 +41,21 @@ STYLE: Final[Any] = mpl.rc_params_from_file(STYLE_FILE, use_default_template=Fal
 """How figures of our own look, whatever style the user has; axes that are handed over keep theirs."""
 
 Size = tuple[float, float]
+
+
+class Drawn(NamedTuple):
+    """A figure and its axes. In a cell they are the picture, and no text."""
+
+    figure: Figure
+    axes: Axes
+
+    def _ipython_display_(self) -> None:
+        """Show a figure that pyplot does not hold; its own ones IPython shows at the end of the cell."""
+        from IPython.display import display
+        from matplotlib import pyplot as plt
+
+        if not plt.fignum_exists(getattr(self.figure, "number", -1)):
+            display(self.figure)  # type: ignore[no-untyped-call]
 
 
 class PlotFunction(Protocol):
@@ -56,6 +75,8 @@ class PlotFunction(Protocol):
         Instead of the plot's own; "" for none.
     figsize
         Inches of a new figure.
+    dark
+        Draw a new figure for a dark background. Axes that are given need not say so: their labels tell.
 
     Raises
     ------
@@ -79,6 +100,7 @@ class PlotFunction(Protocol):
         ax: Axes | None = None,
         title: str | None = None,
         figsize: Size | None = None,
+        dark: bool = False,
         bins: Any = None,
         max_legend_entries: int | None = None,
     ) -> tuple[Figure, Axes]: ...
@@ -104,17 +126,26 @@ class Plot:
         """Name of the function that users call."""
         return f"{PREFIX}{self.name}"
 
-    def drawn(self, inputs: Evaluator, ax: Axes | None, title: str | None, figsize: Size | None) -> Axes:
+    def drawn(
+        self, inputs: Evaluator, ax: Axes | None, title: str | None, figsize: Size | None, *, dark: bool = False
+    ) -> Axes:
         """Axes with the picture, on a new figure where none are given."""
         try:
-            arguments, failed = inputs.arguments(self.needs), inputs.value(RUN).outcome == FAILED
-            shown = f"{self.title}{' (the run failed)' if failed else ''}" if title is None else title
+            arguments = inputs.arguments(self.needs)
+            shown = self._title_of(inputs.value(RUN)) if title is None else title
             if ax is not None:
                 return self._drawn_on(ax, arguments, shown)
-            with own_style(), new_figure(figsize or self.size) as figure:
+            with own_style(dark=dark), new_figure(figsize or self.size) as figure:
                 return self._drawn_on(figure.add_subplot(), arguments, shown)
         except NotMeasuredError as reason:
             raise ValueError(f"{self.function_name} has nothing to draw: {reason}") from None
+
+    def _title_of(self, run: Run) -> str:
+        """What is drawn, and of which run; data in the older shapes are of none."""
+        name = name_of(run)
+        if not name and run.outcome != FAILED:
+            return self.title
+        return f"{self.title}\n{short(name or NAMELESS)}, {run.outcome}"
 
     def _drawn_on(self, ax: Axes, arguments: list[Any], title: str) -> Axes:
         self.draw(ax, *arguments)
@@ -152,17 +183,18 @@ def _callable(entry: Plot) -> PlotFunction:
 
     def plotted(source: Any = None, /, output_path: Any = None, **given: Any) -> tuple[Figure, Axes]:
         ax, title, figsize = (given.pop(name, None) for name in ("ax", "title", "figsize"))
+        dark = given.pop("dark", False)
         chosen = {name: given.pop(name) for name in options if name in given}
         if output_path is not None and not isinstance(output_path, str | PathLike):
             found = f"{entry.function_name} takes a file as its second argument, not {type(output_path).__name__}"
             raise TypeError(f"{found}: give data by name ({', '.join(f'{name}=' for name in ARGUMENTS)})")
         if unknown := given.keys() - ARGUMENTS:
             raise TypeError(f"{entry.function_name} takes no argument {', '.join(sorted(unknown))}")
-        axes = entry.drawn(inputs_of(source, chosen, **given), ax, title, figsize)
+        axes = entry.drawn(inputs_of(source, chosen, **given), ax, title, figsize, dark=dark)
         figure = figure_of(axes)
         if output_path is not None:
             save(figure, output_path)
-        return figure, axes
+        return Drawn(figure, axes)
 
     functools.update_wrapper(plotted, entry.draw, assigned=("__module__", "__name__", "__qualname__"), updated=())
     del plotted.__wrapped__  # type: ignore[attr-defined]  # its signature is not that of the drawing
@@ -193,7 +225,7 @@ def registered(name: str) -> Plot:
     raise ValueError(f"there is no plot {name!r}; {hint}")
 
 
-def figure_alone(entry: Plot, source: Any, figsize: Size | None = None) -> Figure:
+def figure_alone(entry: Plot, source: Any, figsize: Size | None = None, *, dark: bool = False) -> Figure:
     """A new figure that pyplot knows nothing of, for files and pages.
 
     Raises
@@ -201,8 +233,8 @@ def figure_alone(entry: Plot, source: Any, figsize: Size | None = None) -> Figur
     ValueError
         If what it draws was not measured.
     """
-    figure = Figure(figsize=figsize or entry.size, layout="constrained")
-    with own_style():
+    with own_style(dark=dark):
+        figure = Figure(figsize=figsize or entry.size, layout="constrained")
         entry.drawn(inputs_of(source), figure.add_subplot(), None, None)
     return figure
 
@@ -227,21 +259,29 @@ def save(figure: Figure, path: str | PathLike[str]) -> Path:
 
 
 @contextmanager
-def own_style() -> Iterator[None]:
-    """Style of this package, on top of matplotlib's own and of nothing else.
+def own_style(*, dark: bool = False) -> Iterator[None]:
+    """Style of this package, for a light or a dark background, on top of matplotlib's own and of nothing else.
 
     The backend of a notebook is loaded with the first figure, and turns interactive mode on: that has to stay, or no
     later figure shows.
     """
     interactive = mpl.is_interactive()
     try:
-        with style.context(["default", STYLE]):
+        with style.context(["default", STYLE, _colours_of(DARK if dark else LIGHT)]):
             try:
                 yield
             finally:
                 interactive = mpl.is_interactive()
     finally:
         mpl.interactive(interactive)
+
+
+def _colours_of(scheme: Scheme) -> dict[str, str]:
+    """Settings of matplotlib."""
+    ink = ("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor")
+    quiet = ("axes.edgecolor", "xtick.color", "ytick.color")
+    ground = ("axes.facecolor", "figure.facecolor", "savefig.facecolor")
+    return dict.fromkeys(ink, scheme.ink) | dict.fromkeys(quiet, scheme.quiet) | dict.fromkeys(ground, scheme.ground)
 
 
 @contextmanager

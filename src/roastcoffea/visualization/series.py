@@ -21,10 +21,18 @@ Presence = Mapping[str, tuple[float, float]]
 """When each worker arrived and left, as far as that is known."""
 
 
+class Workers(NamedTuple):
+    """What is known of workers: when they were there, and their short names."""
+
+    presence: Presence
+    names: Mapping[str, str]
+
+
 class Series(NamedTuple):
     """A quantity of workers: moments in order and values for each."""
 
     workers: list[str]
+    names: list[str]
     times: list[Numbers]
     values: list[Numbers]
 
@@ -39,8 +47,8 @@ class Series(NamedTuple):
         return float(max(times[-1] for times in self.times))
 
 
-def series_of(samples: pa.Table, column: str) -> Series:
-    """A column of the samples by worker; refused where it was never measured."""
+def series_of(samples: pa.Table, column: str, names: Mapping[str, str]) -> Series:
+    """A column of the samples by worker, with their names; refused where it was never measured."""
     noted = column in OF_SCHEDULER and "noted" in samples.column_names
     times = pc.coalesce(samples["noted"], samples["time"]) if noted else samples["time"]
     timed = samples.select(["worker", column]).append_column("time", times)
@@ -48,7 +56,8 @@ def series_of(samples: pa.Table, column: str) -> Series:
     code, (time, value) = codes(known["worker"]), (amounts(known, name) for name in ("time", column))
     order, borders = np.lexsort((time, code)), np.cumsum(np.bincount(code))[:-1]
     workers = known["worker"].unique().to_pylist()
-    return Series(workers, np.split(time[order], borders), np.split(value[order], borders))
+    shown = [names.get(worker, worker) for worker in workers]
+    return Series(workers, shown, np.split(time[order], borders), np.split(value[order], borders))
 
 
 def known_rows(chunks: pa.Table, *columns: str) -> pa.Table:
@@ -88,7 +97,7 @@ def held(series: Series, there: Presence) -> Series:
         for worker, times in zip(series.workers, series.times, strict=True)
     ]
     times = [np.append(times, end) for times, end in zip(series.times, ends, strict=True)]
-    return Series(series.workers, times, [np.append(values, values[-1]) for values in series.values])
+    return series._replace(times=times, values=[np.append(values, values[-1]) for values in series.values])
 
 
 def lasting(series: Series, there: Presence) -> Series:
@@ -102,7 +111,7 @@ def lasting(series: Series, there: Presence) -> Series:
         arrived, left = there.get(worker, (times[0] - interval, times[-1] + interval))
         begin, end = np.clip([min(arrived, times[0]), max(left, times[-1])], series.begin, series.end)
         longer.append(np.concatenate([[begin], times, [end]]))
-    return Series(series.workers, longer, [np.pad(values, 1, mode="edge") for values in series.values])
+    return series._replace(times=longer, values=[np.pad(values, 1, mode="edge") for values in series.values])
 
 
 def amounts_in_bins(starts: Numbers, stops: Numbers, amounts: Numbers, edges: Numbers) -> Numbers:

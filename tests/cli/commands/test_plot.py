@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.image import imread
 
 from roastcoffea.cli import main
+from roastcoffea.visualization.colours import DARK
 from roastcoffea.visualization.plots import PLOTS
 
 
@@ -34,6 +37,12 @@ def test_plot_tells_what_cannot_be_drawn(drawable: Path, tmp_path: Path, capsys:
     assert err == lacking
     assert main(["plot", str(drawable), "byte_leger", "-o", str(tmp_path)]) == 2
     assert "did you mean byte_ledger" in capsys.readouterr().err
+
+
+def test_plot_draws_for_a_dark_background(drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", str(drawable), "byte_ledger", "--dark", "-o", str(tmp_path)]) == 0
+    corner = imread(capsys.readouterr().out.strip())[0, 0]
+    assert to_hex(corner).upper() == DARK.ground
 
 
 @pytest.mark.slow

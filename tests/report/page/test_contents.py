@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 from numbers import Real
@@ -26,9 +27,14 @@ from roastcoffea.report.page import contents
 from roastcoffea.units import BYTE, SECOND, STRUCTURE
 
 
+def fold(page: str, name: str) -> str:
+    """One of the folded sections."""
+    return page.partition(f'<details class="fold" id="tables-{name}">')[2].partition("</details>\n")[0]
+
+
 def values(page: str) -> dict[str, str]:
     """What the cell after the first holds to sort by, in the table of metrics; its text where that is nothing."""
-    part = page.partition('<section id="metrics">')[2].partition("</section>")[0].partition("Missing</h3>")[0]
+    part = fold(page, "metrics").partition("Missing</h4>")[0]
     rows = part.partition("<tbody>")[2].split("<tr>")[1:]
     found = {}
     for row in rows:
@@ -59,14 +65,39 @@ def test_figures_are_those_of_the_metrics(page: str, measurement: Measurement) -
 
 
 def test_both_ledgers_stand_on_it_with_totals_and_certificates(page: str, measurement: Measurement) -> None:
-    ledgers = page.partition('<section id="ledgers">')[2].partition("</section>")[0]
+    ledgers = fold(page, "ledgers")
     rows = Parsed(ledgers).rows
     for ledger, unit in ((measurement.time_ledger, SECOND), (measurement.byte_ledger, BYTE)):
         assert ["total", unit.text(ledger.total)] in [row[:2] for row in rows]
         assert all([name, unit.text(amount)] in [row[:2] for row in rows] for name, amount in ledger.items() if amount)
         assert str(ledger.certificate) in ledgers
-    assert text(measurement.verdict[0].text) in page
-    assert f"Bottleneck: {measurement.bound}" in page
+
+
+def anchors(page: str) -> set[str]:
+    """Parts of a page that links can lead to."""
+    return {attributes["id"] for _, attributes in Parsed(page).elements if "id" in attributes}
+
+
+def test_findings_are_on_the_first_screen_with_links_to_what_shows_them(page: str, measurement: Measurement) -> None:
+    first = page.partition('<section id="first-look"')[2].partition("</section>")[0]
+    assert measurement.verdict
+    for finding in measurement.verdict:
+        assert SECOND.text(finding.seconds) in first
+        assert finding.remedy is None or f"<code>{text(finding.remedy)}</code>" in first
+    links = [attributes["href"] for tag, attributes in Parsed(first).elements if tag == "a"]
+    assert len(links) == len(measurement.verdict)
+    assert {link.removeprefix("#") for link in links} <= anchors(page)
+
+
+def test_the_tab_and_previews_have_the_name_of_the_run(page: str, measurement: Measurement) -> None:
+    elements = Parsed(page).elements
+    meta = {attributes.get("property"): attributes.get("content") for tag, attributes in elements if tag == "meta"}
+    elapsed = SECOND.text(measurement.metrics["elapsed_time_seconds"])
+    assert f"<title>{measurement.run.name} · {elapsed} · " in page
+    assert str(meta["og:title"]).startswith(str(measurement.run.name))
+    picture = base64.b64decode(str(meta["og:image"]).partition("base64,")[2]).decode()
+    assert str(measurement.run.name) in picture
+    assert elapsed in picture
 
 
 def test_names_of_any_kind_are_text() -> None:
@@ -86,11 +117,12 @@ def test_what_was_not_measured_says_why(backend: str) -> None:
     page = contents.page_of(measurement)
     if backend == "dask":
         assert "<script type" not in page  # nothing to draw: no program that draws
-        assert len(page) < 50_000
-        for part in ("verdict", "files", "workers", "over-time"):
-            assert "Not measured: " in page.partition(f'<section id="{part}">')[2].partition("</section>")[0]
+        assert len(page) < 60_000
+        assert {"tables-ledgers", "tables-files", "tables-workers", "workers", "over-time"}.isdisjoint(anchors(page))
+        absent = fold(page, "not-measured")
+        assert all(f"<li>{name}: " in absent for name in ("files", "workers", "task stream", "flame graph"))
     else:
-        assert len(json.loads(block(page, "charts"))["roots"]) == 3
+        assert json.loads(block(page, "charts"))["roots"].keys()
         assert "without a scheduler nothing tells of it" in page
 
 
@@ -99,7 +131,8 @@ def test_a_run_without_dask(sample: Any) -> None:
         runner = Runner(IterativeExecutor(status=False), schema=NanoAODSchema, chunksize=1000)
         runner({"qcd": sample["qcd"]}, treename="Events", processor_instance=Jets())
     page = contents.page_of(collector.measurement)
-    assert len(json.loads(block(page, "charts"))["roots"]) == 3
+    drawn = {"plot-rates", "plot-classes", "plot-stream", "plot-icicle", "plot-points", "plot-heat"}
+    assert drawn <= set(json.loads(block(page, "charts"))["roots"].values())
     assert "without a scheduler nothing tells of it" in page
     assert values(page)["total_events"] == "8000.0"
 
@@ -109,7 +142,7 @@ def test_a_folder_of_version_0_1_2_has_a_page(real_files: Any, tmp_path: Path) -
     page = contents.page_of(roastcoffea.load(folder))
     assert values(page)["total_events"] == "2000000.0"
     assert "Numbers as reported by roastcoffea 0.1.2" in page
-    assert list(json.loads(block(page, "charts"))["roots"].values()) == ["plot-rates"]
+    assert list(json.loads(block(page, "charts"))["roots"].values()) == ["plot-rates", "plot-points"]
 
 
 def test_a_file_is_replaced_only_where_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,10 +122,8 @@ def test_contents_lead_to_sections_and_what_has_no_title_belongs_to_the_one_befo
     assert "more" in page.partition('<section id="over-time">')[2].partition("</section>")[0]
 
 
-def test_rows_may_be_large_figures_or_stand_as_they_are() -> None:
+def test_rows_may_stand_as_they_are() -> None:
     columns, rows = (Column(name=""), Column(name="v", unit=COUNT)), [("events", 2000.0)]
-    figures = section(Sheet(columns=columns, rows=rows, form="figures"))
-    assert "<li><b>2,000</b> events</li>" in figures
     plain = section(Sheet(columns=columns, rows=rows, form="plain"))
     assert "<td>events</td><td>2,000</td>" in plain
 

@@ -15,10 +15,11 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from parsed import NAMES
 from pictures import synthetic_run
+from profiled import profile_table
 
 from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.phases import COMPUTING, IDLING, TROUBLE
 from roastcoffea.report.page.frame import asset
-from roastcoffea.visualization.colours import OF_TIME
 
 DRAWN = "document.documentElement.dataset.charts === 'drawn'"
 HOSTILE = NAMES[:3]
@@ -27,7 +28,7 @@ HOSTILE = NAMES[:3]
 @pytest.fixture(scope="session")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of 16 workers, whose datasets, files and workers have names of all kinds."""
-    run = synthetic_run(workers=16, rounds=6)
+    run = synthetic_run(workers=16, rounds=6, profile=profile_table())
     changed = {name: getattr(run, name) for name in ("chunks", "tasks", "preprocessing", "lifetimes", "samples")}
     renamed = {"wjets": HOSTILE[0], "data_2018": HOSTILE[1], "ttbar": HOSTILE[2], "tcp://10.0.0.3:40003": HOSTILE[1]}
     for name, table in changed.items():
@@ -69,14 +70,14 @@ def texts(browser: Browser, selector: str) -> list[str]:
 
 
 def test_charts_are_drawn_and_names_are_text(shown: Browser) -> None:
-    assert share_of(seen(shown, "classes"), OF_TIME["compute"]) > 0.1
-    assert share_of(seen(shown, "classes"), OF_TIME["idle: queued"]) > 0.01
-    assert share_of(seen(shown, "stream"), OF_TIME["failed"]) > 0.005
+    assert share_of(seen(shown, "classes"), COMPUTING.light) > 0.1
+    assert share_of(seen(shown, "classes"), IDLING.light) > 0.01
+    assert share_of(seen(shown, "stream"), TROUBLE.light) > 0.005
     assert share_of(seen(shown, "rates"), "#FFFFFF") < 0.9
     assert texts(shown, "h1") == [HOSTILE[0]]
-    assert texts(shown, "#problems li") == HOSTILE
-    assert set(HOSTILE) <= set(texts(shown, "#datasets td:first-child"))
-    assert shown.evaluate("document.querySelectorAll('img, #datasets script:not(.more)').length") == 0
+    assert texts(shown, "#tables-measurement-problems li") == HOSTILE
+    assert set(HOSTILE) <= set(texts(shown, "#tables-datasets td:first-child"))
+    assert shown.evaluate("document.querySelectorAll('img, #tables-datasets script:not(.more)').length") == 0
 
 
 def test_what_is_under_the_pointer_is_told(shown: Browser) -> None:
@@ -150,23 +151,65 @@ def test_time_moves_by_mouse_button_and_key(shown: Browser) -> None:
 
 
 def test_tables_sort_and_filter(shown: Browser) -> None:
-    names, busy = "#workers .table:first-of-type td:first-child", "#workers .table:first-of-type td:nth-child(9)"
+    names, busy = (
+        "#tables-workers .table:first-of-type td:first-child",
+        "#tables-workers .table:first-of-type td:nth-child(9)",
+    )
+    shown.evaluate("document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })")
     percents = [float(text.partition(" ")[0]) for text in texts(shown, busy)]
     assert percents == sorted(percents)
-    shown.evaluate("document.querySelector('#workers th button').focus()")
+    shown.evaluate("document.querySelector('#tables-workers th button').focus()")
     shown.key("Enter", 13, "\r")
     assert texts(shown, names)[:3] == [HOSTILE[1], "tcp://10.0.0.0:40000", "tcp://10.0.0.1:40001"]
-    assert shown.evaluate("document.querySelector('#workers th').getAttribute('aria-sort')") == "ascending"
-    shown.evaluate("document.querySelectorAll('#workers th button')[8].click()")
+    assert shown.evaluate("document.querySelector('#tables-workers th').getAttribute('aria-sort')") == "ascending"
+    shown.evaluate("document.querySelectorAll('#tables-workers th button')[8].click()")
     percents = [float(text.partition(" ")[0]) for text in texts(shown, busy)]
     assert percents == sorted(percents, reverse=True)
-    shown.evaluate("document.querySelector('#workers input').focus()")
+    shown.evaluate("document.querySelector('#tables-workers input').focus()")
     for letter in "0.1:":
         shown.key(letter, text=letter)
     assert texts(shown, names) == ["tcp://10.0.0.1:40001"]
-    assert texts(shown, "#workers [role=status]")[0] == "1 of 16 rows"
-    shown.evaluate("document.querySelectorAll('#metrics th button')[1].click()")
-    assert float(shown.evaluate("document.querySelector('#metrics td[data-v]').dataset.v")) > 1e9
+    assert texts(shown, "#tables-workers [role=status]")[0] == "1 of 16 rows"
+    shown.evaluate("document.querySelectorAll('#tables-metrics th button')[1].click()")
+    assert float(shown.evaluate("document.querySelector('#tables-metrics td[data-v]').dataset.v")) > 1e9
+
+
+def test_boxes_zoom_by_mouse_and_key(shown: Browser) -> None:
+    window = "(() => { const r = Bokeh.documents[0].get_model_by_name('flame').x_range; return r.end - r.start })()"
+    whole = shown.evaluate(window)
+    box = shown.box("#plot-flame")
+    x, y = box["x"] + 30, box["y"] + 21 * 2.5
+    for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        shown.mouse(kind, x, y, **({} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}))
+    assert wait_until(lambda: shown.evaluate(window) < whole)
+    shown.evaluate("document.getElementById('plot-flame').focus()")
+    shown.key("ArrowUp", 38)
+    assert "of all" in texts(shown, "#plot-flame + [role=status]")[0]
+    shown.key("Home", 36)
+    assert shown.evaluate(window) == whole
+
+
+def test_all_tables_are_searched_at_once_and_links_unfold(shown: Browser) -> None:
+    shown.evaluate("document.getElementById('search').focus()")
+    for letter in "wall":
+        shown.key(letter, text=letter)
+    unfolded = "details.fold[open]:not([hidden]) > summary"
+    assert wait_until(lambda: "Metrics" in texts(shown, unfolded))
+    assert "Environment" not in texts(shown, unfolded)
+    assert "rows found" in texts(shown, "#found")[0]
+    shown.evaluate("location.hash = '#tables-files'")
+    assert wait_until(lambda: shown.evaluate("document.getElementById('tables-files').open"))
+
+
+def test_a_remedy_is_copied(shown: Browser) -> None:
+    assert shown.evaluate("document.querySelectorAll('[data-copy]').length") == len(texts(shown, ".remedy code"))
+    shown.evaluate(
+        "window.copied = []; Object.defineProperty(navigator, 'clipboard', "
+        "{value: {writeText: (text) => { window.copied.push(text); return Promise.resolve(); }}});"
+        "document.querySelector('[data-copy]').click()"
+    )
+    assert wait_until(lambda: texts(shown, "[data-copy]")[0] == "Copied")
+    assert shown.evaluate("window.copied") == texts(shown, ".remedy code")[:1]
 
 
 def test_dark_narrow_and_printed(shown: Browser) -> None:
@@ -174,12 +217,15 @@ def test_dark_narrow_and_printed(shown: Browser) -> None:
     assert light == "rgb(255, 255, 255)"
     shown.prefer("dark")
     assert wait_until(lambda: shown.evaluate("getComputedStyle(document.body).backgroundColor") != light)
+    assert wait_until(lambda: share_of(seen(shown, "classes"), COMPUTING.dark) > 0.1)
+    assert share_of(seen(shown, "stream"), COMPUTING.dark) > 0.1
     assert share_of(seen(shown, "classes"), "#17181a") > 0.1
+    assert share_of(seen(shown, "classes"), COMPUTING.light) == 0
     shown.evaluate(
         "{ const s = document.getElementById('scheme'); s.value = 'light'; s.dispatchEvent(new Event('change')) }"
     )
     assert shown.evaluate("getComputedStyle(document.body).backgroundColor") == light
-    assert wait_until(lambda: share_of(seen(shown, "classes"), "#17181a") == 0)
+    assert wait_until(lambda: share_of(seen(shown, "classes"), "#17181a") < 0.01)  # but for a line in ink
     shown.size(400, 900)
     assert wait_until(lambda: shown.evaluate("document.querySelector('.plot').getBoundingClientRect().width") < 400)
     assert shown.evaluate("document.documentElement.scrollWidth") <= 400
@@ -201,5 +247,5 @@ def test_without_scripts_there_are_still_pictures_and_tables(browser: Browser, p
     browser.wait("document.readyState === 'complete'")
     assert browser.evaluate("document.querySelectorAll('noscript svg path').length") > 5
     assert browser.evaluate("document.querySelector('noscript img').naturalWidth") == 400
-    assert HOSTILE[0] in texts(browser, "#datasets td:first-child")
+    assert HOSTILE[0] in texts(browser, "#tables-datasets td:first-child")
     browser.scripts(True)

@@ -15,7 +15,8 @@ from roastcoffea.report.exports.formats import default_name
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @shell.output("Folder that gets the files  [default: roastcoffea-plots/NAME OF THE MEASUREMENT]", shell.FOLDER)
 @shell.choice("--format", "suffix", among=shell.PICTURE_FORMATS, default="png", help="Kind of files.")
-def command(path: Path, names: tuple[str, ...], output: Path | None, suffix: str) -> int:
+@click.option("--dark", is_flag=True, help="For a dark background.")
+def command(path: Path, names: tuple[str, ...], output: Path | None, suffix: str, dark: bool) -> int:
     """Draw the plots NAME of the measurement in PATH, or all that can be drawn of it.
 
     Names are those of the functions, with or without "plot_". Files that are there are replaced. A plot that cannot be
@@ -35,7 +36,7 @@ def command(path: Path, names: tuple[str, ...], output: Path | None, suffix: str
     drawn = 0
     for entry in wanted:
         try:
-            figure = figure_alone(entry, measurement)
+            figure = figure_alone(entry, measurement, dark=dark)
         except ValueError as reason:
             shell.fail(str(reason), shell.FAILED)
         else:

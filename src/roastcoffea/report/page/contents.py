@@ -10,13 +10,17 @@ from typing import TYPE_CHECKING, Final, Protocol
 from roastcoffea.errors import MeasurementError
 from roastcoffea.metrics import Metrics
 from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.metrics.profile import profile_of
 from roastcoffea.records.run import Host, Run, RunnerCall
+from roastcoffea.report.digest import digest_of
 from roastcoffea.report.exports.tables import metrics_table
-from roastcoffea.report.page.charts import CONTROLS, charts
-from roastcoffea.report.page.frame import page
-from roastcoffea.report.sheets import Cell, Column, Picture, Sheet, columns
-from roastcoffea.report.summary import amount_of, datasets, heading, main_numbers, own_sheets, problems
-from roastcoffea.report.tables import not_measured, sheet_of_table
+from roastcoffea.report.first_look import look_of
+from roastcoffea.report.page.charts import charts
+from roastcoffea.report.page.frame import anchor, fold_anchor, page
+from roastcoffea.report.phrases import NOT_MEASURED
+from roastcoffea.report.sheets import Cell, Column, Sheet, columns
+from roastcoffea.report.summary import amount_of, datasets, heading, own_sheets
+from roastcoffea.report.tables import not_measured, reason_in, sheet_of_table
 from roastcoffea.storage.folders import whole_file
 from roastcoffea.units import BYTE, COUNT, SECOND
 from roastcoffea.visualization.inputs import inputs_of
@@ -63,19 +67,39 @@ def write_page(measured: Measured, path: Path, *, every_task: bool = False, over
 
 
 def page_of(measured: Measured, *, every_task: bool = False) -> str:
-    """The page of a run."""
+    """The page of a run: the first look, pictures, and all tables, folded."""
     drawn = charts(inputs_of(measured), every_task=every_task)
-    over_time = Sheet(title="over time", pictures=[Picture(CONTROLS)], parts=drawn.sheets)
-    made = ((title, list(parts(measured))) for title, parts in SECTIONS.items())
-    sections = [Sheet(title=title, parts=parts) for title, parts in made if parts]
-    sections.insert(2, over_time)
-    return page(heading(measured.run), sections, drawn=drawn.pictures, blocks=drawn.blocks, scripts=drawn.programs)
+    absent = dict(drawn.absent)
+    details = []
+    for title, parts in SECTIONS.items():
+        sheet = _filled(Sheet(title=title, parts=list(parts(measured))), title, absent)
+        details += [sheet] if sheet is not None else []
+    if absent:
+        details.append(Sheet(title=NOT_MEASURED, items=[f"{title}: {reason}" for title, reason in absent.items()]))
+    anchors = {*(anchor(sheet.title) for sheet in drawn.sheets), *(fold_anchor(sheet.title) for sheet in details)}
+    names = measured.metrics.evaluator.value("worker_names")
+    return page(
+        heading(measured.run),
+        drawn.sheets,
+        look=look_of(digest_of(measured.run, measured.metrics), anchors, names),
+        details=details,
+        drawn=drawn.pictures,
+        blocks=drawn.blocks,
+        scripts=drawn.programs,
+    )
 
 
-def _verdict(measured: Measured) -> Iterator[Sheet]:
-    metrics = measured.metrics
-    yield from own_sheets(metrics, "verdict") or [not_measured(metrics.missing["verdict"])]
-    yield replace(main_numbers(metrics), title="")
+def _filled(sheet: Sheet, title: str, absent: dict[str, str]) -> Sheet | None:
+    """A sheet without its empty parts; None where nothing is left. Reasons of what was not measured go to `absent`."""
+    name = f"{title}, {sheet.title}" if sheet.title not in ("", title) else title
+    reason = reason_in(sheet)
+    if reason is not None:
+        absent.setdefault(name, reason)
+        return None
+    parts = [part for part in (_filled(part, title, absent) for part in sheet.parts) if part is not None]
+    if not (parts or sheet.rows or sheet.items or sheet.notes or sheet.lead):
+        return None
+    return replace(sheet, parts=parts)
 
 
 def _ledgers(measured: Measured) -> Iterator[Sheet]:
@@ -101,8 +125,12 @@ def _custom(measured: Measured) -> Iterator[Sheet]:
 
 
 def _problems(measured: Measured) -> Iterator[Sheet]:
-    found = measured.problems
-    yield replace(problems(found), title="", notes=[] if found else ["There were no problems with the measuring."])
+    yield Sheet(items=measured.problems)
+
+
+def _profile(measured: Measured) -> Iterator[Sheet]:
+    """Lines of code that took the time of process(): what the flame graph shows, as a table."""
+    yield from (replace(sheet, title="") for sheet in profile_of(measured.metrics).sheets())
 
 
 def _metrics(measured: Measured) -> Iterator[Sheet]:
@@ -160,12 +188,13 @@ def _tables(*tables: tuple[str, str, str, str]) -> Parts:
 
 
 def _table(measured: Measured, name: str, things: str, title: str, by: str) -> Sheet:
-    """A table of the measurement, in the order of a column, without classes of a ledger that did not occur."""
+    """A table of the measurement, in the order of a column, without what is zero in a ledger."""
     whole = measured.table(name)
     frame = whole.copy(deep=False)
     frame.attrs = {}  # pandas copies them with each column
     if "_by_" in name:
         frame = frame[[each for each in frame if each in {RESIDUAL, TOTAL} or not frame[each].eq(0).all()]]
+        frame = frame[~frame[TOTAL].eq(0)]
     if by in frame.columns:
         frame = frame.sort_values(by, ascending=by == LEAST_FIRST, kind="stable", na_position="last")
     frame.attrs = whole.attrs
@@ -173,7 +202,6 @@ def _table(measured: Measured, name: str, things: str, title: str, by: str) -> S
 
 
 SECTIONS: Final[Mapping[str, Parts]] = {
-    "verdict": _verdict,
     "ledgers": _ledgers,
     "datasets": _datasets,
     "files": _tables(
@@ -182,6 +210,7 @@ SECTIONS: Final[Mapping[str, Parts]] = {
     "branches": _tables(
         ("byte_ledger_by_branch", "branches", "", TOTAL), ("branches", "branches of files", "by file", "bytes_payload")
     ),
+    "profile of process()": _profile,
     "sections": _tables(("sections", "sections", "", "wall_seconds")),
     "recorded values": _custom,
     "workers": _tables(
@@ -192,10 +221,10 @@ SECTIONS: Final[Mapping[str, Parts]] = {
     "failed work": _tables(
         ("failed", "failed attempts", "", ""),
         ("failed_files", "files with failed attempts", "by file", ""),
-        ("missing", "chunks or files of which nothing came", "missing", ""),
+        ("missing", "chunks or files without a result", "missing", ""),
     ),
-    "problems": _problems,
-    "metrics": _metrics,
+    "measurement problems": _problems,
     "environment": _environment,
+    "metrics": _metrics,
 }
-"""Sections of tables; "over time" stands behind the ledgers."""
+"""Tables of the page, folded."""

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from roastcoffea.report.first_look import Look, palette, share_image
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.sheets import Heading, Sheet, Shown
 
@@ -35,6 +36,8 @@ def page(
     heading: str | Heading,
     sections: Sequence[Sheet],
     *,
+    look: Look | None = None,
+    details: Sequence[Sheet] = (),
     drawn: Mapping[str, Markup] | None = None,
     blocks: Sequence[Markup] = (),
     scripts: Sequence[str] = (),
@@ -47,6 +50,10 @@ def page(
         Title of the page, or that with facts below it.
     sections
         What the page's list of contents leads to; one without a title belongs to the one before.
+    look
+        The first screen, in place of the heading's facts.
+    details
+        Sheets that are folded until somebody wants to see them, below all others.
     drawn
         Pictures of the sheets by name.
     blocks
@@ -55,15 +62,22 @@ def page(
         Programs that run after those of the frame, one after the other.
     """
     programs = (asset("frame.js"), asset("tables.js"), *scripts)
+    heading = heading if isinstance(heading, Heading) else Heading(title=heading)
+    tab = f"{heading.title} - roastcoffea" if look is None else look.tab
     return rendered(
         "page.html",
-        heading=heading if isinstance(heading, Heading) else Heading(title=heading),
-        sections=[(_anchor(sheet.title, place), sheet) for place, sheet in enumerate(_joined(sections))],
+        heading=heading,
+        look=look,
+        tab=tab,
+        image=None if look is None else _as_url(share_image(look)),
+        description="" if look is None else look.description,
+        sections=[(anchor(sheet.title, place), sheet) for place, sheet in enumerate(_joined(sections))],
+        details=[(fold_anchor(sheet.title), sheet) for sheet in details],
         drawn=drawn or {},
         blocks=blocks,
         programs=list(map(Markup, programs)),
         policy=POLICY.format(scripts=" ".join(map(_hash, programs))),
-        style=_style(),
+        style=_style(tab),
         packed=_packed_rows,
         longest_word=LONGEST_WORD,
     )
@@ -106,11 +120,26 @@ def asset(name: str) -> str:
     return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _style() -> Markup:
-    """Style in light, and in dark where the system or the reader prefers that; paper is light."""
-    dark = asset("dark.css")
+def _style(name: str) -> Markup:
+    """Style in light, and in dark where the system or the reader prefers that; paper is light, and has a name."""
+    dark = f"{asset('dark.css')} {palette('dark')}"
     preferred = f"@media (prefers-color-scheme: dark) {{ :root:not([data-scheme=light]) {{ {dark} }} }}"
-    return Markup(f"{asset('frame.css')}@media screen {{ {preferred} :root[data-scheme=dark] {{ {dark} }} }}")
+    screen = f"@media screen {{ {preferred} :root[data-scheme=dark] {{ {dark} }} }}"
+    paper = f'@page {{ margin: 14mm 12mm; @bottom-left {{ content: "{_css_text(name)}"; font: 8pt sans-serif }} }}'
+    return Markup(f":root {{ {palette('light')} }} {asset('frame.css')}{_first_look_style()}{screen}{paper}")
+
+
+def _css_text(text: str) -> str:
+    """Text between quotes in CSS: letters and digits as they are, all else by number."""
+    return "".join(sign if sign.isascii() and sign.isalnum() else f"\\{ord(sign):x} " for sign in text)
+
+
+def _first_look_style() -> str:
+    return files("roastcoffea.report").joinpath("templates", "first_look.css").read_text(encoding="utf-8")
+
+
+def _as_url(picture: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(picture.encode('utf-8', 'replace')).decode()}"
 
 
 def _hash(program: str) -> str:
@@ -121,5 +150,11 @@ def _hash(program: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(program.encode()).digest()).decode()}'"
 
 
-def _anchor(title: str, place: int) -> str:
+def fold_anchor(title: str) -> str:
+    """Anchor of a folded part of the page."""
+    return f"tables-{anchor(title)}"
+
+
+def anchor(title: str, place: int = 0) -> str:
+    """Anchor of a part of the page."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-") or f"part-{place}"

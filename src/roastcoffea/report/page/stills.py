@@ -14,8 +14,8 @@ from matplotlib.image import imsave
 
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.report.markup import rendered
+from roastcoffea.report.page.figures import family_of, variable
 from roastcoffea.units import SECOND, number, three_digits
-from roastcoffea.visualization.colours import OF_TIME
 from roastcoffea.visualization.stream import SHOWN, Stream, main_in_pixels
 
 WIDTH: Final = 800
@@ -48,13 +48,19 @@ def classes_picture(edges: Numbers, threads: Mapping[str, Numbers], seconds: flo
     counts = np.diff(np.append(starts, len(edges) - 1))
     means = {name: np.add.reduceat(row, starts) / counts for name, row in threads.items()}
     most = f"{number(three_digits(float(np.sum(list(means.values()), axis=0).max())))} threads"
-    return stacked(np.append(edges[starts], edges[-1]), means, OF_TIME, most, SECOND.text(seconds))
+    return stacked(
+        np.append(edges[starts], edges[-1]),
+        means,
+        {name: variable(family_of(name).name) for name in means},
+        most,
+        SECOND.text(seconds),
+    )
 
 
 def stream_picture(stream: Stream, start: float, stop: float) -> Markup:
     """Lanes x time, in the colours of classes."""
     pixels = main_in_pixels(stream, min(len(stream.lanes), MOST_ROWS), np.linspace(start, stop, COLUMNS + 1))
-    colours = np.array([to_rgba(colour) for colour in (*(OF_TIME[name] for name in SHOWN), "white")])
+    colours = np.array([to_rgba(colour) for colour in (*(family_of(name).light for name in SHOWN), "none")])
     file = io.BytesIO()
     imsave(file, colours[pixels.kind], format="png")
     data = base64.b64encode(file.getvalue()).decode()
@@ -65,3 +71,13 @@ def _steps(x: Numbers, y: Numbers) -> str:
     """Points of a line in steps; there is one x more than there are y."""
     points = zip(x[:-1], x[1:], y, strict=True)
     return " ".join(f"{left:.0f},{at:.1f} {right:.0f},{at:.1f}" for left, right, at in points)
+
+
+def shaded_picture(shares: Numbers, colour: str, name: str) -> Markup:
+    """Shares from 0 to 1 as strengths of a colour."""
+    file = io.BytesIO()
+    rgba = np.tile(to_rgba(colour), (*shares.shape, 1))
+    rgba[..., 3] = np.clip(np.nan_to_num(shares), 0, 1)
+    imsave(file, rgba, format="png")
+    data = base64.b64encode(file.getvalue()).decode()
+    return Markup('<img class="still" alt="{}" src="data:image/png;base64,{}">').format(name, data)

@@ -13,18 +13,19 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.studies.branches.growth import COLUMNS, SCALING, Growth
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.colours import CYCLE, GREY, OF_BYTES
+from roastcoffea.visualization.colours import LIGHT, OF_BYTES
+from roastcoffea.visualization.legends import legend
 from roastcoffea.visualization.registry import new_figure, own_style
 
 COLOURS: Final[Mapping[str, str]] = {
-    "bytes_read": CYCLE[5],
+    "bytes_read": LIGHT.ink,
     "bytes_payload": OF_BYTES[phases.PAYLOAD],
     "bytes_reread": OF_BYTES[phases.REREAD],
     "bytes_metadata": OF_BYTES[phases.METADATA],
-    "bytes_uncompressed": CYCLE[4],
-    "bytes_results": CYCLE[1],
-    "bytes_per_task": CYCLE[3],
-    "bytes_output": CYCLE[2],
+    "bytes_uncompressed": LIGHT.series[1],
+    "bytes_results": LIGHT.series[0],
+    "bytes_per_task": LIGHT.series[3],
+    "bytes_output": LIGHT.series[2],
 }
 ASKED: Final = "branches asked for"
 BY_ASKED: Final = ("bytes_read", "bytes_results", "bytes_per_task")
@@ -92,7 +93,7 @@ def _growth(ax: Axes, study: Growth) -> None:
     branches = study.amounts("branches_read")
     ratios = {name: study.ratios[name].to_numpy(dtype=np.float64, na_value=np.nan) for name in SCALING[1:]}
     if branches[0]:
-        ax.plot(branches, branches / branches[0], "--", color=GREY, linewidth=1, label="branches")
+        ax.plot(branches, branches / branches[0], "--", color=LIGHT.quiet, linewidth=1, label="branches")
     _lines(ax, study, {name: values for name, values in ratios.items() if not np.isnan(values).any()})
     _finish(ax, "Growth from the first count", "branches read", "times")
 
@@ -125,4 +126,4 @@ def _lines(ax: Axes, study: Growth, columns: Mapping[str, Numbers]) -> None:
 def _finish(ax: Axes, title: str, across: str, up: str) -> None:
     ax.set(title=title, xlabel=across, ylabel=up)
     ax.set_ylim(bottom=0)
-    draw.legend(ax)
+    legend(ax)

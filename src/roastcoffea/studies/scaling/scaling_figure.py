@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,12 +13,14 @@ from matplotlib.figure import Figure
 from roastcoffea.metrics.phases import RESIDUAL
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.studies.scaling.laws import Between, Law, Point
-from roastcoffea.visualization.colours import BLACK, CYCLE, GREY, OF_TIME
-from roastcoffea.visualization.draw import legend, whole_numbers
+from roastcoffea.visualization.colours import LIGHT
+from roastcoffea.visualization.draw import whole_numbers
+from roastcoffea.visualization.legends import by_family, family_labels, legend
 from roastcoffea.visualization.registry import own_style, save
 
 MOST_CLASSES: Final = 7
 SMALL: Final = 0.01
+REST: Final = "all others"
 
 
 def scaling_figure(
@@ -39,8 +41,8 @@ def _draw_speedup(ax: Axes, points: Sequence[Point], laws: Mapping[str, Law], co
     """Draw speed-ups with their intervals, the line without loss, and the laws."""
     workers = np.array([point.workers for point in points], dtype=np.float64)
     along = np.linspace(workers[0], workers[-1], 200)
-    ax.plot(along, along, color=GREY, linewidth=1, linestyle=":", label="without loss")
-    for name, colour, style in (("Amdahl", CYCLE[1], "--"), ("USL", CYCLE[2], "-")):
+    ax.plot(along, along, color=LIGHT.quiet, linewidth=1, linestyle=":", label="without loss")
+    for name, colour, style in (("Amdahl", LIGHT.series[1], "--"), ("USL", LIGHT.series[0], "-")):
         if name in laws:
             law = laws[name]
             # a law's speed-up is beside its own rate of one worker, a point's beside the measured one
@@ -48,7 +50,7 @@ def _draw_speedup(ax: Axes, points: Sequence[Point], laws: Mapping[str, Law], co
             ax.plot(along, scale * law.speedup(along), style, color=colour, label=name)
     values = np.array([point.speedup.value for point in points])
     bars = np.array([_arms(point.speedup) for point in points]).T
-    ax.errorbar(workers, values, yerr=bars, fmt="o", color=BLACK, markersize=5, capsize=3, label="measured")
+    ax.errorbar(workers, values, yerr=bars, fmt="o", color=LIGHT.ink, markersize=5, capsize=3, label="measured")
     ax.set(title="Speed-up", xlabel=counted, ylabel="times the rate of one", xlim=(0, workers[-1] * 1.05))
     ax.set_ylim(bottom=0)
     whole_numbers(ax.xaxis)
@@ -67,8 +69,13 @@ def _draw_classes(ax: Axes, points: Sequence[Point], counted: str) -> None:
     totals = [sum(point.classes.values()) for point in points]
     scale, unit = (1e6, "us") if max(totals) < 1e-3 else (1e3, "ms")
     places, below = np.arange(len(totals)), np.zeros(len(totals))
-    for name, amounts in _shown(points).items():
-        ax.bar(places, scale * amounts, 0.7, bottom=below, color=OF_TIME.get(name, GREY), label=name)
+    shown = _shown(points)
+    classes = by_family(name for name in shown if name != REST)
+    labels = family_labels({name: name for name in classes}) | {REST: REST}
+    for name in (*classes, *(shown.keys() - set(classes))):
+        amounts, colour = shown[name], LIGHT.of_time.get(name, LIGHT.series[1])
+        look: dict[str, Any] = {"edgecolor": LIGHT.ground, "linewidth": 0.6, "color": colour, "label": labels[name]}
+        ax.bar(places, scale * amounts, 0.7, bottom=below, **look)
         below = below + scale * amounts
     ax.set_xticks(places, [str(point.workers) for point in points])
     ax.set(title="Thread time by class", xlabel=counted, ylabel=f"thread time for each event ({unit})")
@@ -84,4 +91,4 @@ def _shown(points: Sequence[Point]) -> dict[str, Numbers]:
     large = sorted(weight, key=lambda name: -weight[name])[:MOST_CLASSES]
     shown = {name: values for name, values in amounts.items() if name in large and weight[name] >= SMALL}
     rest = totals - np.sum(list(shown.values()), axis=0)
-    return shown | ({"all others": rest} if (rest / totals).max() >= SMALL else {})
+    return shown | ({REST: rest} if (rest / totals).max() >= SMALL else {})

@@ -1,4 +1,4 @@
-"""What chunks read, on whom and how long: shares of files, branches, workers, phases, sections."""
+"""Chunks: what they read and how long they took, by branch, phase, section and worker."""
 
 from __future__ import annotations
 
@@ -13,99 +13,112 @@ from matplotlib.axes import Axes
 from roastcoffea.compat.shapes import branches_of_columns
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
 from roastcoffea.metrics.facts import OF_ALL, some
-from roastcoffea.metrics.phases import PAYLOAD, PHASES, REREAD, phases_of
+from roastcoffea.metrics.phases import COMPUTING, DECODING, PAYLOAD, PHASES, READING, REREAD, phases_of
 from roastcoffea.metrics.statistics import Numbers, amounts, measured_values, moments
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.colours import AMBER, BLUE, CPU, GREY, NOT_CPU, OF_BYTES, OF_PHASES, PALE
-from roastcoffea.visualization.registry import TALL, plot
+from roastcoffea.visualization.colours import FAMILY_OF_PHASE, scheme_of
+from roastcoffea.visualization.distributions import Bins, cloud, distribution, sentence, stacked
+from roastcoffea.visualization.legends import by_family, family_labels, legend, letters
+from roastcoffea.visualization.registry import TALL, WIDE, plot
 from roastcoffea.visualization.series import known_rows
 
 SHARES: Final = {"bytes_read_percent": "of its bytes", "branches_read_percent": "of its branches"}
 READ: Final = {PAYLOAD: "bytes_payload", REREAD: "bytes_reread"}
 MOST_FILES: Final = 10
+BIN_OF_SHARES: Final = 2
+"""Percent."""
 
 
 @plot("Compression of what was read")
-def plot_compression_ratio_distribution(
-    ax: Axes, compression_factors: tuple[str, Numbers], bins: draw.Bins = None
-) -> None:
+def plot_compression_ratio_distribution(ax: Axes, compression_factors: tuple[str, Numbers], bins: Bins = None) -> None:
     """Draw how the compression factors (uncompressed over compressed size) of chunks are distributed.
 
     Of a measurement of version 0.1.2 they are those of files.
     """
     things, factors = compression_factors
-    draw.distribution(ax, factors, [None] * len(factors), things, bins=bins)
-    ax.set_xlabel("compression factor (uncompressed / compressed size)")
+    label, colour = "compression factor (uncompressed / compressed size)", scheme_of(ax).of(DECODING)
+    distribution(ax, factors, [None] * len(factors), things, label, bins=bins, colour=colour)
 
 
 @plot("Share of the files that was read", size=TALL)
 def plot_data_access_percentage(ax: Axes, file_read_metrics: dict[str, dict[str, Any]]) -> None:
     """Draw what share of each file's bytes and branches was read; of many files how the shares are distributed."""
+    refuse_if(not file_read_metrics, "no file was read")
     amounts = {name: [file.get(name) for file in file_read_metrics.values()] for name in SHARES}
     shares = {name: np.array(percentages, np.float64) for name, percentages in amounts.items()}  # NaN: not known
     if not any(np.isfinite(values).any() for values in shares.values()):
         raise NotMeasuredError(f"of none of {len(file_read_metrics)} files it is known how much there is to read")
+    nothing = not any(np.nansum(values) for values in shares.values())
+    refuse_if(nothing, f"of {len(file_read_metrics)} files only metadata was read: no branch in process()")
     if len(file_read_metrics) > MOST_FILES:
         _draw_distributions(ax, shares)
     else:
         _draw_files(ax, list(file_read_metrics), shares)
-    draw.legend(ax)
+
+
+def _colours_of_shares(ax: Axes) -> tuple[str, str]:
+    scheme = scheme_of(ax)
+    return scheme.of(READING), scheme.series[0]
 
 
 def _draw_distributions(ax: Axes, shares: Mapping[str, Numbers]) -> None:
-    edges = np.linspace(0, 100, 51)
+    known = {SHARES[name]: values[np.isfinite(values)] for name, values in shares.items()}
+    if all(np.ptp(values) < BIN_OF_SHARES for values in known.values() if len(values)):
+        each = [f"{np.median(values):.3g} % {of}" for of, values in known.items() if len(values)]
+        sentence(ax, f"share that was read of each of {len(shares['bytes_read_percent'])} files: {', '.join(each)}")
+        return
+    edges = np.arange(0, 100 + BIN_OF_SHARES, BIN_OF_SHARES)
     ax.set_xlabel("share of a file that was read (%)")
-    for (name, values), colour in zip(shares.items(), (BLUE, AMBER), strict=True):
-        known = values[np.isfinite(values)]
-        if len(known):
-            counts = np.histogram(known, edges)[0]
+    for (name, values), colour in zip(shares.items(), _colours_of_shares(ax), strict=True):
+        own = values[np.isfinite(values)]
+        if len(own):
+            counts = np.histogram(own, edges)[0]
             ax.stairs(counts, edges, color=colour, fill=True, alpha=0.7, label=f"share {SHARES[name]}")
-        if len(known) < len(values):
-            of = f"{len(values) - len(known)} of " if len(known) else ""
+        if len(own) < len(values):
+            of = f"{len(values) - len(own)} of " if len(own) else ""
             draw.note(ax, f"the share {SHARES[name]} is not known for {of}{len(values)} files")
     ax.set_ylabel("files")
     ax.set_ylim(bottom=0)
+    legend(ax)
 
 
 def _draw_files(ax: Axes, files: list[str], shares: Mapping[str, Numbers]) -> None:
     places = np.arange(len(files))
-    for offset, (name, values), colour in zip((-0.19, 0.19), shares.items(), (BLUE, AMBER), strict=True):
+    for offset, (name, values), colour in zip((-0.19, 0.19), shares.items(), _colours_of_shares(ax), strict=True):
         ax.barh(places + offset, np.nan_to_num(values), height=0.36, color=colour, label=f"share {SHARES[name]}")
         for place, value in zip(places, values, strict=True):
             text = "not known" if np.isnan(value) else f"{value:.3g} %"
-            draw.text_beside(ax, np.nan_to_num(value), place + offset, text, 0.8 * draw.letters(ax))
+            draw.text_beside(ax, np.nan_to_num(value), place + offset, text, 0.8 * letters(ax))
     ax.set_yticks(places, [draw.short(file.rpartition("/")[2]) for file in files])
     ax.set_ylim(len(files) - 0.4, -0.6)
     ax.set_xlim(0, 118)
     ax.set_xticks(range(0, 101, 20))
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel("share that was read (%)")
+    legend(ax)
 
 
 @plot("Branches read by a chunk")
-def plot_branch_access_per_chunk(ax: Axes, computed_chunks: pa.Table, bins: draw.Bins = None) -> None:
+def plot_branch_access_per_chunk(ax: Axes, computed_chunks: pa.Table, bins: Bins = None) -> None:
     """Draw how many branches chunks read, by dataset where there are few."""
     known = _known(computed_chunks, "branches", _numbers_of_columns(computed_chunks))
     branches, datasets = measured_values(known["branches"]), known["dataset"].to_pylist()
-    draw.distribution(ax, branches, datasets, "chunks", bins=bins, whole=True)
-    ax.set_xlabel("branches read by a chunk")
+    distribution(ax, branches, datasets, "chunks", "branches read by a chunk", bins=bins, whole=True)
 
 
 @plot("Bytes requested by a chunk")
-def plot_bytes_accessed_per_chunk(ax: Axes, computed_chunks: pa.Table, bins: draw.Bins = None) -> None:
+def plot_bytes_accessed_per_chunk(ax: Axes, computed_chunks: pa.Table, bins: Bins = None) -> None:
     """Draw how many bytes chunks requested from storage, by dataset where there are few."""
     known = _known(computed_chunks, "bytes_requested", computed_chunks["coffea_bytes_read"])
     _draw_distribution(ax, known, "bytes_requested", (draw.bytes_scale, "requested by a chunk"), bins)
 
 
-def _draw_distribution(
-    ax: Axes, known: pa.Table, column: str, across: tuple[draw.ScaleOf, str], bins: draw.Bins
-) -> None:
+def _draw_distribution(ax: Axes, known: pa.Table, column: str, across: tuple[draw.ScaleOf, str], bins: Bins) -> None:
     """Draw how a column is distributed over chunks, by dataset where there are few."""
     (scale_of, label), values = across, measured_values(known[column])
     scale = scale_of(float(values.max()))
-    draw.distribution(ax, values * scale.factor, known["dataset"].to_pylist(), "chunks", bins=bins)
-    ax.set_xlabel(f"{label} ({scale.unit})")
+    datasets = known["dataset"].to_pylist()
+    distribution(ax, values * scale.factor, datasets, "chunks", f"{label} ({scale.unit})", bins=bins)
 
 
 def _numbers_of_columns(chunks: pa.Table) -> pa.Array:
@@ -126,22 +139,23 @@ def plot_branch_bytes(ax: Axes, branches: pa.Table) -> None:
     groups = some(branches, "no branch was read").group_by("branch")
     sums = groups.aggregate([(column, "sum", OF_ALL) for column in READ.values()])
     sized = some(sums.drop_null(), "of no branch it is known how many bytes it took")
-    parts = {name: (measured_values(sized[f"{column}_sum"]), OF_BYTES[name]) for name, column in READ.items()}
+    colours = scheme_of(ax).of_bytes
+    parts = {name: (measured_values(sized[f"{column}_sum"]), colours[name]) for name, column in READ.items()}
     label = "read from storage, compressed"
     draw.pooled_bars(ax, sized["branch"].to_pylist(), parts, scale_of=draw.bytes_scale, label=label)
     if len(sized) < len(sums):
         draw.note(ax, f"the bytes of {len(sums) - len(sized)} branches are not known")
-    draw.legend(ax)
+    legend(ax)
 
 
-PARTS: Final = {"CPU": CPU, "not CPU": NOT_CPU, "CPU unknown": GREY}
+PARTS: Final = ("CPU", "not CPU", "CPU unknown")
 MOST_WORKERS: Final = 25
 MOST_SHOWN: Final = 500
 MOST_FRAMED: Final = 40
 
 
 @plot("Chunks of each worker", size=TALL)
-def plot_worker_balance(ax: Axes, worker_balance: pa.Table) -> None:
+def plot_worker_balance(ax: Axes, worker_balance: pa.Table, worker_names: Mapping[str, str]) -> None:
     """Draw how long each worker was busy with chunks per thread, CPU and other time apart; the busiest first."""
     parts = _seconds_per_thread(worker_balance)
     wall = np.sum(list(parts.values()), axis=0)
@@ -152,11 +166,16 @@ def plot_worker_balance(ax: Axes, worker_balance: pa.Table) -> None:
     if len(order) > MOST_WORKERS:
         _draw_ranked(ax, scaled, label)
     else:
-        names = draw.worker_names(worker_balance["worker"].to_pylist())
-        draw.bars(ax, [names[place] for place in order], scaled, PARTS)
+        names = [worker_names.get(worker, worker) for worker in worker_balance["worker"].to_pylist()]
+        draw.bars(ax, [names[place] for place in order], scaled, _colours_of_parts(ax))
         ax.set_xlabel(label)
         ax.set_ylabel("worker")
-    draw.legend(ax)
+    legend(ax)
+
+
+def _colours_of_parts(ax: Axes) -> dict[str, str]:
+    scheme = scheme_of(ax)
+    return dict(zip(PARTS, (scheme.of(COMPUTING), scheme.series[1], scheme.series[3]), strict=True))
 
 
 def _seconds_per_thread(workers: pa.Table) -> dict[str, Numbers]:
@@ -171,7 +190,8 @@ def _seconds_per_thread(workers: pa.Table) -> dict[str, Numbers]:
 def _draw_ranked(ax: Axes, parts: dict[str, Numbers], label: str) -> None:
     number = len(parts["CPU"])
     edges = np.linspace(0.5, number + 0.5, number + 1)
-    draw.stacked(ax, edges, [(part, seconds, PARTS[part]) for part, seconds in parts.items() if seconds.any()])
+    colours = _colours_of_parts(ax)
+    stacked(ax, edges, [(part, seconds, colours[part]) for part, seconds in parts.items() if seconds.any()])
     ax.set_xlim(edges[0], edges[-1])
     ax.set_ylim(bottom=0)
     ax.set_xlabel("workers, the busiest first")
@@ -184,31 +204,33 @@ def plot_stragglers(ax: Axes, expected_seconds: pa.Table, stragglers: pa.Table) 
     """Draw how long chunks took over what their events, bytes and worker predict; stragglers by their slow phase."""
     expected, wall = (measured_values(expected_seconds[name]) for name in ("expected_seconds", "wall_seconds"))
     scale = draw.seconds_scale(float(wall.max()))
-    draw.cloud(ax, expected * scale.factor, wall * scale.factor, [None] * len(wall), "chunks")
+    cloud(ax, expected * scale.factor, wall * scale.factor, [None] * len(wall), "chunks")
     worst = stragglers.slice(0, MOST_SHOWN)
     _mark(ax, worst, scale.factor)
     ends = scale.factor * expected.min(), scale.factor * expected.max()
-    ax.plot(ends, ends, color=GREY, linewidth=1, linestyle="--", zorder=0.5)
+    ax.plot(ends, ends, color=scheme_of(ax).quiet, linewidth=1, linestyle="--", zorder=0.5)
     ax.set_xlabel(f"expected duration ({scale.unit}); dashed: as expected")
     ax.set_ylabel(f"duration of a chunk ({scale.unit})")
     more = f", the worst {len(worst)} are marked" if len(stragglers) > len(worst) else ""
     draw.note(ax, f"{len(stragglers)} of {len(wall)} chunks took much longer than expected{more}")
-    draw.legend(ax)
+    legend(ax)
 
 
 def _mark(ax: Axes, stragglers: pa.Table, factor: float) -> None:
     """Mark stragglers by the phase that was slow; of many the marks are small."""
     size, edge = (5.0, 0.8) if len(stragglers) <= MOST_FRAMED else (3.0, 0.1)
+    scheme = scheme_of(ax)
     phases = pc.fill_null(stragglers["phase"], "phase not known")
     for phase in phases.unique().to_pylist():
         here = stragglers.filter(pc.equal(phases, phase))
         times = (measured_values(here[name]) * factor for name in ("expected_seconds", "wall_seconds"))
-        look: dict[str, Any] = {"color": OF_PHASES.get(phase, "black"), "markersize": size, "markeredgewidth": edge}
-        ax.plot(*times, "D", label=f"slow: {phase}", markeredgecolor="black", **look)
+        colour = scheme.of_phases.get(phase, scheme.ink)
+        look: dict[str, Any] = {"color": colour, "markersize": size, "markeredgewidth": edge}
+        ax.plot(*times, "D", label=f"slow: {phase}", markeredgecolor=scheme.ink, **look)
 
 
 @plot("Duration of chunks")
-def plot_runtime_distribution(ax: Axes, computed_chunks: pa.Table, bins: draw.Bins = None) -> None:
+def plot_runtime_distribution(ax: Axes, computed_chunks: pa.Table, bins: Bins = None) -> None:
     """Draw how the durations of chunks are distributed, by dataset where there are few."""
     known = known_rows(computed_chunks, "wall_seconds")
     _draw_distribution(ax, known, "wall_seconds", (draw.seconds_scale, "duration of a chunk"), bins)
@@ -220,12 +242,12 @@ def plot_runtime_vs_events(ax: Axes, computed_chunks: pa.Table) -> None:
     known = known_rows(computed_chunks, "wall_seconds", "events")
     events, seconds = measured_values(known["events"]), measured_values(known["wall_seconds"])
     scale = draw.seconds_scale(float(seconds.max()))
-    draw.cloud(ax, events, seconds * scale.factor, known["dataset"].to_pylist(), "chunks")
+    cloud(ax, events, seconds * scale.factor, known["dataset"].to_pylist(), "chunks")
     ax.set_xlabel("events of a chunk")
     ax.set_ylabel(f"duration of a chunk ({scale.unit})")
     _fit_limits(ax)
     _draw_rates(ax, events, seconds, scale.factor)
-    draw.legend(ax)
+    legend(ax)
 
 
 def _fit_limits(ax: Axes) -> None:
@@ -247,7 +269,7 @@ def _draw_rates(ax: Axes, events: Numbers, seconds: Numbers, factor: float) -> N
     shown = [rate for rate in steps if low / 2.5 <= rate <= high * 2.5]
     for rate in shown[:: -(-len(shown) // 6)]:
         reach = np.geomspace(max(across[0], across[1] * 1e-6), min(across[1], up[1] * rate / factor), 50)
-        ax.plot(reach, reach / rate * factor, color=GREY, linewidth=0.8, linestyle=":", zorder=0.5)
+        ax.plot(reach, reach / rate * factor, color=scheme_of(ax).quiet, linewidth=0.8, linestyle=":", zorder=0.5)
         _write_rate(ax, rate, factor, across, up)
     ax.set_xlim(across)
     ax.set_ylim(up)
@@ -259,30 +281,32 @@ def _write_rate(ax: Axes, rate: float, factor: float, across: tuple[float, float
     place = (up[1] * rate / factor, up[1]) if leaves_above else (across[1], across[1] / rate * factor)
     if not (across[0] <= place[0] <= across[1] and up[0] <= place[1] <= up[1]):
         return
-    look: dict[str, Any] = {"zorder": 1.5, "color": "#555555", "ha": "right", "va": "top"}
-    look["bbox"] = {"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 0.6}
-    size = 0.75 * draw.letters(ax)
+    scheme = scheme_of(ax)
+    look: dict[str, Any] = {"zorder": 1.5, "color": scheme.quiet, "ha": "right", "va": "top"}
+    look["bbox"] = {"facecolor": scheme.ground, "alpha": 0.7, "edgecolor": "none", "pad": 0.6}
+    size = 0.75 * letters(ax)
     ax.annotate(f"{rate / 1e3:g} kHz", place, (-2, -2), textcoords="offset points", fontsize=size, **look)
 
 
-@plot("Phases of chunks", size=TALL)
+@plot("Phases of chunks", size=WIDE)
 def plot_chunk_phases(ax: Axes, phased_chunks: pa.Table) -> None:
     """Draw how long a chunk of each dataset was in each phase, on average."""
     means = phased_chunks.group_by("dataset").aggregate([(phase.column, "mean") for phase in PHASES])
-    shown = phases_of(phased_chunks)
-    parts = {phase.name: amounts(means, f"{phase.column}_mean") for phase in shown}
+    shown = {phase.name: phase for phase in phases_of(phased_chunks)}
+    parts = {name: amounts(means, f"{shown[name].column}_mean") for name in by_family(shown, FAMILY_OF_PHASE)}
     total = np.sum(list(parts.values()), axis=0)
     own, others = draw.largest_first(total)
     names = means["dataset"].to_pylist()
     scale = draw.seconds_scale(float(total.max()))
     scaled = {part: seconds[own] * scale.factor for part, seconds in parts.items()}
-    draw.bars(ax, [names[place] for place in own], scaled, OF_PHASES)
+    labels = family_labels({name: name for name, seconds in scaled.items() if seconds.any()}, FAMILY_OF_PHASE)
+    draw.bars(ax, [names[place] for place in own], scaled, scheme_of(ax).of_phases, labels)
     ax.set_xlabel(f"mean time of a chunk ({scale.unit})")
-    if unknown := [phase.name for phase in shown if means[f"{phase.column}_mean"].null_count]:
+    if unknown := [name for name, phase in shown.items() if means[f"{phase.column}_mean"].null_count]:
         draw.note(ax, f"not known everywhere: {', '.join(unknown)}")
     if others:
         draw.note(ax, f"{len(others)} datasets with quicker chunks are not shown")
-    draw.legend(ax)
+    legend(ax)
 
 
 @plot("Sections of the processor", size=TALL)
@@ -293,11 +317,12 @@ def plot_sections(ax: Axes, section_totals: pa.Table) -> None:
     timed = some(sums.filter(sums["wall_seconds_sum"].is_valid()), "no section was timed (track_time)")
     wall, cpu = (moments(timed, name) for name in ("wall_seconds_sum", "cpu_seconds_sum"))
     own, others = draw.largest_first(wall)
-    names = timed["name"].to_pylist()
+    names, scheme = timed["name"].to_pylist(), scheme_of(ax)
     scale = draw.seconds_scale(float(wall.max()))
-    draw.bars(ax, [names[place] for place in own], {"wall time": wall[own] * scale.factor}, {"wall time": PALE})
-    ax.barh(np.arange(len(own)), cpu[own] * scale.factor, height=0.4, color=CPU, label="CPU time")
+    shown, colour = {"wall time": wall[own] * scale.factor}, scheme.of(COMPUTING)
+    draw.bars(ax, [names[place] for place in own], shown, {"wall time": scheme.series[1]})
+    ax.barh(np.arange(len(own)), cpu[own] * scale.factor, height=0.4, color=colour, label="CPU time")
     ax.set_xlabel(f"time in the section ({scale.unit}), nested ones included")
     if others:
         draw.note(ax, f"{len(others)} shorter sections are not shown")
-    draw.legend(ax)
+    legend(ax)

@@ -1,8 +1,8 @@
-"""How well the run used what it had: shares, both ledgers, and what Dask metered in tasks."""
+"""The whole run: where thread time and bytes went, and how efficient it was."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -10,11 +10,15 @@ from matplotlib.axes import Axes
 
 from roastcoffea.metrics import ByteLedger, TimeLedger
 from roastcoffea.metrics.catalogue import NotMeasuredError, refuse_if
-from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.metrics.phases import COMPUTING, READING, TIME_NAMES, TOTAL, Family
+from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.units import BYTE, SECOND, Unit, number, three_digits
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.colours import BLUE, OF_BYTES, OF_TIME
-from roastcoffea.visualization.registry import TALL, plot
+from roastcoffea.visualization.colours import scheme_of
+from roastcoffea.visualization.distributions import stacked
+from roastcoffea.visualization.legends import Layer, by_family, family_labels, legend, name_layers
+from roastcoffea.visualization.lines import GRID
+from roastcoffea.visualization.registry import TALL, WIDE, plot
 
 Ask = Callable[[str], Any]
 
@@ -23,46 +27,57 @@ class Share(NamedTuple):
     """A share in percent: `of` asks for metrics by name; `text` says what it is a share of."""
 
     label: str
+    family: Family | None
     of: Callable[[Ask], float]
     text: Callable[[Ask], str] | None = None
 
 
 EFFICIENCIES: Final = (
-    Share("core efficiency", lambda ask: 100 * ask("core_efficiency")),
-    Share("threads with a task", lambda ask: ask("busy_percent")),
-    Share("CPU in processor tasks", lambda ask: ask("processor_cpu_percentage")),
-    Share("useful bytes", lambda ask: 100 * ask("useful_fraction")),
-    Share("of files: bytes read", lambda ask: ask("avg_bytes_read_percent")),
-    Share("of files: branches read", lambda ask: ask("avg_branches_read_percent")),
+    Share("cores: CPU time of chunks", COMPUTING, lambda ask: 100 * ask("core_efficiency")),
+    Share("tasks of chunks: CPU time", COMPUTING, lambda ask: ask("processor_cpu_percentage")),
+    Share("bytes: useful", READING, lambda ask: 100 * ask("useful_fraction")),
 )
+"""What was put to use, of what was paid for."""
 
 UTILIZATIONS: Final = (
     Share(
         "workers: mean of peak",
+        None,
         lambda ask: 100 * ask("avg_workers") / ask("peak_workers"),
         lambda ask: f"{number(three_digits(ask('avg_workers')))} of {number(ask('peak_workers'))}",
     ),
     Share(
         "cores: used by chunks",
+        COMPUTING,
         lambda ask: 100 * ask("core_efficiency"),
         lambda ask: f"{number(three_digits(ask('speedup_factor')))} of {number(three_digits(ask('total_cores')))}",
     ),
     Share(
         "cores: used by workers",
+        COMPUTING,
         lambda ask: 100 * ask("worker_cpu_time_seconds") / (ask("elapsed_time_seconds") * ask("total_cores")),
         lambda ask: SECOND.text(ask("worker_cpu_time_seconds")),
     ),
     Share(
-        "memory: mean of peak",
-        lambda ask: 100 * ask("avg_memory_per_worker_bytes") / ask("peak_memory_bytes"),
-        lambda ask: f"{BYTE.text(ask('avg_memory_per_worker_bytes'))} of {BYTE.text(ask('peak_memory_bytes'))}",
+        "memory: peak of limit",
+        None,
+        lambda ask: 100 * _fullest(ask)[0] / _fullest(ask)[1],
+        lambda ask: " of ".join(map(BYTE.text, _fullest(ask))),
     ),
 )
 
 
+def _fullest(ask: Ask) -> tuple[int, int]:
+    """Peak and limit of the memory of the worker that came closest to its limit."""
+    known = ask("worker_memory").select(["memory_peak", "memory_limit"]).drop_null()
+    limited = [(peak, limit) for peak, limit in zip(*known.to_pydict().values(), strict=True) if limit > 0]
+    refuse_if(not limited, "no worker has a peak of its memory and a limit")
+    return max(limited, key=lambda found: found[0] / found[1])
+
+
 @plot("Efficiency")
 def plot_efficiency_summary(ax: Axes, metric: Ask) -> None:
-    """Draw what share of cores, threads and bytes was put to use."""
+    """Draw which share of cores, of the time of tasks and of bytes was put to use."""
     _draw_shares(ax, EFFICIENCIES, metric)
 
 
@@ -78,65 +93,90 @@ def _draw_shares(ax: Axes, shares: tuple[Share, ...], metric: Ask) -> None:
         try:
             values[place] = float(share.of(metric))
             texts[place] = f"{three_digits(values[place]):g} %" + (f" ({share.text(metric)})" if share.text else "")
-        except (NotMeasuredError, ZeroDivisionError) as reason:
+        except NotMeasuredError as reason:
             reasons.append(str(reason))
+        except ZeroDivisionError:
+            reasons.append(f"{share.label}: there were none")
     refuse_if(len(reasons) == len(shares), "; ".join(dict.fromkeys(reasons)))
-    draw.bars(ax, [share.label for share in shares], {"share": np.array(values)}, {"share": BLUE})
+    _draw_bars(ax, [share.label for share in shares], np.array(values), [_colour(ax, share) for share in shares])
     ax.set_xlabel("share (%)")
     draw.bar_texts(ax, values, texts)
     if max(values) <= 100:
         ax.set_xticks(range(0, int(min(100, ax.get_xlim()[1])) + 1, 20))
 
 
+def _colour(ax: Axes, share: Share) -> str:
+    scheme = scheme_of(ax)
+    return scheme.series[0] if share.family is None else scheme.of(share.family)
+
+
+def _draw_bars(ax: Axes, names: Sequence[str], amounts: Numbers, colours: Sequence[str]) -> None:
+    """Draw one bar a name, each in a colour of its own."""
+    draw.bars(ax, names, {"all": amounts}, {"all": "none"})
+    for bar, colour in zip(ax.containers[-1], colours, strict=True) if ax.containers else ():
+        bar.set_facecolor(colour)
+
+
 TOO_SMALL_TO_SEE: Final = 1e-3
-"""Share of all thread time up to which a class has no entry in the legend of a timeline."""
+"""Share of all thread time below which a class has no bar, and no entry in the legend of a timeline."""
 
 
 @plot("Bytes requested from storage")
 def plot_byte_ledger(ax: Axes, byte_ledger: ByteLedger) -> None:
     """Draw the classes of the byte ledger, with the residual, and whether it is complete."""
-    scale = draw.bytes_scale(max([*(amount or 0 for amount in byte_ledger.values()), 1]))
-    _draw_classes(ax, byte_ledger, list(byte_ledger), scale, OF_BYTES)
+    refuse_if(not byte_ledger.total, "no bytes were requested from storage")
+    scale = draw.bytes_scale(max(amount or 0 for amount in byte_ledger.values()))
+    _draw_classes(ax, byte_ledger, list(byte_ledger), scale, scheme_of(ax).of_bytes)
     ax.set_xlabel(f"requested ({scale.unit}); in all {BYTE.text(byte_ledger.total or 0)}")
     _note_gaps(ax, byte_ledger)
 
 
 @plot("Thread time by class", size=TALL)
 def plot_time_ledger(ax: Axes, time_ledger: TimeLedger) -> None:
-    """Draw the classes of the time ledger that are not zero, with the residual, and whether it is complete."""
-    shown = [name for name, seconds in time_ledger.items() if seconds or name == RESIDUAL]
+    """Draw the classes of the time ledger that are not next to nothing, and whether it is complete."""
+    least = _too_small(time_ledger)
+    shown = [name for name, seconds in time_ledger.items() if abs(seconds) >= least]
     scale = draw.seconds_scale(max(time_ledger[name] for name in shown))
-    _draw_classes(ax, time_ledger, shown, scale, OF_TIME)
+    _draw_classes(ax, time_ledger, shown, scale, scheme_of(ax).of_time)
     ax.set_xlabel(f"worker threads x time ({scale.unit}); in all {SECOND.text(time_ledger.total or 0.0)}")
+    if small := [name for name, seconds in time_ledger.items() if 0 < abs(seconds) < least]:
+        draw.note(ax, f"below 0.1 % each: {', '.join(small)}")
     _note_gaps(ax, time_ledger, time_ledger.unknown)
 
 
-@plot("Threads by class over time", size=TALL)
+@plot("Threads by class over time", size=WIDE)
 def plot_time_ledger_timeline(ax: Axes, start: float, time_ledger: TimeLedger) -> None:
     """Draw how many threads did what, and why they did nothing, over time: areas are the time ledger's classes."""
-    timeline = time_ledger.timeline(draw.GRID)
+    least, scheme = _too_small(time_ledger), scheme_of(ax)
+    timeline = time_ledger.timeline(GRID)
     moments = timeline.index.to_numpy(np.float64)
     stop = float(moments[-1] + timeline["seconds"].iloc[-1])
     edges = draw.time_axis(ax, start, stop)(np.append(moments, stop))
-    threads = {name: timeline[name].to_numpy(np.float64) for name in OF_TIME if name in timeline}
-    least = TOO_SMALL_TO_SEE * (time_ledger.total or 0.0)
-    labels = {name: name if time_ledger[name] > least else None for name in threads if threads[name].any()}
-    draw.stacked(ax, edges, [(label, threads[name], OF_TIME[name]) for name, label in labels.items()])
-    ax.stairs(timeline[TOTAL], edges, baseline=None, color="#222222", linewidth=0.8, label="threads there were")
+    threads = {name: timeline[name].to_numpy(np.float64) for name in by_family(TIME_NAMES) if name in timeline}
+    threads = {name: row for name, row in threads.items() if row.any()}
+    labels = family_labels({name: name for name in threads if time_ledger[name] >= least})
+    lines = stacked(ax, edges, [(labels.get(name), row, scheme.of_time[name]) for name, row in threads.items()])
+    ax.stairs(timeline[TOTAL], edges, baseline=None, color=scheme.ink, linewidth=0.8, label="threads available")
     ax.set_ylabel("threads")
     draw.whole_numbers(ax.yaxis)
     ax.set_ylim(bottom=0)
-    draw.legend(ax)
+    legend(ax)
+    layers = [Layer(name, *line, scheme.of_time[name]) for name, line in zip(threads, lines, strict=True)]
+    name_layers(ax, edges, layers)
     _note_gaps(ax, time_ledger, time_ledger.unknown)
+
+
+def _too_small(ledger: TimeLedger) -> float:
+    """Seconds below which a class is next to nothing; refused where there were no threads."""
+    refuse_if(not ledger.total, "there were no worker threads")
+    return TOO_SMALL_TO_SEE * (ledger.total or 0.0)
 
 
 def _draw_classes(
     ax: Axes, ledger: ByteLedger | TimeLedger, names: list[str], scale: draw.Scale, colours: Mapping[str, str]
 ) -> None:
     amounts = np.array([float(ledger[name] or 0) * scale.factor for name in names])
-    draw.bars(ax, names, {"all": amounts}, {"all": "none"})
-    for bar, name in zip(ax.containers[-1], names, strict=True) if ax.containers else ():
-        bar.set(facecolor=colours[name], edgecolor="#555555", linewidth=0.4)
+    _draw_bars(ax, names, amounts, [colours[name] for name in names])
     draw.bar_texts(ax, amounts.tolist(), [_text(ledger[name], ledger.total or 0, ledger.unit) for name in names])
 
 
@@ -146,7 +186,7 @@ def _text(amount: float | None, total: float, unit: Unit) -> str:
     if not total or not amount:
         return unit.text(amount)
     percent = 100 * amount / total
-    return f"{unit.text(amount)}, {'< 0.1' if abs(percent) < 0.1 else f'{three_digits(percent):g}'} %"
+    return f"{unit.text(amount)}, {three_digits(percent):g} %" if abs(percent) >= 0.1 else "below 0.1 %"
 
 
 def _note_gaps(ax: Axes, ledger: ByteLedger | TimeLedger, unknown: Iterable[str] = ()) -> None:

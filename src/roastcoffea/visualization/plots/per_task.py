@@ -1,8 +1,8 @@
-"""What Dask counted in tasks, by task prefix."""
+"""Tasks: what Dask counted in them, by prefix."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Final
 
 import numpy as np
@@ -10,9 +10,11 @@ from matplotlib.axes import Axes
 
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import in_tasks
+from roastcoffea.metrics.phases import COMPUTING, DECODING, HANDLING, OPENING, READING
 from roastcoffea.records.run import SpanMetrics
 from roastcoffea.visualization import draw
-from roastcoffea.visualization.colours import CPU, CYCLE, NOT_CPU
+from roastcoffea.visualization.colours import Scheme, scheme_of
+from roastcoffea.visualization.legends import legend
 from roastcoffea.visualization.registry import plot
 
 BYTES: Final = "bytes"
@@ -21,7 +23,7 @@ FIRST_UNITS: Final = {BYTES: 0, SECONDS: 1, "count": 2}
 """Of an activity that Dask counts in several units the first of these goes by its plain name."""
 
 IN_THREADS: Final = {"thread-cpu": "CPU", "thread-noncpu": "not CPU (storage, locks, sleep)"}
-READING: Final = {"memory-read": "memory", "disk-read": "disk"}
+READ: Final = {"memory-read": "memory", "disk-read": "disk"}
 OVERHEAD: Final = {name: name for name in ("deserialize", "serialize", "decompress", "compress")} | {
     "disk-read": "read from disk",
     "disk-write": "write to disk",
@@ -72,33 +74,45 @@ def _of_prefixes(span_metrics: SpanMetrics) -> dict[str, dict[tuple[str, str], f
 @plot("CPU and other time of tasks")
 def plot_per_task_cpu_io(ax: Axes, cumulative_metrics: SpanMetrics) -> None:
     """Draw, for each task prefix, the time in which threads used the CPU, beside that in which they did not."""
-    _draw_activities(ax, cumulative_metrics, IN_THREADS, SECONDS, (CPU, NOT_CPU))
+    _draw_activities(ax, cumulative_metrics, IN_THREADS, SECONDS)
 
 
 @plot("Inputs of tasks")
 def plot_per_task_bytes_read(ax: Axes, cumulative_metrics: SpanMetrics) -> None:
     """Draw, for each task prefix, the bytes of other tasks' results that it took from its worker's memory or disk."""
-    _draw_activities(ax, cumulative_metrics, READING, BYTES, CYCLE)
+    _draw_activities(ax, cumulative_metrics, READ, BYTES)
 
 
 @plot("Overhead of tasks")
 def plot_per_task_overhead(ax: Axes, cumulative_metrics: SpanMetrics) -> None:
     """Draw, for each task prefix, what Dask took for serializing, compressing and spilling inside of tasks."""
-    _draw_activities(ax, cumulative_metrics, OVERHEAD, SECONDS, CYCLE)
+    _draw_activities(ax, cumulative_metrics, OVERHEAD, SECONDS)
 
 
-def _draw_activities(
-    ax: Axes, span_metrics: SpanMetrics, activities: Mapping[str, str], unit: str, colours: Iterable[str]
-) -> None:
+def _draw_activities(ax: Axes, span_metrics: SpanMetrics, activities: Mapping[str, str], unit: str) -> None:
     """Draw activities, which are counted in a unit, by their words; where Dask counted none, there is no plot."""
-    tasks = _of_prefixes(span_metrics)
+    tasks, colours = _of_prefixes(span_metrics), _colours_of(scheme_of(ax))
     refuse_if(not tasks, "Dask counted nothing in tasks of this run")
     parts = {
-        word: (np.array([float(amounts.get((activity, unit), 0.0)) for amounts in tasks.values()]), colour)
-        for (activity, word), colour in zip(activities.items(), colours, strict=False)
+        word: (np.array([float(amounts.get((activity, unit), 0.0)) for amounts in tasks.values()]), colours[activity])
+        for activity, word in activities.items()
     }
     none = not any(amounts.any() for amounts, _ in parts.values())
     refuse_if(none, f"Dask counted no {unit} of {', '.join(activities)} in tasks of this run")
     label, scale_of = AXES[unit]
     draw.pooled_bars(ax, list(tasks), parts, scale_of=scale_of, label=label)
-    draw.legend(ax)
+    legend(ax)
+
+
+def _colours_of(scheme: Scheme) -> dict[str, str]:
+    """Colours of activities: those of the families that they belong to, and others."""
+    families = {
+        "thread-cpu": COMPUTING,
+        "memory-read": HANDLING,
+        "deserialize": HANDLING,
+        "decompress": DECODING,
+        "disk-read": READING,
+        "disk-write": OPENING,
+    }
+    others = dict(zip(("thread-noncpu", "serialize", "compress"), scheme.series[1:], strict=True))
+    return others | {activity: scheme.of(family) for activity, family in families.items()}

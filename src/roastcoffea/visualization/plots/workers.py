@@ -1,7 +1,8 @@
-"""What happened over time: tasks of threads, rates, and workers with their memory, CPU and tasks."""
+"""Over time: what each thread did, the data rate, and the memory, CPU and tasks of workers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -13,29 +14,32 @@ from matplotlib.colors import to_rgba
 
 from roastcoffea.metrics.catalogue import refuse_if
 from roastcoffea.metrics.facts import some
-from roastcoffea.metrics.phases import COMPUTE, RESIDUAL
+from roastcoffea.metrics.phases import COMPUTE, READING, RESIDUAL
 from roastcoffea.metrics.statistics import Numbers, measured_values
-from roastcoffea.visualization import draw
-from roastcoffea.visualization.colours import BLUE, GREY, OF_TIME
+from roastcoffea.visualization import draw, lines
+from roastcoffea.visualization.colours import Scheme, scheme_of
 from roastcoffea.visualization.inputs import Counted
-from roastcoffea.visualization.registry import TALL, plot
-from roastcoffea.visualization.series import Presence, Series, Span, amounts_in_bins, series_of
+from roastcoffea.visualization.legends import family_labels, legend, letters
+from roastcoffea.visualization.registry import WIDE, plot
+from roastcoffea.visualization.series import Series, Span, Workers, amounts_in_bins, series_of
 from roastcoffea.visualization.stream import SHOWN, Stream, main_in_pixels, stream_of
 
 MOST_RECTANGLES: Final = 20_000
 MOST_ROWS: Final = 400
 COLUMNS: Final = 800
 MOST_NAMED: Final = 24
-WHITE: Final = "white"
+MOST_SEPARATE: Final = 40
+"""Lanes up to which there is a gap between them: of more it would be thinner than a dot."""
 
 UNTOLD: Final = "not recorded"
 UNTOLD_CHUNKS: Final = "chunks (inside not recorded)"
-COLOURS: Final = np.array([to_rgba(OF_TIME[name]) for name in SHOWN])
 
 
-@plot("Task stream", size=TALL)
-def plot_task_stream(ax: Axes, start: float, attempts: tuple[pa.Table | None, pa.Table | None]) -> None:
-    """Draw what each worker thread did from moment to moment, coloured by class of the time ledger.
+@plot("Task stream", size=WIDE)
+def plot_task_stream(
+    ax: Axes, start: float, attempts: tuple[pa.Table | None, pa.Table | None], worker_names: Mapping[str, str]
+) -> None:
+    """Draw what each worker thread did from moment to moment, coloured by family of classes of the time ledger.
 
     A task of the processor has the colour of the class that took the most of it. Of very many tasks a pixel
     shows the class that took the most of its time; failed work wins.
@@ -45,37 +49,47 @@ def plot_task_stream(ax: Axes, start: float, attempts: tuple[pa.Table | None, pa
         inside = stream.kind == SHOWN.index(RESIDUAL)
         stream = stream._replace(kind=np.where(inside, SHOWN.index(COMPUTE), stream.kind))
         names[COMPUTE] = UNTOLD_CHUNKS
-    end = float(stream.stop.max())
+    end, scheme = float(stream.stop.max()), scheme_of(ax)
     axis = draw.time_axis(ax, start, end)
     if len(stream.start) > MOST_RECTANGLES:
         _draw_raster(ax, stream, start, end, float(axis(np.array([end]))[0]))
     else:
         _draw_rectangles(ax, stream, axis(stream.start), axis(stream.stop))
-    _name_lanes(ax, stream)
-    for number in np.unique(stream.kind):
-        name = SHOWN[number]
-        ax.plot([], [], "s", color=OF_TIME[name], label=names[name])
-    draw.legend(ax)
+    _name_lanes(ax, stream, worker_names)
+    for name, label in family_labels(
+        {SHOWN[number]: names[SHOWN[number]] for number in np.unique(stream.kind)}
+    ).items():
+        if label is not None:
+            ax.plot([], [], "s", color=scheme.of_time[name], label=label)
+    legend(ax)
+
+
+def _colours_of(scheme: Scheme) -> Numbers:
+    """Colour of each class in SHOWN."""
+    return np.array([to_rgba(scheme.of_time[name]) for name in SHOWN])
 
 
 def _draw_rectangles(ax: Axes, stream: Stream, left: Numbers, right: Numbers) -> None:
-    low, high = stream.lane - 0.42, stream.lane + 0.42
+    half = 0.42 if len(stream.lanes) <= MOST_SEPARATE else 0.5
+    low, high = stream.lane - half, stream.lane + half
     corners = np.stack([[left, low], [left, high], [right, high], [right, low]]).transpose(2, 0, 1)
-    colours = COLOURS[stream.kind]
+    scheme = scheme_of(ax)
+    colours = _colours_of(scheme)[stream.kind]
     many = len(left) > MOST_RECTANGLES // 20
-    look: dict[str, Any] = {"edgecolors": "none" if many else WHITE, "linewidths": 0.3, "rasterized": many}
+    look: dict[str, Any] = {"edgecolors": "none" if many else scheme.ground, "linewidths": 0.3, "rasterized": many}
     ax.add_collection(PolyCollection(list(corners), facecolors=colours, **look))
 
 
 def _draw_raster(ax: Axes, stream: Stream, start: float, end: float, right: float) -> None:
-    """Pixels of lanes x time, each in the colour of what took the most of it; white where that is nothing."""
+    """Pixels of lanes x time, each in the colour of what took the most of it; the background where that is nothing."""
     picture = main_in_pixels(stream, min(len(stream.lanes), MOST_ROWS), np.linspace(start, end, COLUMNS + 1)).kind
-    colours = np.array([*COLOURS, to_rgba(WHITE)])
+    scheme = scheme_of(ax)
+    colours = np.array([*_colours_of(scheme), to_rgba(scheme.ground)])
     extent = (0.0, right, len(stream.lanes) - 0.5, -0.5)
     ax.imshow(colours[picture], extent=extent, aspect="auto", interpolation="nearest", rasterized=True)
 
 
-def _name_lanes(ax: Axes, stream: Stream) -> None:
+def _name_lanes(ax: Axes, stream: Stream, names: Mapping[str, str]) -> None:
     """Name the worker at the first of its lanes, where there is room for the names."""
     first = [place for place, worker in enumerate(stream.lanes) if place == 0 or stream.lanes[place - 1] != worker]
     ax.set_ylim(len(stream.lanes) - 0.5, -0.5)
@@ -84,7 +98,7 @@ def _name_lanes(ax: Axes, stream: Stream) -> None:
         ax.set_yticks([])
         return
     ax.set_ylabel("threads of workers")
-    ax.set_yticks(first, draw.worker_names([stream.lanes[place] for place in first]))
+    ax.set_yticks(first, [draw.short(names.get(stream.lanes[place], stream.lanes[place])) for place in first])
 
 
 MOST_BINS = 150
@@ -100,9 +114,10 @@ def plot_throughput_timeline(ax: Axes, requests: pa.Table, start: float, worker_
     edges, rates = data_rates(requests, start)
     scale = draw.bytes_scale(float(rates.max()), "bit/s")
     axis = draw.time_axis(ax, start, float(edges[-1]))
-    ax.stairs(rates * scale.factor, axis(edges), fill=True, color=BLUE, alpha=0.35)
-    ax.stairs(rates * scale.factor, axis(edges), color=BLUE, linewidth=1.2)
-    ax.set_ylabel(f"data rate ({scale.unit})", color=BLUE)
+    colour = scheme_of(ax).of(READING)
+    ax.stairs(rates * scale.factor, axis(edges), fill=True, color=colour, alpha=0.35)
+    ax.stairs(rates * scale.factor, axis(edges), color=colour, linewidth=1.2)
+    ax.set_ylabel(f"data rate ({scale.unit})")
     ax.set_ylim(bottom=0)
     if left_out := note_of_unknown(requests):
         draw.note(ax, left_out)
@@ -128,8 +143,8 @@ def note_of_unknown(requests: pa.Table) -> str:
 
 def _draw_workers(ax: Axes, times: Numbers, counts: Numbers) -> None:
     beside = ax.twinx()
-    beside.step(times, counts, where="post", color=GREY, linewidth=1.2, linestyle="--")
-    beside.set_ylabel("workers (dashed)", color=GREY)
+    beside.step(times, counts, where="post", color=scheme_of(ax).ink, linewidth=1.2, linestyle="--")
+    beside.set_ylabel("workers (dashed)")
     beside.set_ylim(0, 1.15 * max(counts.max(), 1))
     draw.whole_numbers(beside.yaxis)
 
@@ -143,88 +158,129 @@ def plot_worker_count_timeline(ax: Axes, worker_counts: Counted, start: float) -
     """Draw how many workers there were from moment to moment."""
     times, counts = worker_counts
     axis = draw.time_axis(ax, start, times[-1])
-    ax.step(axis(times), counts, where="post", color=BLUE, linewidth=1.6)
-    ax.fill_between(axis(times), counts, step="post", color=BLUE, alpha=0.25, linewidth=0)
+    colour = scheme_of(ax).series[0]
+    ax.step(axis(times), counts, where="post", color=colour, linewidth=1.6)
+    ax.fill_between(axis(times), counts, step="post", color=colour, alpha=0.25, linewidth=0)
     ax.set_ylabel("workers")
     ax.set_ylim(bottom=0)
     draw.whole_numbers(ax.yaxis)
 
 
-def _shares_of_limit(samples: pa.Table) -> Series:
+def _shares_of_limit(samples: pa.Table, names: Mapping[str, str]) -> Series:
     """Memory in percent of what Dask may use, by worker."""
     limited = samples.filter(pc.fill_null(pc.greater(samples["memory_limit"], 0), False))
     limited = some(limited, "no sample tells a memory limit, so that there is no share of it")
     share = pc.divide(pc.multiply(pc.cast(limited["memory"], pa.float64()), 100.0), limited["memory_limit"])
-    return series_of(limited.append_column("share", share), "share")
+    return series_of(limited.append_column("share", share), "share", names)
+
+
+def _draw_limit(ax: Axes) -> None:
+    """Show memory up to its limit, also where little was used."""
+    quiet = scheme_of(ax).quiet
+    ax.axhline(100, color=quiet, linewidth=1, linestyle="--")
+    look: dict[str, Any] = {"color": quiet, "fontsize": 0.85 * letters(ax), "ha": "right", "va": "bottom"}
+    ax.text(0.995, 100, "limit", transform=ax.get_yaxis_transform(), **look)
+    ax.set_ylim(0, max(112, ax.get_ylim()[1]))
 
 
 @plot("Memory of the workers (mean)")
-def plot_memory_utilization_mean_timeline(ax: Axes, worker_samples: pa.Table, whole_run: Span) -> None:
+def plot_memory_utilization_mean_timeline(
+    ax: Axes, worker_samples: pa.Table, whole_run: Span, worker_names: Mapping[str, str]
+) -> None:
     """Draw the workers' memory in percent of what Dask may use: the mean, and from the least to the most."""
-    draw.worker_mean(ax, _shares_of_limit(worker_samples), whole_run, PERCENT_OF_LIMIT)
+    lines.worker_mean(ax, _shares_of_limit(worker_samples, worker_names), whole_run, PERCENT_OF_LIMIT)
+    _draw_limit(ax)
+    legend(ax)
 
 
 @plot("Memory of each worker")
 def plot_memory_utilization_per_worker_timeline(
-    ax: Axes, worker_samples: pa.Table, whole_run: Span, max_legend_entries: int | None = None
+    ax: Axes,
+    worker_samples: pa.Table,
+    whole_run: Span,
+    worker_names: Mapping[str, str],
+    max_legend_entries: int | None = None,
 ) -> None:
     """Draw each worker's memory in percent of what Dask may use; many workers as bands."""
-    draw.worker_lines(ax, _shares_of_limit(worker_samples), whole_run, PERCENT_OF_LIMIT, most=max_legend_entries)
+    lines.worker_lines(ax, _shares_of_limit(worker_samples, worker_names), whole_run, PERCENT_OF_LIMIT)
+    _draw_limit(ax)
+    legend(ax, max_legend_entries)
 
 
 @plot("CPU of the workers (mean)")
-def plot_cpu_utilization_mean_timeline(ax: Axes, worker_samples: pa.Table, whole_run: Span) -> None:
+def plot_cpu_utilization_mean_timeline(
+    ax: Axes, worker_samples: pa.Table, whole_run: Span, worker_names: Mapping[str, str]
+) -> None:
     """Draw the CPU use of worker processes, 100 % is one core: the mean, and from the least to the most."""
-    draw.worker_mean(ax, series_of(worker_samples, "cpu_percent"), whole_run, PERCENT_OF_CORE)
+    lines.worker_mean(ax, series_of(worker_samples, "cpu_percent", worker_names), whole_run, PERCENT_OF_CORE)
+    legend(ax)
 
 
 @plot("CPU of each worker")
 def plot_cpu_utilization_per_worker_timeline(
-    ax: Axes, worker_samples: pa.Table, whole_run: Span, max_legend_entries: int | None = None
+    ax: Axes,
+    worker_samples: pa.Table,
+    whole_run: Span,
+    worker_names: Mapping[str, str],
+    max_legend_entries: int | None = None,
 ) -> None:
     """Draw the CPU use of each worker process, 100 % is one core; many workers as bands."""
-    draw.worker_lines(ax, series_of(worker_samples, "cpu_percent"), whole_run, PERCENT_OF_CORE, most=max_legend_entries)
+    lines.worker_lines(ax, series_of(worker_samples, "cpu_percent", worker_names), whole_run, PERCENT_OF_CORE)
+    legend(ax, max_legend_entries)
 
 
 @plot("Occupancy of each worker")
 def plot_occupancy_timeline(
-    ax: Axes, states_of_workers: pa.Table, whole_run: Span, presence: Presence, max_legend_entries: int | None = None
+    ax: Axes,
+    states_of_workers: pa.Table,
+    whole_run: Span,
+    workers: Workers,
+    max_legend_entries: int | None = None,
 ) -> None:
     """Draw how much work the scheduler expected each worker to have, at each sample of it; many workers as bands."""
-    series = series_of(states_of_workers, "occupancy")
+    series = series_of(states_of_workers, "occupancy", workers.names)
     scale = draw.seconds_scale(max(values.max() for values in series.values))
     label = f"work expected by the scheduler ({scale.unit})"
-    draw.worker_steps(ax, series, whole_run, label, presence, scale.factor, most=max_legend_entries)
+    lines.worker_steps(ax, series, whole_run, label, workers.presence, scale.factor)
+    legend(ax, max_legend_entries)
 
 
 @plot("Tasks executing on each worker")
 def plot_executing_tasks_timeline(
-    ax: Axes, worker_samples: pa.Table, whole_run: Span, presence: Presence, max_legend_entries: int | None = None
+    ax: Axes,
+    worker_samples: pa.Table,
+    whole_run: Span,
+    workers: Workers,
+    max_legend_entries: int | None = None,
 ) -> None:
     """Draw how many tasks each worker was executing, from sample to sample; many workers as bands."""
-    series = series_of(worker_samples, "executing")
-    draw.worker_steps(ax, series, whole_run, "tasks executing", presence, most=max_legend_entries)
+    series = series_of(worker_samples, "executing", workers.names)
+    lines.worker_steps(ax, series, whole_run, "tasks executing", workers.presence)
+    legend(ax, max_legend_entries)
     draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to each worker")
 def plot_worker_activity_timeline(
-    ax: Axes, states_of_workers: pa.Table, whole_run: Span, presence: Presence, max_legend_entries: int | None = None
+    ax: Axes,
+    states_of_workers: pa.Table,
+    whole_run: Span,
+    workers: Workers,
+    max_legend_entries: int | None = None,
 ) -> None:
     """Draw how many tasks each worker was assigned, at each sample of the scheduler; many workers as bands."""
-    series = series_of(states_of_workers, "processing")
-    draw.worker_steps(ax, series, whole_run, "tasks assigned", presence, most=max_legend_entries)
+    series = series_of(states_of_workers, "processing", workers.names)
+    lines.worker_steps(ax, series, whole_run, "tasks assigned", workers.presence)
+    legend(ax, max_legend_entries)
     draw.whole_numbers(ax.yaxis)
 
 
 @plot("Tasks assigned to all workers")
-def plot_total_active_tasks_timeline(
-    ax: Axes, states_of_workers: pa.Table, whole_run: Span, presence: Presence
-) -> None:
+def plot_total_active_tasks_timeline(ax: Axes, states_of_workers: pa.Table, whole_run: Span, workers: Workers) -> None:
     """Draw how many tasks all workers together were assigned, executing or waiting.
 
     A worker has what its first sample tells from its arrival on, and what its last one tells until it left.
     """
-    series = series_of(states_of_workers, "processing")
-    draw.worker_sum(ax, series, whole_run, "tasks assigned", presence)
+    series = series_of(states_of_workers, "processing", workers.names)
+    lines.worker_sum(ax, series, whole_run, "tasks assigned", workers.presence)
     draw.whole_numbers(ax.yaxis)

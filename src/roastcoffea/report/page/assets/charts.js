@@ -6,7 +6,7 @@
   const MARGIN = 0.5; // windows to each side that are drawn as well, so that dragging shows no gap
   const MOST_LABELS = 24;
   const PAPER = 690; // pixels between the margins of A4 and of US letter
-  const WIDE_BORDER = 84; // as in charts.py
+  const WIDE_BORDER = 100; // as in charts.py
   const KEYS = {
     ArrowLeft: "earlier", ArrowRight: "later", "+": "in", "=": "in", "-": "out", Home: "all", 0: "all",
   };
@@ -37,17 +37,6 @@
     const [begin, end] = narrow() ? [1, 5] : [3, 8];
     const short = name.length > begin + end + 1 ? `${name.slice(0, begin)}…${name.slice(-end)}` : name;
     return short.replace(/[$\\]/g, (sign) => `${sign}\u200b`);
-  }
-
-  // Without what all have in front, up to a sign that separates.
-  function shortNames(workers) {
-    const names = workers.map(([name]) => name);
-    const [first, last] = [names.reduce((a, b) => (a < b ? a : b)), names.reduce((a, b) => (a > b ? a : b))];
-    let same = 0;
-    while (same < first.length && first[same] === last[same]) same += 1;
-    const front = names.length > 1 ? first.slice(0, same) : first;
-    const cut = Math.max(...["/", ".", ":"].map((sign) => front.lastIndexOf(sign))) + 1;
-    return names.map((name) => name.slice(cut));
   }
 
   // Steps of which the source holds no more than what can be seen: far points make drawing slow.
@@ -125,7 +114,7 @@
     if (place < 0 || place >= data.x.length - 1) return null;
     const amounts = told.classes.names.map((name, number) => {
       const below = number ? data[told.classes.names[number - 1]][place] : 0;
-      return [name, data[name][place] - below, told.classes.colours[number]];
+      return [name, data[name][place] - below, paintOf(told.classes.colours[number])];
     });
     const total = data.total[place];
     const shown = amounts.filter(([, threads]) => threads > 1e-3 * total).sort((one, other) => other[1] - one[1]);
@@ -148,12 +137,16 @@
 
   // The task stream
 
-  const colours = (told.stream?.classes ?? []).map(([, colour]) => colour);
-  // Bytes in the order red, green, blue, alpha.
-  const pixels = Uint32Array.from(colours, (colour) => {
-    const value = Number.parseInt(colour.slice(1), 16);
-    return (0xff000000 | ((value & 0xff) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
-  });
+  let colours = [];
+  let pixels = new Uint32Array(0); // bytes in the order red, green, blue, alpha
+
+  function mixColours() {
+    colours = (told.stream?.classes ?? []).map(([, family]) => paintOf(family));
+    pixels = Uint32Array.from(colours, (colour) => {
+      const [red, green, blue] = partsOf(colour);
+      return (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
+    });
+  }
   const FAILED = (told.stream?.classes ?? []).findIndex(([name]) => name === "failed");
 
   class Reader {
@@ -256,7 +249,8 @@
       const task = placeOf(this.begin, x, first, last);
       if (task < first || this.end[task] < x) return null;
       const [begin, end] = [this.begin[task], this.end[task]];
-      const [name, colour] = told.stream.classes[this.kind[task]];
+      const [name] = told.stream.classes[this.kind[task]];
+      const colour = colours[this.kind[task]];
       return [
         [`${name}, ${duration((end - begin) / 1e3)}`, colour],
         [span(begin, end)],
@@ -306,7 +300,7 @@
         [`${digits(lanes)} threads, busy ${percent(this.busy[place] / 0xffff)} of ${duration(room)}`],
       ];
       const kind = told.stream.classes[this.kind[place]];
-      if (kind) lines.push([`${kind[0]} ${duration((this.most[place] / 0xffff) * room)}`, kind[1]]);
+      if (kind) lines.push([`${kind[0]} ${duration((this.most[place] / 0xffff) * room)}`, colours[this.kind[place]]]);
       return lines;
     }
   }
@@ -316,7 +310,7 @@
       this.figure = figure;
       this.about = told.stream;
       this.workers = this.about.workers;
-      this.names = shortNames(this.workers);
+      this.names = this.workers.map(([name]) => told.names[name] ?? name);
       this.firstLane = [];
       let lanes = 0;
       for (const [, threads] of this.workers) {
@@ -401,7 +395,9 @@
       if (lane < 0 || lane >= this.lanes) return null;
       const lines = this.holds.tell(lane, x);
       if (!lines) return null;
-      return this.holds instanceof Sums ? lines : [...lines, [this.workers[placeOf(this.firstLane, lane)][0]]];
+      const worker = placeOf(this.firstLane, lane);
+      const [address] = this.workers[worker];
+      return this.holds instanceof Sums ? lines : [...lines, [this.names[worker] === address ? address : `${this.names[worker]}, ${address}`]];
     }
   }
 
@@ -441,30 +437,97 @@
 
   function streamChart(figure, doc, view, buffer) {
     const stream = new Stream(figure, doc, buffer);
-    return { draw: () => stream.draw(view.frame.bbox), tell: (x, y) => stream.tell(x, y) };
+    const recolour = () => { stream.drawn = null; };
+    return { draw: () => stream.draw(view.frame.bbox), tell: (x, y) => stream.tell(x, y), recolour };
   }
+
+  const KIT = { told, digits, duration, label };
+  const OVER_TIME = { rates: ratesChart, classes: classesChart, stream: streamChart };
 
   async function main() {
     const render = { docid: "doc", roots: told.roots, root_ids: Object.keys(told.roots) };
-    const packed = document.getElementById("packed-stream");
-    const unpacking = packed ? unpacked(packed).arrayBuffer() : null;
+    const packed = ["stream", "flame", "icicle", "points", "heat"].map((name) => [name, document.getElementById(`packed-${name}`)]);
+    const unpacking = new Map(packed.filter(([, element]) => element).map(([name, element]) => [name, unpacked(element)]));
+    mixColours();
     const [views] = await Bokeh.embed.embed_items({ doc: told.doc }, [render]);
     const doc = Bokeh.documents.at(-1);
     const figures = new Map(doc.roots().map((figure) => [figure.name, figure]));
     const charts = new Map();
-    const make = { rates: ratesChart, classes: classesChart, stream: streamChart };
     for (const [name, figure] of figures) {
-      const buffer = name === "stream" ? await unpacking : null;
-      charts.set(name, make[name](figure, doc, views.get(figure), buffer));
+      const response = await unpacking.get(name);
+      const data = response && (SHAPES[name]?.JSON ? await response.json() : await response.arrayBuffer());
+      const view = views.get(figure);
+      charts.set(name, OVER_TIME[name] ? OVER_TIME[name](figure, doc, view, data) : new SHAPES[name](KIT, name, figure, doc, view, data));
     }
-    const range = figures.values().next().value.x_range;
-    for (const [name, figure] of figures) watchPointer(name, views.get(figure), charts.get(name).tell, range);
-    watchWindow(range, figures, () => charts.forEach((chart) => chart.draw(range.start, range.end)));
-    document.addEventListener("scheme", () => figures.forEach((figure) => views.get(figure).request_repaint()));
+    const moving = new Map([...figures].filter(([name]) => OVER_TIME[name]));
+    const range = moving.size ? moving.values().next().value.x_range : null;
+    for (const [name, figure] of figures) {
+      watchPointer(name, views.get(figure), charts.get(name));
+      if (OVER_TIME[name]) watchKeys(name, range);
+    }
+    for (const [name, chart] of charts) if (chart.key) watchBoxes(name, views.get(figures.get(name)), chart);
+    const drawMoving = () => moving.forEach((_, name) => charts.get(name).draw(range.start, range.end));
+    if (range) watchWindow(range, moving, drawMoving);
+    watchSizes([...charts].filter(([name]) => SHAPES[name]));
+    const recolour = () => {
+      mixColours();
+      for (const figure of figures.values()) paintFigure(figure);
+      charts.forEach((chart, name) => { chart.recolour?.(); if (SHAPES[name]) chart.draw(); });
+      if (range) drawMoving();
+      figures.forEach((figure) => views.get(figure).request_repaint());
+    };
+    recolour();
+    document.addEventListener("scheme", recolour);
+    printInLight(recolour, () => figures.forEach((figure) => views.get(figure).repaint()));
     document.documentElement.dataset.charts = "drawn";
   }
 
-  function watchPointer(name, view, tell, range) {
+  // Glyphs whose name says so have a colour of the page.
+  function paintFigure(figure) {
+    for (const renderer of figure.renderers) {
+      if (!renderer.name?.startsWith("paint-")) continue;
+      const value = paintOf(renderer.name.slice("paint-".length));
+      const { glyph } = renderer;
+      if ("fill_color" in glyph) glyph.fill_color = { value };
+      if ("line_color" in glyph) glyph.line_color = { value };
+    }
+  }
+
+  function watchSizes(charts) {
+    for (const [name, chart] of charts) {
+      let waiting = null;
+      new ResizeObserver(() => {
+        clearTimeout(waiting);
+        waiting = setTimeout(() => chart.draw(), SETTLED);
+      }).observe(document.getElementById(`plot-${name}`));
+    }
+  }
+
+  const headingOf = (place) => place.closest("section").querySelector("h2").textContent;
+
+  function watchPointer(name, view, chart) {
+    const place = document.getElementById(`plot-${name}`);
+    const at = (event) => {
+      const box = view.el.getBoundingClientRect();
+      const [sx, sy] = [event.clientX - box.left, event.clientY - box.top];
+      return view.frame.bbox.contains(sx, sy) ? [view.frame.x_scale.invert(sx), view.frame.y_scale.invert(sy)] : null;
+    };
+    place.setAttribute("role", "img");
+    place.setAttribute("aria-label", `Chart: ${headingOf(place)}, ${name}`);
+    place.addEventListener("pointermove", (event) => {
+      const point = event.buttons === 0 ? at(event) : null;
+      showTip(point && chart.tell(...point), event);
+    });
+    place.addEventListener("pointerleave", () => showTip(null));
+    if (!chart.click) return;
+    place.addEventListener("click", (event) => {
+      const point = at(event);
+      if (point) chart.click(...point);
+      showTip(null);
+    });
+  }
+
+  function watchKeys(name, range) {
     const place = document.getElementById(`plot-${name}`);
     place.tabIndex = 0;
     place.setAttribute("role", "application");
@@ -474,13 +537,24 @@
       event.preventDefault();
       move(range, KEYS[event.key]);
     });
-    place.addEventListener("pointermove", (event) => {
-      const box = view.el.getBoundingClientRect();
-      const [sx, sy] = [event.clientX - box.left, event.clientY - box.top];
-      const inside = event.buttons === 0 && view.frame.bbox.contains(sx, sy);
-      showTip(inside ? tell(view.frame.x_scale.invert(sx), view.frame.y_scale.invert(sy)) : null, event);
+  }
+
+  function watchBoxes(name, view, chart) {
+    const place = document.getElementById(`plot-${name}`);
+    const said = document.createElement("p");
+    said.className = "quiet";
+    said.setAttribute("role", "status");
+    place.after(said);
+    place.tabIndex = 0;
+    place.setAttribute("role", "application");
+    place.setAttribute("aria-label", `${chart.about.label}: ${BoxTree.KEYS}`);
+    place.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const words = chart.key(event.key);
+      if (words === null) return;
+      event.preventDefault();
+      said.textContent = words;
     });
-    place.addEventListener("pointerleave", () => showTip(null));
   }
 
   // On a narrow page there is room for charts or for what is beside them.
@@ -515,11 +589,23 @@
     settled();
   }
 
-  // Paper is narrower than a window: what was drawn for this one is made smaller.
-  addEventListener("beforeprint", () => {
-    const width = document.querySelector(".plot").offsetWidth;
-    document.documentElement.style.setProperty("--print-zoom", Math.min(1, PAPER / width));
-  });
+  // Paper is light, and narrower than a window: what was drawn for this one is made smaller.
+  function printInLight(recolour, repaint) {
+    const root = document.documentElement;
+    let before = null;
+    addEventListener("beforeprint", () => {
+      root.style.setProperty("--print-zoom", Math.min(1, PAPER / document.querySelector(".plot").offsetWidth));
+      before = root.dataset.scheme ?? "";
+      root.dataset.scheme = "light";
+      recolour();
+    });
+    addEventListener("beforeprint", repaint); // on its own, so that what the first one promised has come true
+    addEventListener("afterprint", () => {
+      if (before) root.dataset.scheme = before;
+      else delete root.dataset.scheme;
+      recolour();
+    });
+  }
 
   main();
 }

@@ -4,6 +4,24 @@ function unpacked(element) {
   const packed = Uint8Array.from(atob(element.textContent), (letter) => letter.charCodeAt(0));
   return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
 }
+
+async function copyText(text) {
+  if (navigator.clipboard) {
+    try {
+      await navigator.clipboard.writeText(text);
+      return;
+    } catch (refused) {
+      if (!(refused instanceof DOMException)) throw refused; // a browser may refuse: then as before there was a clipboard
+    }
+  }
+  const area = document.createElement("textarea");
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}
+
 {
   const root = document.documentElement;
   const scheme = document.getElementById("scheme");
@@ -14,5 +32,12 @@ function unpacked(element) {
     else delete root.dataset.scheme;
     tell();
   });
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.addEventListener("click", async () => {
+      await copyText(button.dataset.copy);
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy"; }, 1500);
+    });
+  }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", tell);
 }

@@ -51,6 +51,21 @@
       this.packed = container.querySelector("script.more");
       if (this.packed) this.unpack();
       else this.tell(this.rows.length);
+      this.sayWhetherItScrolls(container.querySelector(".wide"));
+    }
+
+    sayWhetherItScrolls(region) {
+      const hint = element("p", "Scroll sideways for more columns.");
+      hint.className = "quiet scrolls";
+      region.after(hint);
+      new ResizeObserver(() => { hint.hidden = region.scrollWidth <= region.clientWidth + 1; }).observe(region);
+    }
+
+    // Rows that have all of these words.
+    search(words) {
+      this.filter.value = words;
+      this.show();
+      return this.found().length;
     }
 
     async unpack() {
@@ -60,6 +75,7 @@
     }
 
     makeSortable(head, place) {
+      if (!head.textContent) return; // what has no name has no button
       const button = element("button", head.textContent);
       button.type = "button";
       head.replaceChildren(button);
@@ -120,8 +136,59 @@
     }
   }
 
-  for (const container of document.querySelectorAll(".table")) {
+  const tables = Array.from(document.querySelectorAll(".table"), (container) => {
     const made = new SortedTable(container);
     if (made.rows.length < 5 && !made.packed) made.filter.parentElement.hidden = true;
+    return [container, made];
+  });
+
+  // What is folded
+
+  const folds = Array.from(document.querySelectorAll("details.fold"));
+
+  function unfoldTarget() {
+    const target = location.hash.length > 1 ? document.getElementById(decodeURIComponent(location.hash.slice(1))) : null;
+    const fold = target?.closest("details.fold");
+    if (!fold) return;
+    fold.open = true;
+    fold.scrollIntoView();
+  }
+  addEventListener("hashchange", unfoldTarget);
+  unfoldTarget();
+
+  function searchAll(words) {
+    let rows = 0;
+    const having = new Set();
+    for (const [container, made] of tables) {
+      const found = made.search(words);
+      rows += found;
+      container.hidden = Boolean(words) && !found;
+      if (found) having.add(container.closest("details.fold"));
+    }
+    for (const fold of folds) {
+      fold.hidden = Boolean(words) && !having.has(fold);
+      fold.open = Boolean(words) && having.has(fold);
+    }
+    return rows;
+  }
+
+  const search = document.getElementById("search");
+  if (search) {
+    const found = document.getElementById("found");
+    let waiting = null;
+    search.addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(() => {
+        const words = search.value.trim();
+        const rows = searchAll(words);
+        found.textContent = words ? `${rows.toLocaleString("en")} rows found` : "";
+      }, 150);
+    });
+    const unfold = document.getElementById("unfold");
+    unfold.addEventListener("click", () => {
+      const open = folds.some((fold) => !fold.open);
+      for (const fold of folds) fold.open = open;
+      unfold.textContent = open ? "Fold all" : "Unfold all";
+    });
   }
 }

@@ -1,0 +1,262 @@
+"use strict";
+// Charts that are not over time: trees of boxes, points and the map of workers. Bokeh draws; this fits boxes and labels
+// to what is shown, and tells what is under the pointer.
+
+// Colours of the page by name, in the scheme that is shown.
+function paintOf(name) {
+  const variable = name === "ink" || name === "quiet" ? `--${name}` : `--rc-${name}`;
+  return getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
+}
+
+function partsOf(colour) {
+  const value = Number.parseInt(colour.slice(1), 16);
+  return [value >> 16, (value >> 8) & 0xff, value & 0xff];
+}
+
+// Black or white, whichever has more contrast with a colour (WCAG 2).
+function inkOn(parts) {
+  const linear = parts.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  const light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+  return 1.05 / (light + 0.05) >= (light + 0.05) / 0.05 ? "#ffffff" : "#000000";
+}
+
+// Names of colours are asked for once a scheme.
+function painter() {
+  const known = new Map();
+  return (name) => {
+    if (!known.has(name)) known.set(name, paintOf(name));
+    return known.get(name);
+  };
+}
+
+// Where there are several things to show, people choose one by its place.
+function addChoice(name, labels, chosen) {
+  if (labels.length < 2) return;
+  const label = document.createElement("label");
+  const choice = document.createElement("select");
+  labels.forEach((text, place) => choice.append(new Option(text, place)));
+  choice.addEventListener("change", () => chosen(Number(choice.value)));
+  label.className = "controls";
+  label.append("Show ", choice);
+  document.getElementById(`plot-${name}`).before(label);
+}
+
+class BoxTree {
+  static JSON = true; // what is packed for it
+  static LETTER = 6.7; // pixels
+  static NARROWEST = 0.6;
+  static PALE = 0.55;
+
+  constructor(kit, name, figure, doc, view, trees) {
+    Object.assign(this, trees[0], { figure, view, about: kit.told[name] });
+    this.count = this.left.length;
+    addChoice(name, trees.map((tree) => tree.label), (place) => {
+      Object.assign(this, trees[place]);
+      this.count = this.left.length;
+      this.zoom(0);
+    });
+    this.boxes = doc.get_model_by_name(`${name}-boxes`);
+    this.labels = doc.get_model_by_name(`${name}-labels`);
+    this.at = 0;
+  }
+
+  window() {
+    return [this.left[this.at], this.left[this.at] + this.width[this.at]];
+  }
+
+  zoom(at) {
+    this.at = at;
+    const [start, end] = this.window();
+    this.figure.x_range.setv({ start, end });
+    this.draw();
+  }
+
+  draw() {
+    const [from, to] = this.window();
+    const pixel = (to - from) / Math.max(this.view.frame.bbox.width, 1);
+    const paint = painter();
+    const ground = partsOf(getComputedStyle(document.documentElement).getPropertyValue("--paper").trim());
+    const boxes = { left: [], right: [], top: [], bottom: [], colour: [] };
+    const labels = { x: [], y: [], text: [], colour: [] };
+    for (let box = 0; box < this.count; box++) {
+      const left = Math.max(this.left[box], from);
+      const right = Math.min(this.left[box] + this.width[box], to);
+      const wide = (right - left) / pixel;
+      if (wide < BoxTree.NARROWEST) continue;
+      const share = this.pale[box] ? BoxTree.PALE : 1;
+      const parts = partsOf(paint(this.paint[box])).map((part, place) => Math.round(share * part + (1 - share) * ground[place]));
+      boxes.left.push(left);
+      boxes.right.push(right - (wide > 3 ? pixel : 0));
+      boxes.top.push(this.depth[box] + 0.03);
+      boxes.bottom.push(this.depth[box] + 0.97);
+      boxes.colour.push(`rgb(${parts.join(",")})`);
+      const letters = Math.floor((wide - 8) / BoxTree.LETTER);
+      if (letters < 3) continue;
+      const name = this.name[box].length > letters ? this.shortened(box, letters) : this.name[box];
+      labels.x.push(left + 4 * pixel);
+      labels.y.push(this.depth[box] + 0.5);
+      labels.text.push(name.replace(/[$\\]/g, (sign) => `${sign}\u200b`));
+      labels.colour.push(inkOn(parts));
+    }
+    this.boxes.data = boxes;
+    this.labels.data = labels;
+  }
+
+  // Of files the end tells more than the beginning.
+  shortened(box, letters) {
+    const name = this.name[box];
+    return name.includes("/") ? `…${name.slice(1 - letters)}` : `${name.slice(0, letters - 1)}…`;
+  }
+
+  find(x, y) {
+    const depth = Math.floor(y);
+    for (let box = 0; box < this.count; box++) {
+      if (this.depth[box] === depth && this.left[box] <= x && x < this.left[box] + this.width[box]) return box;
+    }
+    return -1;
+  }
+
+  tell(x, y) {
+    const box = this.find(x, y);
+    return box < 0 ? null : this.tip[box].map((line, place) => (place ? [line] : [line, paintOf(this.paint[box])]));
+  }
+
+  click(x, y) {
+    const box = this.find(x, y);
+    if (box >= 0) this.zoom(box);
+  }
+
+  // The box that a key leads to.
+  step(key) {
+    const inside = (box, other) => this.left[other] >= this.left[box] - 1e-9
+      && this.left[other] + this.width[other] <= this.left[box] + this.width[box] + 1e-9;
+    const all = Array.from({ length: this.count }, (_, box) => box);
+    const level = all.filter((box) => this.depth[box] === this.depth[this.at]);
+    const place = level.indexOf(this.at);
+    return {
+      Home: 0,
+      ArrowUp: all.find((box) => this.depth[box] === this.depth[this.at] - 1 && inside(box, this.at)),
+      ArrowDown: all.find((box) => this.depth[box] === this.depth[this.at] + 1 && inside(this.at, box)),
+      ArrowLeft: level[place - 1],
+      ArrowRight: level[place + 1],
+    }[key];
+  }
+
+  key(key) {
+    const next = this.step(key);
+    if (next === undefined) return null;
+    this.zoom(next);
+    return this.tip[next].join(", ");
+  }
+
+  static KEYS = "arrow keys lead to what is above, below and beside, Home to the whole";
+}
+
+class Points {
+  static JSON = true;
+  static NEAR = 10; // pixels
+
+  constructor(kit, name, figure, doc, view, words) {
+    Object.assign(this, { kit, about: words, view });
+    this.sources = ["outliers", "on slow workers", "usual"].map((kind) => [kind, doc.get_model_by_name(`points-${kind}`)]);
+  }
+
+  draw() {}
+
+  tell(x, y) {
+    const { x_scale: across, y_scale: up } = this.view.frame;
+    const [sx, sy] = [across.compute(x), up.compute(y)];
+    let best = null;
+    let near = Points.NEAR;
+    for (const [kind, source] of this.sources) {
+      const { x: xs, y: ys } = source.data;
+      for (let place = 0; place < xs.length; place++) {
+        const far = Math.hypot(across.compute(xs[place]) - sx, up.compute(ys[place]) - sy);
+        if (far < near) [near, best] = [far, [kind, place, xs[place], ys[place]]];
+      }
+    }
+    return best && this.words(...best);
+  }
+
+  words(kind, place, events, seconds) {
+    const { digits, duration, told } = this.kit;
+    const about = this.about[kind];
+    const word = (name) => about[`${name}s`][about[name][place]];
+    const expected = about.expected?.[place];
+    const worker = word("worker");
+    return [
+      [`${duration(seconds)}${expected ? `, expected ${expected}` : ""}`, paintOf(kind === "usual" ? "computing" : "trouble")],
+      [`${digits(events)} events of ${word("dataset")}`],
+      [`${word("file")}, entries ${digits(about.entry_start[place])} to ${digits(about.entry_stop[place])}`],
+      [told.names[worker] ? `${told.names[worker]}, ${worker}` : worker ?? ""],
+    ];
+  }
+}
+
+class WorkerMap {
+  static UNKNOWN = 255;
+  static FULL = 50;
+  static MOST_LABELS = 24;
+
+  constructor(kit, name, figure, doc, view, buffer) {
+    Object.assign(this, { kit, about: kit.told[name], figure, bytes: new Uint8Array(buffer), measure: 0 });
+    this.source = doc.get_model_by_name("heat-map");
+    this.axis = figure.left.find((item) => item.ticker);
+    this.nameRows();
+    addChoice(name, this.about.measures, (place) => {
+      this.measure = place;
+      this.draw();
+    });
+  }
+
+  workersOf(row) {
+    const { rows, workers } = this.about;
+    return workers.filter((_, place) => Math.floor((place * rows) / workers.length) === row);
+  }
+
+  nameRows() {
+    const { rows, slow, workers } = this.about;
+    const name = (worker) => `${this.kit.label(this.kit.told.names[worker] ?? worker)}${slow[worker] ? ` ×${slow[worker]}` : ""}`;
+    const step = Math.ceil(rows / WorkerMap.MOST_LABELS);
+    const shown = rows === workers.length ? Array.from({ length: rows }, (_, row) => row).filter((row) => row % step === 0 || slow[workers[row]]) : [];
+    this.axis.major_label_overrides = new Map(shown.map((row) => [row, name(workers[row])]));
+    this.axis.ticker.ticks = shown;
+    if (!shown.length) this.axis.axis_label = `${this.kit.digits(workers.length)} workers`;
+  }
+
+  value(row, column) {
+    const { rows, columns } = this.about;
+    return this.bytes[(this.measure * rows + row) * columns + column];
+  }
+
+  draw() {
+    const { rows, columns, seconds, paint } = this.about;
+    const { ndarray } = Bokeh.require("core/util/ndarray");
+    const [red, green, blue] = partsOf(paintOf(paint));
+    const image = new Uint32Array(rows * columns);
+    for (let row = 0; row < rows; row++) {
+      for (let column = 0; column < columns; column++) {
+        const value = this.value(row, column);
+        const alpha = value === WorkerMap.UNKNOWN ? 0 : Math.round((255 * value) / WorkerMap.FULL);
+        image[row * columns + column] = ((alpha << 24) | (blue << 16) | (green << 8) | red) >>> 0;
+      }
+    }
+    const shown = ndarray(image.buffer, { dtype: "uint32", shape: [rows, columns] });
+    this.source.data = { image: [shown], x: [0], y: [-0.5], dw: [seconds], dh: [rows] };
+  }
+
+  tell(x, y) {
+    const { rows, columns, seconds, measures, slow } = this.about;
+    const [row, column] = [Math.round(y), Math.floor((x / seconds) * columns)];
+    if (row < 0 || row >= rows || column < 0 || column >= columns) return null;
+    const { digits, duration, told } = this.kit;
+    const value = this.value(row, column);
+    const amount = value === WorkerMap.UNKNOWN ? "not known" : `${digits((100 * value) / WorkerMap.FULL)} %`;
+    const of = this.workersOf(row);
+    const names = of.length > 1 ? [[`${of.length} workers from ${told.names[of[0]] ?? of[0]} on`]] : [[told.names[of[0]] ?? of[0]], [of[0]]];
+    const factor = of.length === 1 && slow[of[0]] ? [[`chunks take ${slow[of[0]]} times as long as on the others`]] : [];
+    return [...names, [`${measures[this.measure]}: ${amount}`, paintOf(this.about.paint)], [`after ${duration(x)}`], ...factor];
+  }
+}
+
+const SHAPES = { flame: BoxTree, icicle: BoxTree, points: Points, heat: WorkerMap };

@@ -1,0 +1,110 @@
+"""Trees of thread time: no box is wider than the one that it is in, and each is what its records say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pandas as pd
+import pytest
+from handmade import handmade_run
+from pictures import synthetic_run
+from profiled import profile_table
+
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.catalogue import NotMeasuredError
+from roastcoffea.records.run import Run
+from roastcoffea.report.page.figures import Chart, Context
+from roastcoffea.report.page.trees import flame_graph, icicle
+from roastcoffea.visualization.inputs import inputs_of
+
+
+def context(run: Run) -> Context:
+    return Context(inputs_of(Measurement(run)), run.start, run.stop, None, every_task=False)
+
+
+def boxes(chart: Chart, tree: int = 0) -> pd.DataFrame:
+    assert chart.packed is not None
+    return pd.DataFrame(json.loads(chart.packed)[tree])
+
+
+def parents(found: pd.DataFrame) -> list[int]:
+    """Row of the box that each box is in; -1 for the first one."""
+    rows: list[int] = []
+    for row in found.itertuples():
+        middle: Any = row.left + row.width / 2
+        above = found[(found["depth"] == row.depth - 1) & (found["left"] <= middle)]
+        rows.append(int(above.index[above["left"] + above["width"] >= middle][0]) if row.depth else -1)
+    return rows
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return synthetic_run(profile=profile_table())
+
+
+@pytest.mark.parametrize("make", [flame_graph, icicle])
+def test_boxes_lie_within_the_one_above(make: Any, run: Run) -> None:
+    found = boxes(make(context(run)))
+    for row, parent in zip(found.itertuples(), parents(found), strict=True):
+        if parent >= 0:
+            above = found.loc[parent]
+            assert row.left >= above["left"] - 1e-9
+            assert row.left + row.width <= above["left"] + above["width"] + 1e-6
+
+
+def test_functions_have_the_time_of_the_profile(run: Run) -> None:
+    found, profile = boxes(flame_graph(context(run))), Measurement(run).profile
+    assert found["width"][0] == pytest.approx(profile.seconds)
+    tree = profile.tree()
+    level = found[found["depth"] == 1]
+    assert list(level["width"]) == pytest.approx([child.seconds for child in tree.children])
+    assert [name.partition(":")[0] for name in level["name"]] == [child.place.function for child in tree.children]
+
+
+def test_files_have_the_phases_of_their_chunks(run: Run) -> None:
+    measurement = Measurement(run)
+    found = boxes(icicle(context(run)))
+    assert found["width"][0] == pytest.approx(measurement.time_ledger.total)
+    found["parent"] = parents(found)
+    chunks = measurement.chunks[measurement.chunks["outcome"] == "ok"]
+    for place, file in found[found["name"].isin(set(chunks["file"]))].iterrows():
+        dataset = found.loc[file["parent"], "name"]
+        here = chunks[(chunks["file"] == file["name"]) & (chunks["dataset"] == dataset)]
+        phases = found[found["parent"] == place]
+        assert len(phases) > 3
+        for phase in phases.itertuples():
+            assert phase.width == pytest.approx(here[f"{phase.name}_seconds"].sum())
+
+
+def test_sections_have_their_wall_time_and_the_rest_is_outside(run: Run) -> None:
+    measurement = Measurement(run)
+    found = boxes(icicle(context(run)), 1)
+    assert set(found["label"]) == {"sections"}
+    found["parent"] = parents(found)
+    assert run.sections is not None
+    chunks = measurement.chunks.set_index("id")
+    passed = run.sections.to_pandas().set_index("chunk").join(chunks[["dataset", "file", "outcome"]])
+    passed = passed[passed["outcome"] == "ok"]
+    files = found[found["name"].isin(set(chunks["file"]))]
+    assert len(files) > 3
+    for place, file in files.iterrows():
+        dataset = found.loc[file["parent"], "name"]
+        here = passed[(passed["file"] == file["name"]) & (passed["dataset"] == dataset)]
+        inside = found[found["parent"] == place].set_index("name")["width"]
+        outer = here[~here["name"].str.contains("/")].groupby("name")["wall_seconds"].sum()
+        for name, seconds in outer.items():
+            assert inside[name] == pytest.approx(seconds)
+        assert inside.sum() == pytest.approx(file["width"])
+
+
+def test_what_is_of_no_dataset_stands_beside_them(run: Run) -> None:
+    found, ledger = boxes(icicle(context(run))), Measurement(run).time_ledger
+    top = found[found["depth"] == 1].set_index("name")["width"]
+    assert top["idle: tail"] == pytest.approx(ledger["idle: tail"])
+    assert top.sum() == pytest.approx(ledger.total, rel=0.01)
+
+
+def test_without_samples_there_is_no_flame_graph() -> None:
+    with pytest.raises(NotMeasuredError, match="profile"):
+        flame_graph(context(handmade_run(profile=None)))

@@ -1,0 +1,89 @@
+"""The first look: bars, cards and what leads from them to the evidence."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from handmade import empty_run, handmade_run
+
+from roastcoffea.diagnosis.finding import Culprit, Finding
+from roastcoffea.measurement import Measurement
+from roastcoffea.metrics.phases import COMPUTING, FAMILIES, READING, TROUBLE
+from roastcoffea.report.digest import Digest, digest_of
+from roastcoffea.report.first_look import Card, look_of, palette, percent_of
+from roastcoffea.visualization.colours import luminance
+
+
+@pytest.fixture(scope="module")
+def digest() -> Digest:
+    measurement = Measurement(handmade_run())
+    return digest_of(measurement.run, measurement.metrics)
+
+
+def finding(**values: Any) -> Finding:
+    said: dict[str, Any] = {"cause": "storage", "what": "Reading waits for se.org.", "advice": "Use nthreads=2."}
+    return Finding(**said | {"rows": {"read": 3.0, "compute": 1.0}, "elapsed": 10.0, "seconds": 2.0} | values)
+
+
+def card(digest: Digest, found: Finding, *anchors: str, **names: str) -> Card:
+    (made,) = look_of(dataclasses.replace(digest, findings=[found]), anchors, names).cards
+    return made
+
+
+def test_bars_are_as_wide_as_their_shares(digest: Digest) -> None:
+    for drawn, bar in zip(look_of(digest).bars, (digest.time, digest.bytes), strict=True):
+        assert bar is not None
+        widths = [float(segment.width) for segment in drawn.segments]
+        assert widths == pytest.approx([100 * share.fraction for share in bar.shares], abs=0.01)
+        assert all(f"{segment.name} {segment.percent}" in drawn.spoken for segment in drawn.segments)
+
+
+def test_a_run_of_nothing_says_so_in_a_sentence() -> None:
+    measurement = Measurement(empty_run())
+    look = look_of(digest_of(measurement.run, measurement.metrics))
+    assert (look.chip, look.bars, look.cards) == ("nothing was run", [], [])
+    assert "No Runner was called" in look.verdict
+    assert len(look.tiles) == 1
+
+
+def test_a_card_has_saving_remedy_and_the_colour_of_its_time(digest: Digest) -> None:
+    found = card(digest, finding(remedy="nthreads=2"))
+    assert (found.title, found.saving, found.remedy) == ("Storage", "saves about 2 s", "nthreads=2")
+    assert found.advice == ""  # it says no more than the remedy
+    assert found.family is READING
+    assert card(digest, finding(rows={"compute": 1.0})).family is COMPUTING
+    assert card(digest, finding(rows={})).family is TROUBLE
+    assert card(digest, finding(at_most=True)).saving == "saves at most 2 s"
+    assert card(digest, finding(incomplete=True)).saving == "result incomplete"
+    assert card(digest, finding(remedy="x=1", advice="Do that: x=1.")).advice == "Do that."
+
+
+def test_the_first_culprit_stands_out_and_a_worker_has_a_name(digest: Digest) -> None:
+    endpoint = finding(culprits=(Culprit("endpoint", "se.org"),))
+    assert card(digest, endpoint).what == "Reading waits for <b>se.org</b>."
+    worker = finding(what="Worker tcp://a:1 <is> slow.", culprits=(Culprit("worker", "tcp://a:1"),))
+    assert card(digest, worker, **{"tcp://a:1": "node:1"}).what == "Worker <b>node:1</b> &lt;is&gt; slow."
+    unnamed = finding(culprits=(Culprit("file", "not-in-the-text"),))
+    assert "<b>" not in card(digest, unnamed).what
+
+
+def test_evidence_is_a_part_that_the_page_has(digest: Digest) -> None:
+    slow = finding(culprits=(Culprit("worker", "tcp://a:1"), Culprit("file", "f")))
+    assert card(digest, slow, "chunks", "workers", "over-time").evidence == "workers"
+    assert card(digest, slow, "chunks", "over-time").evidence == "chunks"
+    assert card(digest, slow, "over-time").evidence == "over-time"
+    assert card(digest, slow).evidence == ""
+
+
+def test_shares_are_whole_percent() -> None:
+    assert [percent_of(share) for share in (0.604, 0.0061, 0.0049, 1.0)] == ["60 %", "1 %", "< 1 %", "100 %"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_stands_in_a_bar_is_legible(scheme: str) -> None:
+    found = dict(line.strip().split(": ") for line in palette(scheme).split(";") if line.strip())
+    for family in FAMILIES:
+        light, dark = sorted((luminance(found[f"--rc-{family.name}"]), luminance(found[f"--rc-on-{family.name}"])))
+        assert (dark + 0.05) / (light + 0.05) >= 4.5
