@@ -14,6 +14,9 @@ SLACK: Final = 1.1
 """A thread that waits for the interpreter's lock wakes up after the switch interval, and timers are a bit late."""
 
 
+LOCK: Final = "lock_seconds"
+
+
 class Waits:
     """Time without CPU of this thread in process(), from construction to `parts`.
 
@@ -48,7 +51,7 @@ class Waits:
         others = time.process_time() - self._others - cpu - meter.helper_cpu + self._helper_cpu
         rest = waited - contention
         lock = min(rest, self._longest_lock(others * (1 - read / wall) if wall else 0.0))
-        return {"contention_seconds": contention, "lock_seconds": lock, "blocked_seconds": rest - lock}
+        return {"contention_seconds": contention, LOCK: lock, "blocked_seconds": rest - lock}
 
     def _longest_lock(self, others: float) -> float:
         """The longest that other threads can have held the lock while this one waited for it."""
