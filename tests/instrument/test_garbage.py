@@ -91,6 +91,39 @@ def test_a_chunk_that_computes_on_loses_nothing_to_others_collections(tmp_path: 
     assert lost <= chunk["wall_seconds"] - chunk["cpu_seconds"] + 1e-3
 
 
+def test_a_chunk_that_sleeps_waits_for_no_collection(tmp_path: Path) -> None:
+    told = tmp_path / "seconds of collections"
+
+    def sleeping(_: Any) -> float:
+        many: list[list[int]] = [[] for _ in range(600_000)]
+        collected: list[float] = []
+
+        def collecting() -> None:
+            time.sleep(0.3)
+            for _ in range(5):
+                began = time.perf_counter()
+                gc.collect()
+                collected.append(time.perf_counter() - began)
+
+        other = threading.Thread(target=collecting)
+        other.start()
+        time.sleep(1.0)
+        other.join()
+        told.write_text(str(sum(collected)))
+        return float(len(many))
+
+    path = write_tree(tmp_path / "tree.root", baskets=1)
+    gc.disable()
+    try:
+        _, measurement = outcome(path, sleeping)
+    finally:
+        gc.enable()
+    assert measurement.run.chunks is not None
+    (chunk,) = measurement.run.chunks.to_pylist()
+    # it may have waited for one of them as it woke up
+    assert chunk["gc_seconds"] < 0.4 * float(told.read_text())
+
+
 def test_modules_that_appear_are_named_by_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     number = len(sys.modules)
     assert modules_since(number) is None

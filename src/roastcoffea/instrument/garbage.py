@@ -50,8 +50,8 @@ class Garbage:
         Parameters
         ----------
         waited, lock : float
-            Seconds in which the thread did not compute though it could have had a core, and those of them in which it
-            waited for the interpreter: others' collections are among these first.
+            Seconds for which the thread can have waited for the interpreter, and those of them that are told as such:
+            others' collections are among these first.
         """
         return self.own + min(max(self.others - lock, 0.0), max(waited - lock, 0.0))
 

@@ -59,7 +59,7 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
         "gc_seconds",
         "number",
         "s",
-        "garbage collection by the chunk's thread, and by others as far as it waited for that beyond `lock_seconds`; "
+        "garbage collection by the chunk's thread, and by others as far as it can have waited beyond `lock_seconds`; "
         "part of the phases that it interrupts",
     ),
     Column("imports", "texts", None, "packages of which the process loaded modules meanwhile (at most 20)"),
