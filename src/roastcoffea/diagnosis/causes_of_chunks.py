@@ -110,7 +110,12 @@ def start_up(evidence: Evidence) -> Draft | None:
     advice = "Import coffea in a preload of the workers."
     if evidence.local:
         line = _pool_that_stays(evidence)
-        return Draft(what, f"Keep the processes from step to step{f': {line}' if line else ''}.", workers, line)
+        return Draft(
+            what,
+            f"Keep the processes from step to step, and from run to run{f': {line}' if line else ''}.",
+            workers,
+            line,
+        )
     return Draft(what, advice, workers, remedy='dask worker ... --preload "coffea.processor"')
 
 
