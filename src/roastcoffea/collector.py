@@ -30,7 +30,8 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
-from roastcoffea.report.live import LiveLine, Progress
+from roastcoffea.report.live import LiveLine
+from roastcoffea.report.progress import Progress
 from roastcoffea.units import counted
 
 
@@ -166,8 +167,13 @@ class MetricsCollector(CollectorOf012, Enterable):
     def _progress(self) -> Progress:
         """Progress of the run, from the records received so far."""
         take_new_records()
-        asked = {"chunks_asked": self._asked.chunks, "files_asked": self._asked.files}
-        return Progress(**asdict(self._backend.received.tally), **asked, workers=self._backend.workers_now())
+        return Progress(
+            **asdict(self._backend.received.tally),
+            chunks_asked=self._asked.chunks,
+            files_asked=self._asked.files,
+            workers=self._backend.workers_now(),
+            threads=self._backend.threads_now(),
+        )
 
     def _open(self) -> None:
         span = self._span.__enter__()
@@ -202,11 +208,13 @@ class MetricsCollector(CollectorOf012, Enterable):
         """Context in which tasks are counted in the span of the run."""
         return self._span.ensured()
 
-    def call_began(self, call: str, executor: Any) -> None:
-        """Learn the identity of a Runner call that begins, and its executor."""
+    def call_began(self, call: str) -> None:
+        """Learn the identity of a Runner call that begins."""
         self._began_calls.append(call)
-        with reported(self.note, "the size of the executor is not known", Exception):
-            self._backend.learn_executor(executor)
+
+    def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
+        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
+        return self._backend.step(executor, call, preprocessing=preprocessing)
 
     def chunks_lost(self, reason: str) -> None:
         """Record why the chunks of a Runner call are missing."""
@@ -364,9 +372,9 @@ class MetricsCollector(CollectorOf012, Enterable):
         """
         return self.measurement.save(output_dir, measurement_name, overwrite)
 
-    def print_summary(self) -> None:
-        """Print the metrics as tables."""
-        self.measurement.print_summary()
+    def print_summary(self, *, all: bool = False, group: str | None = None) -> None:  # noqa: A002
+        """Print what ran, where time and bytes went and what to change; or all tables, or those of a group."""
+        self.measurement.print_summary(all=all, group=group)
 
     @property
     def coffea_report(self) -> Any:

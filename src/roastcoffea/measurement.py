@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from os import PathLike
@@ -15,13 +16,15 @@ from roastcoffea.metrics.profile import Profile, profile_of
 from roastcoffea.records.run import Run
 from roastcoffea.report.exports.metrics_json import metrics_json
 from roastcoffea.report.frames import NAMES, frame_named
-from roastcoffea.storage.store import load_run, save_run
+from roastcoffea.storage.store import PAGE_FILE, load_run, save_run
 from roastcoffea.units import SECOND
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from roastcoffea.report.screen import Places
 
 T = TypeVar("T")
 
@@ -75,6 +78,8 @@ class Measurement:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.path: Path | None = None
+        """Folder in which it was saved, or from which it was loaded."""
         self._frames: dict[str, pd.DataFrame] = {}
 
     def __repr__(self) -> str:
@@ -205,7 +210,8 @@ class Measurement:
             If the name leaves the folder, is taken, or the measurement cannot be written.
         """
         content = partial(metrics_json, self.run, self.metrics)
-        return save_run(self.run, folder, name, overwrite=overwrite, metrics_json=content)
+        self.path = save_run(self.run, folder, name, overwrite=overwrite, metrics_json=content)
+        return self.path
 
     def export(self, path: str | PathLike[str], file_format: str, overwrite: bool = False) -> Path:
         """Write the measurement for other programs, and return the path.
@@ -260,12 +266,54 @@ class Measurement:
         names = self.metrics.evaluator.value("worker_names")
         return notebook_look(digest_of(self.run, self.metrics), heading(self.run), names)
 
-    def print_summary(self, file: IO[str] | None = None) -> None:
-        """Print the metrics as tables, to the terminal or into a file."""
-        from roastcoffea.report.summary import summary
-        from roastcoffea.report.terminal import print_sheets
+    def print_summary(
+        self,
+        file: IO[str] | None = None,
+        *,
+        all: bool = False,  # noqa: A002  (a word that people type)
+        group: str | None = None,
+    ) -> None:
+        """Print what ran, where time and bytes went and what to change, to the terminal or into a file.
 
-        print_sheets(summary(self.run, self.metrics), file)
+        Parameters
+        ----------
+        file
+            Where to print; None for the terminal.
+        all
+            Whether to print all tables instead.
+        group
+            Group of tables to print alone, such as "bytes"; see `roastcoffea show --help`.
+
+        Raises
+        ------
+        ValueError
+            If there is no such group.
+        """
+        from roastcoffea.report.summary import summary
+        from roastcoffea.report.terminal import console_for, print_sheets
+
+        if all or group is not None:
+            print_sheets(summary(self.run, self.metrics, group), file)
+            return
+        from roastcoffea.report.digest import digest_of
+        from roastcoffea.report.screen import NARROWEST, print_first_look
+
+        names = self.metrics.evaluator.value("worker_names")
+        print_first_look(console_for(file, NARROWEST), digest_of(self.run, self.metrics), self._places, names)
+
+    @property
+    def _places(self) -> Places:
+        """Where all of it is to be seen."""
+        from roastcoffea.report.screen import Places
+
+        if self.path is None:
+            return Places()
+        page, path = self.path / PAGE_FILE, shlex.quote(str(self.path))
+        return Places(
+            tables=f"roastcoffea show {path} --all",
+            page=str(page) if page.exists() else f"roastcoffea report {path}",
+            measurement=f"measurement = roastcoffea.load({str(self.path)!r})",
+        )
 
     def plot(
         self,
@@ -297,4 +345,6 @@ def load(path: str | PathLike[str]) -> Measurement:
     MeasurementError
         If there is none, or it cannot be read.
     """
-    return Measurement(load_run(path))
+    measurement = Measurement(load_run(path))
+    measurement.path = Path(path)
+    return measurement

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 SMALL_PREFIXES: Final = ("", "m", "u", "n", "p")
@@ -99,11 +100,17 @@ def moment(seconds: float, *, milliseconds: bool = False) -> str:
     return f"{local:%Y-%m-%d %H:%M:%S}{fraction} {local:%Z}"
 
 
+def minute(seconds: float) -> str:
+    """Local time of Unix seconds to the minute, with the name of its zone."""
+    local = datetime.fromtimestamp(seconds, UTC).astimezone()
+    return f"{local:%Y-%m-%d %H:%M} {local:%Z}"
+
+
 def _two_parts(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:
     return f"{seconds // large} {large_name} {seconds % large // small} {small_name}"
 
 
-def scaled(base: str, factor: float = 1, *, smallest: str = "p") -> Callable[[float], str]:
+def scaled(base: str, factor: float = 1, *, smallest: str = "p", like: float | None = None) -> Callable[[float], str]:
     """Writer of amounts with the decimal prefix that fits.
 
     Parameters
@@ -114,6 +121,13 @@ def scaled(base: str, factor: float = 1, *, smallest: str = "p") -> Callable[[fl
         How many `base` a stored value of 1 is: 1000 for kHz, with "Hz" as base.
     smallest
         Prefix below which nothing is scaled: "" keeps half a byte "0.5 B".
+    like
+        Stored value whose prefix all amounts get; without it each gets its own.
+
+    Examples
+    --------
+    >>> scaled("bit/s", 1e9, like=1.5)(0.0123)
+    '0.0123 Gbit/s'
     """
     small = SMALL_PREFIXES[: SMALL_PREFIXES.index(smallest) + 1]
 
@@ -121,7 +135,8 @@ def scaled(base: str, factor: float = 1, *, smallest: str = "p") -> Callable[[fl
         amount = value * factor
         if not math.isfinite(amount) or amount == 0:
             return f"{amount:g} {base}"
-        steps = math.floor(math.log10(abs(three_digits(amount))) / 3 + 1e-12)
+        size = abs(three_digits(amount if like is None else like * factor))
+        steps = math.floor(math.log10(size) / 3 + 1e-12)
         steps = max(1 - len(small), min(len(LARGE_PREFIXES) - 1, steps))
         prefix = LARGE_PREFIXES[steps] if steps >= 0 else small[-steps]
         return f"{amount * 10.0 ** (-3 * steps):.3g} {prefix}{base}"
@@ -140,13 +155,19 @@ SECOND: Final = Unit("s", duration)
 BYTE: Final = Unit("B", scaled("B", smallest=""))
 MEBIBYTE: Final = Unit("MiB", suffixed("MiB"))
 GIGABIT_PER_SECOND: Final = Unit("Gbit/s", scaled("bit/s", 1e9, smallest=""))
-KILOHERTZ: Final = Unit("kHz", scaled("Hz", 1e3))
+KILOHERTZ: Final = Unit("kHz", scaled("Hz", 1e3, smallest=""))
 PERCENT: Final = Unit("%", suffixed("%"))
 FRACTION: Final = Unit("fraction", suffixed("%", 100))
 RATIO: Final = Unit("ratio", suffixed("x"))
 COUNT: Final = Unit("count", number)
 WORD: Final = Unit("word", str)
 STRUCTURE: Final = Unit("structure", repr)
+
+RATES: Final = {
+    GIGABIT_PER_SECOND.symbol: partial(scaled, "bit/s", 1e9, smallest=""),
+    KILOHERTZ.symbol: partial(scaled, "Hz", 1e3, smallest=""),
+}
+"""Rates, by symbol: a table shows them with one prefix, that of the amount given as `like`."""
 
 OF_NUMBERS: Final = (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO, COUNT)
 BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}

@@ -25,7 +25,7 @@ from roastcoffea import MetricsCollector, TaskMonitor
 from roastcoffea.errors import RoastcoffeaError
 from roastcoffea.monitor.tables import MONITOR_COLUMNS
 
-README = Path(__file__).parents[2] / "README.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "watch.md"
 CLOCK = 0.02
 """Seconds by which the clock of the scheduler may be mistaken: half of the shortest answer."""
 
@@ -714,8 +714,8 @@ def test_what_run_spec_may_be(client: Client, settings: Any, error: type[Excepti
         TaskMonitor(client, **{"worker_view": True, **settings})
 
 
-def test_the_example_of_the_readme(client: Client, sample: Any, capsys: Any) -> None:
-    (example,) = EXAMPLE.findall(README.read_text())
+def test_the_example_of_the_guide(client: Client, sample: Any, capsys: Any) -> None:
+    (example,) = EXAMPLE.findall(GUIDE.read_text())
     names = {"client": client, "runner": runner_for(client, 4000), "fileset": sample, "processor": Jets()}
     exec(example, names)
     assert names["monitor"].problems == names["collector"].measurement.problems == []

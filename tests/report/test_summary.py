@@ -27,7 +27,7 @@ def no_terminal(monkeypatch):
 
 def summary(run):
     file = io.StringIO()
-    Measurement(run).print_summary(file)
+    Measurement(run).print_summary(file, all=True)
     return file.getvalue()
 
 
@@ -174,14 +174,14 @@ def test_a_failed_run_says_so_on_top():
 
 def test_problems_come_last():
     lines = summary(handmade_run(problems=("one thing", "another"))).splitlines()
-    assert [line.rstrip() for line in lines[-3:]] == ["Problems (2)", "  - one thing", "  - another"]
+    assert [line.rstrip() for line in lines[-3:]] == ["Measurement problems (2)", "  - one thing", "  - another"]
 
 
 def test_an_output_that_knows_ascii_only():
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
     run = with_dataset("d\u00e9j\u00e0", name="caf\u00e9", problems=("\u2192",))
-    Measurement(run).print_summary(file)
+    Measurement(run).print_summary(file, all=True)
     file.flush()
     assert b"caf\\xe9" in raw.getvalue()
     assert b"\\u2192" in raw.getvalue()
@@ -204,7 +204,7 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch, no_color):
         monkeypatch.setenv("NO_COLOR", "1")
     file = Terminal()
     run = handmade_run(outcome="failed", error="boom")
-    Measurement(run).print_summary(file)
+    Measurement(run).print_summary(file, all=True)
     assert ("\x1b[1;31m" in file.getvalue()) is not no_color
 
 

@@ -153,6 +153,10 @@ class DaskMetricsBackend(Recorder):
         """Workers present now."""
         return self.log.workers.here
 
+    def threads_now(self) -> tuple[int, int] | None:
+        """Threads of the workers that are there now, and how many execute a task; None before the first samples."""
+        return self.log.workers.threads
+
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers present between start and stop, or until the last contact with the cluster."""
         table = self.log.workers.lifetimes(self.clock_offset, start, self._deployment.last_contact(start, stop))

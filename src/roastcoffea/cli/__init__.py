@@ -58,7 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shell.leave_stdout()
         return shell.FAILED
     except (RoastcoffeaError, OSError) as error:
-        return shell.fail(str(error), shell.FAILED)
+        from roastcoffea.storage.folders import OVERWRITE
+
+        return shell.fail(str(error).replace(OVERWRITE, "--overwrite"), shell.FAILED)
     if callable(given):
         given()
         return 0

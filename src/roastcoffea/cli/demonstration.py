@@ -21,6 +21,7 @@ from distributed import Client, LocalCluster
 from roastcoffea.cli.sample import TREE, DijetProcessor, Fileset, write_sample
 from roastcoffea.collector import MetricsCollector
 from roastcoffea.measurement import Measurement
+from roastcoffea.storage.store import PAGE_FILE
 
 
 def run_demo(
@@ -49,12 +50,12 @@ def run_demo(
         with local_client(workers, threads, scratch) as client:
             measurement = measure(client, fileset, chunksize)
     path = measurement.save(out)
+    page = measurement.report(path / PAGE_FILE)
     measurement.print_summary()
     click.echo(f"\nSaved in {path}. To see it again, and the list of all saved ones:\n")
     click.echo(f"    roastcoffea show {shlex.quote(str(path))}")
     click.echo(f"    roastcoffea list {shlex.quote(str(out))}")
     click.echo("    roastcoffea metrics")
-    page = measurement.report(path.with_name(f"{path.name}.html"), overwrite=True)
     click.echo(f"\nFor a browser: {page}")
     return path
 

@@ -6,7 +6,7 @@ import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -23,6 +23,7 @@ from roastcoffea.log.profiles import ReceivedProfiles
 from roastcoffea.records.arrow import arrow_schema, table_of_columns, table_of_rows
 from roastcoffea.records.calls import PREPROCESSING_COLUMNS
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHECKPOINT, CHUNK_COLUMNS, OK, SECTION_COLUMNS
+from roastcoffea.records.phases import PHASES
 from roastcoffea.units import counted, were
 
 BATCH: Final = 4096
@@ -33,6 +34,8 @@ BATCH_OF_BRANCHES: Final = 128
 
 MOST_BETWEEN: Final = 256
 """Most unread baskets between read ones that are listed with size 0 in a branch's sizes."""
+
+CLASSES: Final = tuple(dict.fromkeys(phase.time_class for phase in PHASES))
 
 LARGEST_CODE: Final = 2**62
 
@@ -104,9 +107,10 @@ class Growing(Generic[Item]):
 
 @dataclass(slots=True)
 class Tally:
-    """How much was received so far: attempts that gave a result and their events, others, bytes of all, and files.
+    """How much was received so far: chunks with a result and their events, failed attempts, bytes of all, and files.
 
-    Bytes are None until an attempt tells of any.
+    Bytes are None until an attempt reports any. Seconds are those of attempts of chunks: their wall time, that of the
+    failed ones, CPU time, and the time in each class of phases.
     """
 
     chunks: int = 0
@@ -114,6 +118,11 @@ class Tally:
     failed: int = 0
     bytes: int | None = None
     files: int = 0
+    wall_seconds: float = 0.0
+    failed_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CLASSES, 0.0))
+    """It keeps its size: another thread may copy it meanwhile."""
 
     def add(self, record: Mapping[str, Any], *, preprocessing: bool) -> None:
         """Count a record."""
@@ -126,6 +135,18 @@ class Tally:
         if gave and not preprocessing:
             self.chunks += 1
             self.events += record.get("events") or 0
+        if not preprocessing:
+            self._add_seconds(record, gave=gave)
+
+    def _add_seconds(self, record: Mapping[str, Any], *, gave: bool) -> None:
+        wall = record.get("wall_seconds") or 0.0
+        self.wall_seconds += wall
+        self.cpu_seconds += (record.get("cpu_seconds") or 0.0) + (record.get("helper_cpu_seconds") or 0.0)
+        if not gave:
+            self.failed_seconds += wall
+            return
+        for phase in PHASES:
+            self.seconds[phase.time_class] += record.get(phase.column) or 0.0
 
 
 class ReceivedRecords:

@@ -21,6 +21,8 @@ from roastcoffea.records.arrow import table_of_columns, table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, PAUSE_COLUMNS, SAMPLE_COLUMNS
 from roastcoffea.units import counted, were
 
+EXECUTING: Final = [name for name, _ in SAMPLE.fields].index("executing")
+
 AROUND_RUN: Final = 10.0
 """Seconds before and after the run in which its plugins may have counted."""
 
@@ -51,6 +53,7 @@ class WorkerLog:
         self._clocks = clocks
         self._layouts = {kind: Layout(kind.fields, texts) for kind in self.readers}
         self._samples = bytearray()
+        self._executing: dict[str | None, int] = {}
         self._lifetimes: list[Row] = []
         self._present: dict[str, Row] = {}
         self._pauses: list[Row] = []
@@ -70,6 +73,7 @@ class WorkerLog:
     def _take_departure(self, payload: bytes) -> None:
         row = self._layouts[DEPARTURE].row(payload)
         self._present.pop(row["worker"])["stop"] = row["time"]
+        self._executing.pop(row["worker"], None)
         self._end_pause(row["worker"], row["time"])
 
     def _take_pause(self, payload: bytes) -> None:
@@ -106,9 +110,11 @@ class WorkerLog:
 
     def _take_sample(self, payload: bytes) -> None:
         layout = self._layouts[SAMPLE]
-        worker, *_ = layout.values(payload)
+        values = layout.values(payload)
+        worker = values[0]
         if worker == NO_STRING:
             raise LookupError("it is of no worker")
+        self._executing[self._texts[worker]] = values[EXECUTING]
         self._samples += payload[: layout.size]
 
     def _of_worker(self, worker: str) -> list[Row]:
@@ -120,6 +126,16 @@ class WorkerLog:
     def here(self) -> int:
         """Workers present now, as far as the log goes."""
         return len(self._present)
+
+    @property
+    def threads(self) -> tuple[int, int] | None:
+        """Threads of the workers that are here, and how many of them execute a task; None before the first samples."""
+        found = [
+            (row["threads"], min(self._executing[worker], row["threads"]))
+            for worker, row in list(self._present.items())
+            if worker in self._executing
+        ]
+        return (sum(all_of for all_of, _ in found), sum(busy for _, busy in found)) if found else None
 
     @property
     def problems(self) -> list[str]:

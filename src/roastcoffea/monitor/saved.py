@@ -18,7 +18,7 @@ from roastcoffea.log.kinds import NO_SIZE, NO_STATE, NO_STRING, STATE_FIELDS, ST
 from roastcoffea.log.layout import Layout, Texts
 from roastcoffea.monitor.history import LINKS, History, Named, Rows, hashable
 from roastcoffea.monitor.watch import Watched
-from roastcoffea.storage.folders import file_name, holds_only, new_folder, synced_file
+from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder, synced_file
 from roastcoffea.storage.reading import content_of, has_format, opened, reading
 from roastcoffea.storage.store import MONITOR_FILE, MONITOR_FORMAT
 from roastcoffea.storage.tables import table_file, write_table
@@ -65,7 +65,7 @@ def save_watched(
                 file.write(json.dumps(document).encode())
             new.complete()
             if not new.put_in_place(target, is_replaceable if overwrite else None):
-                raise MeasurementError(f"{target} exists; choose another name, or overwrite=True to replace it")
+                raise MeasurementError(f"{target} exists; {OR_OVERWRITE}")
     except OSError as error:
         raise MeasurementError(f"nothing was saved in {folder}: {error}") from error
     return target

@@ -8,6 +8,7 @@ import io
 import os
 import runpy
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,6 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from pkgutil import get_importer
 from types import ModuleType, TracebackType
+from typing import Final
 
 from roastcoffea.errors import reported
 from roastcoffea.recording.auto import Recorder
@@ -24,13 +26,17 @@ BETWEEN = ("roastcoffea.recording.auto", "roastcoffea.instrument.", "roastcoffea
 """Prefixes of modules whose frames are between those of the script and coffea when it is measured."""
 
 
+LONGEST_PAGES: Final = 30.0
+"""Seconds after which no further page is begun as the process ends."""
+
+
 def runnable(
-    script: str, arguments: Sequence[str], *, as_module: bool, out: Path, profile: bool = True
+    script: str, arguments: Sequence[str], *, as_module: bool, out: Path, profile: bool = True, open_page: bool = False
 ) -> Callable[[], None]:
     """Function that runs the script as `__main__` and measures it.
 
-    A script that is a directory or a zip file runs its `__main__.py`. At the end of the process the tables of each
-    measurement are printed on stderr.
+    A script that is a directory or a zip file runs its `__main__.py`. At the end of the process each measurement gets
+    its page, and the first look at it is printed on stderr; `open_page` opens the last page in a browser.
 
     Raises
     ------
@@ -38,24 +44,29 @@ def runnable(
         The script cannot be read.
     """
     recorder = Recorder(out, profile=profile)
+    recorder.at_end = partial(print_summaries, recorder)  # there is no time for pages
+    at_exit = partial(print_summaries, recorder, pages=True, open_page=open_page)
     if as_module:
-        return partial(_measured, partial(_run_module, script, True), ["-m", *arguments], Path.cwd(), recorder)
+        return partial(_measured, partial(_run_module, script, True), ["-m", *arguments], Path.cwd(), recorder, at_exit)
     if get_importer(script) is not None:
         place = Path(script).absolute()
-        return partial(_measured, partial(_run_module, "__main__", False), [script, *arguments], place, recorder)
+        return partial(
+            _measured, partial(_run_module, "__main__", False), [script, *arguments], place, recorder, at_exit
+        )
     file = os.path.join(Path.cwd(), script)  # noqa: PTH118  (python keeps the dots that a Path would drop)
     with io.open_code(file) as opened:
         execute = partial(_run_source, opened.read(), file)
-    return partial(_measured, execute, [script, *arguments], Path(file).resolve().parent, recorder)
+    return partial(_measured, execute, [script, *arguments], Path(file).resolve().parent, recorder, at_exit)
 
 
-def _measured(execute: Callable[[], None], argv: list[str], place: Path, recorder: Recorder) -> None:
-    recorder.at_end = partial(print_summaries, recorder)
+def _measured(
+    execute: Callable[[], None], argv: list[str], place: Path, recorder: Recorder, at_exit: Callable[[], None]
+) -> None:
     recorder.start()
     # handlers registered first are called last: the script's own may call a Runner, too
     errors: list[BaseException] = []
     atexit.register(_interrupt_again, errors)
-    atexit.register(recorder.at_end)
+    atexit.register(at_exit)
     sys.argv[:] = argv
     if not sys.flags.safe_path:
         sys.path[0] = str(place)
@@ -93,17 +104,37 @@ def _run_module(name: str, alter_argv: bool) -> None:
     runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
 
 
-def print_summaries(recorder: Recorder) -> None:
-    """Print on stderr what was measured, or that nothing was; in a process that was forked, nothing."""
+def print_summaries(recorder: Recorder, *, pages: bool = False, open_page: bool = False) -> None:
+    """Print on stderr what was measured, or that nothing was; in a process that was forked, nothing.
+
+    Parameters
+    ----------
+    pages
+        Whether to make a page of each measurement: of the first ones, where that takes long.
+    open_page
+        Whether to open the last page in a browser.
+    """
     if recorder.recording and not recorder.saved:
         _tell("nothing was saved: no Runner call was measured")
+    end, made = time.monotonic() + LONGEST_PAGES, None
     for path in recorder.saved if recorder.recording else ():
         _tell(str(path))
         with reported(_tell, "it cannot be shown", Exception):
             # few modules can be imported while python exits, but whoever saved has imported this one
             from roastcoffea.measurement import load
+            from roastcoffea.storage.store import PAGE_FILE
 
-            load(path).print_summary(sys.stderr)
+            measurement = load(path)
+            if pages and time.monotonic() < end:
+                with reported(_tell, "its page cannot be made", Exception):
+                    made = measurement.report(path / PAGE_FILE, overwrite=True)
+            measurement.print_summary(sys.stderr)
+    if open_page and made is not None:
+        with reported(_tell, "the page cannot be opened", Exception):
+            import webbrowser
+
+            if not webbrowser.open(made.as_uri()):
+                _tell(f"there is no browser to open {made} with")
 
 
 def _tell(text: str) -> None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
 
+LONGEST_NAME: Final = 60
+"""Letters of a run's name where it stands for the run."""
+
 SpanMetrics = Mapping[tuple[Hashable, ...], float]
 
 
@@ -63,7 +66,7 @@ class Environment:
     hosts: tuple[Host, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run:
     """The records of one run.
 
@@ -115,6 +118,12 @@ class Run:
     reported_by: str | None = None
     absent: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        chunks = "" if self.chunks is None else f", {len(self.chunks)} attempts of chunks"
+        return (
+            f"<Run {(self.name or self.id)[:LONGEST_NAME]!r}: {self.outcome}, {self.stop - self.start:.3g} s{chunks}>"
+        )
 
 
 def unwatched_run(**known: Any) -> Run:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Self
 
-from roastcoffea.units import COUNT, Unit
+from roastcoffea.units import COUNT, RATES, Unit
 
 NOT_KNOWN: Final = "-"
 
@@ -38,6 +39,11 @@ class Reason(str):
 Cell = str | float | Amount | None
 """Content of a cell: a number is in its column's unit, None is unknown."""
 
+Writers = Mapping[str, Callable[[float], str]]
+"""Writers of amounts by the symbol of their unit, in place of the unit's own."""
+
+NO_WRITERS: Final[Writers] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -53,11 +59,16 @@ class Column:
     bars: bool = False
     """Whether its amounts are shares that HTML shows with bars."""
 
-    def text(self, cell: Cell) -> str:
-        """A cell as people read it."""
+    def text(self, cell: Cell, writers: Writers = NO_WRITERS) -> str:
+        """A cell as people read it, its amount by the writer of its unit where there is one."""
         if cell is None:
             return NOT_KNOWN
-        return str(cell) if isinstance(cell, str | Amount) or self.unit is None else self.unit.text(cell)
+        if isinstance(cell, str) or (self.unit is None and not isinstance(cell, Amount)):
+            return str(cell)
+        amount = cell if isinstance(cell, Amount) else Amount(cell, self.unit or COUNT)
+        if amount.text is not None or amount.value is None or amount.unit.symbol not in writers:
+            return str(amount)
+        return writers[amount.unit.symbol](amount.value)
 
     def value(self, cell: Cell) -> float | None:
         """Sort key of a cell; None for text and unknown values."""
@@ -85,9 +96,9 @@ class Shown(NamedTuple):
     missing: bool
 
     @classmethod
-    def of(cls, column: Column, cell: Cell) -> Self:
+    def of(cls, column: Column, cell: Cell, writers: Writers = NO_WRITERS) -> Self:
         """A cell of a column."""
-        return cls(column.text(cell), column.value(cell), column, isinstance(cell, Reason))
+        return cls(column.text(cell, writers), column.value(cell), column, isinstance(cell, Reason))
 
 
 class Picture(NamedTuple):
@@ -145,8 +156,20 @@ class Sheet:
         return 0 if self.total is None else self.total - len(self.rows)
 
     def cells(self) -> list[list[Shown]]:
-        """Rows as people read them, and as they are sorted."""
-        return [[Shown.of(*pair) for pair in zip(self.columns, row, strict=True)] for row in self.rows]
+        """Rows as people read them, and as they are sorted; rates of one kind have one prefix."""
+        writers = self._writers()
+        return [[Shown.of(*pair, writers) for pair in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def _writers(self) -> Writers:
+        """Writers of rates, with the prefix of the largest one in the table."""
+        largest: dict[str, float] = {}
+        for row in self.rows:
+            for column, cell in zip(self.columns, row, strict=True):
+                unit = cell.unit if isinstance(cell, Amount) else column.unit
+                if unit is not None and unit.symbol in RATES:
+                    size = abs(column.value(cell) or 0.0)
+                    largest[unit.symbol] = max(size, largest.get(unit.symbol, 0.0))
+        return {symbol: RATES[symbol](like=size) for symbol, size in largest.items() if size}
 
     def without(self, place: int) -> Self:
         """The sheet without one column."""

@@ -19,7 +19,8 @@ from unicodedata import category
 from roastcoffea.errors import MeasurementError
 from roastcoffea.storage.left_overs import COMPLETE, REPLACED, UNFINISHED, dissolve, hidden_path, tidy
 
-OR_OVERWRITE: Final = "choose another name, or say to overwrite it"
+OVERWRITE: Final = "overwrite=True"
+OR_OVERWRITE: Final = f"choose another name, or {OVERWRITE} to replace it"
 
 _STAYS: Final = "is not overwritten: it is not a measurement or export, or holds other files; choose another name"
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, count
-from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from roastcoffea.compat import legacy
 from roastcoffea.errors import MeasurementError, MissingMeasurementError, UnreadableMeasurementError
 from roastcoffea.records.run import Run
 from roastcoffea.storage.document import FORMAT, RUN_FILE, check_body, read_document, run_of, write_document
-from roastcoffea.storage.folders import file_name, holds_only, new_folder
+from roastcoffea.storage.folders import OR_OVERWRITE, file_name, holds_only, new_folder
 from roastcoffea.storage.left_overs import LONGEST_SAVE, left_overs, names_in, older_left_overs, read_whole
 from roastcoffea.storage.reading import has_format, reading
-from roastcoffea.storage.tables import TABLES, check_columns, read_table, table_file, tables_of, write_table
+from roastcoffea.storage.tables import TABLES, check_columns, check_end, read_table, table_file, tables_of, write_table
 from roastcoffea.storage.upgrades import upgraded
 
 METRICS_FILE: Final = "metrics.json"
@@ -31,7 +30,10 @@ MONITOR_FILE: Final = "monitor.json"
 MONITOR_FORMAT: Final = "roastcoffea-monitor"
 """Output of a `TaskMonitor`, which is not a measurement but easily mistaken for one."""
 
-OWN_FILES: Final = frozenset((RUN_FILE, METRICS_FILE, *(f"{name}.parquet" for name in TABLES)))
+PAGE_FILE: Final = "report.html"
+"""Page for a browser, where one was made."""
+
+OWN_FILES: Final = frozenset((RUN_FILE, METRICS_FILE, PAGE_FILE, *(f"{name}.parquet" for name in TABLES)))
 """Files of a measurement, by the versions since 1.0."""
 
 
@@ -46,6 +48,12 @@ class StoredRun:
     outcome: str | None = None
     elapsed: float | None = None
     error: str | None = None
+    run_error: str | None = None
+    """Error that ended the run."""
+    processors: tuple[str, ...] = ()
+    """Processors of its Runner calls; empty where none was called."""
+    reported: Mapping[str, Any] | None = None
+    """Metrics that another program computed and stored without records (roastcoffea 0.1.2)."""
 
 
 def save_run(
@@ -98,8 +106,7 @@ def save_run(
                 places = (folder / each for each in chain([first], names))
                 target = next((place for place in places if new.put_in_place(place, replaces)), None)
                 if target is None:
-                    exists = f"{folder / first} exists"
-                    raise MeasurementError(f"{exists}; choose another name, or overwrite=True to replace it")
+                    raise MeasurementError(f"{folder / first} exists; {OR_OVERWRITE}")
     except OSError as error:
         what = f"nothing was saved in {folder}" if target is None else f"{target} lacks its {METRICS_FILE}"
         raise MeasurementError(f"{what}: {error}") from error
@@ -176,11 +183,40 @@ def _stored(path: Path) -> StoredRun | None:
     """Entry of a list; None for a folder that does not look like a measurement."""
     try:
         if (path / RUN_FILE).exists():
-            start, stop, outcome = itemgetter("start", "stop", "outcome")(read_document(path / RUN_FILE).body)
-        elif (path / legacy.METADATA_FILE).exists():
-            start, stop, outcome = attrgetter("start", "stop", "outcome")(legacy.load_legacy(path))
-        else:
-            return None
+            return _stored_now(path)
+        if (path / legacy.METADATA_FILE).exists():
+            run = legacy.load_legacy(path)
+            return StoredRun(
+                path=path,
+                name=path.name,
+                start=run.start,
+                elapsed=run.stop - run.start,
+                outcome=run.outcome,
+                reported=run.reported or {},
+            )
     except (MeasurementError, OSError) as error:
         return StoredRun(path=path, name=path.name, error=str(error))
-    return StoredRun(path=path, name=path.name, start=start, outcome=outcome, elapsed=stop - start)
+    return None
+
+
+def _stored_now(path: Path) -> StoredRun:
+    """Entry of a measurement of this version or an older one since 1.0."""
+    document = read_document(path / RUN_FILE)
+    body, damage = document.body, None
+    try:
+        for name in document.tables:
+            check_end(path, name)
+    except MeasurementError as error:
+        damage = str(error)
+    with reading(path / RUN_FILE):
+        return StoredRun(
+            path=path,
+            name=path.name,
+            start=body["start"],
+            outcome=None if damage else body["outcome"],
+            elapsed=body["stop"] - body["start"],
+            error=damage,
+            reported=body.get("reported"),
+            run_error=body["error"],
+            processors=tuple(dict.fromkeys(str(call["processor"]) for call in body["calls"])),
+        )

@@ -7,6 +7,7 @@ unit. Counts under other keys use the same columns: "parts: ('a', 'b')" is an ac
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
@@ -57,6 +58,8 @@ SPANS: Final = "span_metrics"
 WORKER_SPANS: Final = "span_metrics_per_worker"
 TABLES: Final[Mapping[str, Sequence[Column]]] = {**RECORDS, SPANS: SPAN_COLUMNS, WORKER_SPANS: WORKER_SPAN_COLUMNS}
 
+LAST_BYTES: Final = b"PAR1"
+"""End of each Parquet file."""
 SMALLEST_VALUE: Final = 4
 """Least bytes of a value in memory: the offset of a text."""
 
@@ -174,6 +177,14 @@ def fields_of(tables: Tables) -> dict[str, object]:
 def table_file(folder: Path, name: str) -> Path:
     """File of a table."""
     return folder / f"{name}.parquet"
+
+
+def check_end(folder: Path, name: str) -> None:
+    """Raise where a table's file is missing, or its end is: a copy of it is not finished."""
+    with reading(table_file(folder, name)), opened(table_file(folder, name)) as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - len(LAST_BYTES), 0))
+        if file.read() != LAST_BYTES:
+            raise ValueError("its end is missing")
 
 
 def write_table(folder: Path, name: str, table: pa.Table) -> None:
