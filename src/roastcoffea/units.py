@@ -1,4 +1,4 @@
-"""Units of metrics, each with the way its amounts are written for people.
+"""Units of metrics, each with the text form of its amounts.
 
 Prefixes are decimal throughout: 1 kB is 1000 B. Text is plain ASCII, so that it prints everywhere.
 """
@@ -21,7 +21,7 @@ SECONDS_PER_DAY: Final = 86400
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit: `symbol` is what a stored value is in, `text(value)` scales it for people."""
+    """A unit: `symbol` is that of stored values, `text(value)` scales them for people."""
 
     symbol: str
     text: Callable[[float], str]
@@ -30,7 +30,7 @@ class Unit:
         return self.symbol
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # a unit of this module stays the same object: `text` may be a closure, which cannot be pickled
+        # units stay the same object when pickled: `text` may be a closure, which cannot be pickled
         name = next((name for name, unit in globals().items() if unit is self), None)
         return name or (Unit, (self.symbol, self.text))
 
@@ -41,7 +41,7 @@ def three_digits(value: float) -> float:
 
 
 def number(value: float) -> str:
-    """Amount without a unit: whole ones in full with thousands separated, others to three digits.
+    """Amount without a unit: integers in full with thousands separators, others to three digits.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def number(value: float) -> str:
 
 
 def counted(amount: float, noun: str) -> str:
-    """Number of things, in the plural but for one.
+    """Number of things, with the noun in the plural except for one.
 
     Examples
     --------
@@ -66,12 +66,12 @@ def counted(amount: float, noun: str) -> str:
 
 
 def were(amount: float) -> str:
-    """Verb for so many things."""
+    """ "was" or "were" for this number."""
     return "was" if amount == 1 else "were"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """Duration in words.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def scaled(base: str, factor: float = 1, *, smallest: str = "p", like: float | N
 
 
 def suffixed(suffix: str, factor: float = 1) -> Callable[[float], str]:
-    """Writer of amounts that are not scaled, with a word or sign behind."""
+    """Text form of amounts that are not scaled, with a word or sign after them."""
     return lambda value: f"{number(three_digits(value * factor))} {suffix}"
 
 

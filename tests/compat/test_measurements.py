@@ -84,7 +84,7 @@ def test_errors_are_those_that_scripts_of_the_older_prototype_catch(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no folder") as error:
         load_measurement(tmp_path / "nowhere")
     assert isinstance(error.value, MeasurementError)
-    with pytest.raises(FileNotFoundError, match="is no measurement"):
+    with pytest.raises(FileNotFoundError, match="is not a measurement"):
         load_measurement(tmp_path)
     folder = Measurement(handmade_run()).save(tmp_path)
     (folder / "chunks.parquet").unlink()

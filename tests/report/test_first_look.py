@@ -77,6 +77,11 @@ def test_evidence_is_a_part_that_the_page_has(digest: Digest) -> None:
     assert card(digest, slow).evidence == ""
 
 
+def test_a_card_leads_to_the_page_on_its_cause(digest: Digest) -> None:
+    slow = finding(cause="slow worker")
+    assert card(digest, slow).page.endswith("/limited/slow-worker.html")
+
+
 def test_shares_are_whole_percent() -> None:
     assert [percent_of(share) for share in (0.604, 0.0061, 0.0049, 1.0)] == ["60 %", "1 %", "< 1 %", "100 %"]
 

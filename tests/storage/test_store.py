@@ -156,7 +156,7 @@ def damages(whole: bytes, number: int, random_: random.Random) -> Iterator[bytes
 def test_what_is_no_measurement_is_said(path: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.txt").write_text("")
-    with pytest.raises(MeasurementError, match="give the folder of"):
+    with pytest.raises(MeasurementError, match="pass the folder of"):
         load_run(tmp_path / path)
 
 

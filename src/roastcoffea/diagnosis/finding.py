@@ -51,6 +51,11 @@ def _without_unit(low: str, high: str) -> str:
     return amount if high.endswith(f" {unit}") and " " not in amount else low
 
 
+def page_of(cause: str) -> str:
+    """Page of the documentation on a cause."""
+    return f"limited/{cause.replace(' ', '-')}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finding:
     """A bottleneck: what is slow and where, how much time it costs, and what to do about it.
@@ -136,7 +141,7 @@ class Finding:
     @property
     def page(self) -> str:
         """Page of the documentation on its cause."""
-        return f"limited/{self.cause.replace(' ', '-')}"
+        return page_of(self.cause)
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.text}"

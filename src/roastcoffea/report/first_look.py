@@ -12,6 +12,7 @@ from markupsafe import Markup
 from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TROUBLE, Family
 from roastcoffea.report.digest import COMPLETE, NOTHING, Bar, Digest, Share, Tile, percent_of
+from roastcoffea.report.glossary import page_address
 from roastcoffea.report.markup import rendered, text
 from roastcoffea.report.sheets import Heading
 from roastcoffea.visualization.colours import ink_on
@@ -83,6 +84,8 @@ class Card(NamedTuple):
     family: Family
     evidence: str
     """Anchor of what shows it; empty where nothing does."""
+    page: str
+    """Address of the documentation's page on its cause."""
 
 
 class Look(NamedTuple):
@@ -173,6 +176,7 @@ def _card(finding: Finding, anchors: Collection[str], names: Mapping[str, str]) 
         remedy=finding.remedy,
         family=_family(finding),
         evidence=next((anchor for anchor in _evidence(finding) if anchor in anchors), ""),
+        page=page_address(finding.page),
     )
 
 

@@ -142,7 +142,7 @@ class NotebookLine:
         self._handle.update({"text/plain": line}, raw=True)
 
     def end(self, line: str | None) -> None:
-        """Leave this as the last state; None leaves the one that is there."""
+        """Leave this as the last state; None keeps the present one."""
         if line is not None:
             self.show(line)
 

@@ -11,7 +11,7 @@ from roastcoffea.cli import shell
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@shell.measurements_folder("Folder that gets the measurements.", envvar="ROASTCOFFEA", show_envvar=True)
+@shell.measurements_folder("Folder for the measurements.", envvar="ROASTCOFFEA", show_envvar=True)
 @click.option("-m", "as_module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
 @click.option(
     "--profile/--no-profile", default=True, help="Sample which functions process() is at.  [default: profile]"
