@@ -15,9 +15,9 @@ from roastcoffea.errors import root_cause, unknown
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import name_of
-from roastcoffea.metrics.phases import TOTAL
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED
+from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
 from roastcoffea.report.tables import FIRST_ROWS
@@ -240,6 +240,7 @@ def _without_zeros(sheet: Sheet, ledger: ByteLedger | TimeLedger) -> Sheet:
     """A ledger's table without the classes that have next to nothing; a note names them."""
     least = SMALLEST_SHARE * (ledger.total or 0)
     small = [name for name, amount in ledger.items() if amount is not None and abs(amount) < least]
+    small = [UNACCOUNTED if name == RESIDUAL else name for name in small]
     if not small:
         return sheet
     share = FRACTION.text(SMALLEST_SHARE)
