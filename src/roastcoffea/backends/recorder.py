@@ -193,7 +193,7 @@ class Recorder(AbstractMetricsBackend):
         return None
 
     def threads_now(self) -> tuple[int, int] | None:
-        """Threads of the present workers, and how many of them execute a task; None if unknown."""
+        """Threads of the workers present now, and how many execute a task; None if unknown."""
         return None
 
     @abstractmethod
