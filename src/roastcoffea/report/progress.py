@@ -18,7 +18,7 @@ SPAN: Final = 60.0
 """Seconds over which rates are averaged: records come chunk by chunk."""
 
 ENOUGH_CHUNKS: Final = 10
-"""Chunks of the last minute from which on it tells when the run will end; else all chunks so far do."""
+"""Chunks of the last minute needed to estimate the end of the run; else all chunks so far do."""
 
 IDLE: Final = "idle"
 WORDS: Final = {one.name: one.word for one in TIME_CLASSES}
