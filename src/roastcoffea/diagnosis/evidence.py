@@ -70,7 +70,7 @@ DOMINATES: Final = 0.5
 """Smallest share of thread time at which reading dominates."""
 
 MOST_THREADS: Final = 2.0
-"""Threads per core above which more of them hide no waiting."""
+"""Threads for each core above which more threads no longer hide waiting."""
 
 NAMED_FOR: Final = 0.1
 """Smallest share of a section's blocked time that gets it named."""
