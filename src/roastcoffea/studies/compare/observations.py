@@ -55,6 +55,8 @@ class Observation:
 
     id: str
     name: str
+    start: float | None = None
+    """Unix time at which the run began."""
     facts: Mapping[str, str]
     """What the run was made on and with, in words."""
     metrics: Mapping[str, float]
@@ -96,6 +98,7 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
     return Observation(
         id=run.id,
         name=name or title_of(run),
+        start=run.start,
         facts=_facts(run) | {"bound by": str(metrics["bound"])} if "bound" in metrics else _facts(run),
         metrics=_numbers(measurement),
         units=dict(metrics.unit),
