@@ -199,7 +199,6 @@ BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
 """Units of numbers."""
 
 
-
 def share_text(share: float) -> str:
     """A part of a whole in percent; of one that nobody would miss, only that it is there."""
     return f"< {FRACTION.text(SMALLEST_SHARE)}" if 0 < abs(share) < SMALLEST_SHARE else FRACTION.text(share)

@@ -42,7 +42,7 @@ class Change(NamedTuple):
 def clear_changes(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> tuple[Change, ...]:
     """Give the costs per event that changed for sure: by repeats, else by chunks and by 5 % or more.
 
-    Chunks do not know how repeats differ; CPU time and bytes of an event differ little, so that a large change is clear.
+    Chunks cannot tell how repeats differ. CPU time and bytes of an event differ little, so a large change is clear.
     """
     return tuple(_clear(before, after, confidence))
 

@@ -77,9 +77,7 @@ def speed(before: Runs, after: Runs, confidence: float = repeats.CONFIDENCE) -> 
         reason = lacking.missing.get(name, "it was not reported")
         text = f"{CANNOT_TELL}: {lacking.name} has no {name}: {reason}"
         clear = clear_changes(before, after, confidence)
-        return Speed(
-            word=CANNOT_TELL, metric=name, judgement=repeats.Judgement(reason=reason), text=text, clear=clear
-        )
+        return Speed(word=CANNOT_TELL, metric=name, judgement=repeats.Judgement(reason=reason), text=text, clear=clear)
     old, new = ([run.metrics[name] for run in side] for side in (before, after))
     judgement = repeats.judged(old, new, confidence=confidence)
     if judgement.over is None and len(before) == len(after) == 1:

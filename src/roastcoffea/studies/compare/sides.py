@@ -76,9 +76,7 @@ def distinct(sides: Sequence[Side]) -> tuple[Side, ...]:
     firsts = [side.runs[0] for side in sides]
     labels = _told_apart([(side.letter, side.label, run.start) for side, run in zip(sides, firsts, strict=True)])
     return tuple(
-        replace(
-            side, label=labels[side.letter], runs=tuple(replace(run, name=names[run.id]) for run in side.runs)
-        )
+        replace(side, label=labels[side.letter], runs=tuple(replace(run, name=names[run.id]) for run in side.runs))
         for side in sides
     )
 
