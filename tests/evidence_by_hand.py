@@ -47,5 +47,5 @@ def memory_of(fits: int | None, chunk_events: float, paused: float = 50.0, lost:
     }
     each = None if fits is None else 600e6 / fits
     fit = None if each is None or fits is None else Fit(fits, "data", 1_000_000_000, 1, 0.0, each, at_most=False)
-    absent = None if fits is not None else "no chunk tells how much memory an event takes"
+    absent = None if fits is not None else "the memory per event could not be measured for any chunk"
     return MemoryEvidence(workers=[row], datasets=[], fit=fit, fit_absent=absent, chunk_events=chunk_events)

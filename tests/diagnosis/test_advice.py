@@ -18,13 +18,13 @@ def test_advice_by_hand():
     assert "chunksize=400" in borders
     assert "align_clusters=True" in borders
     assert "in 2 chunks instead of 3" in ledger.advice[2].text
-    assert all("memory grows with it" in saving.text for saving in ledger.advice[1:])
+    assert all("at the cost of more memory" in saving.text for saving in ledger.advice[1:])
 
 
 def test_with_maxchunks_the_events_of_the_largest_file_are_not_known():
     texts = [saving.text for saving in ledger_of(calls=(runner_call("c1", 3, options={"maxchunks": 3}),)).advice]
     assert not any("chunksize=" in text for text in texts)
-    assert sum("not known, as chunks were left out" in text for text in texts) == 2
+    assert sum("unknown, because chunks were left out" in text for text in texts) == 2
 
 
 def test_a_basket_may_lie_in_more_than_two_chunks():
@@ -32,7 +32,7 @@ def test_a_basket_may_lie_in_more_than_two_chunks():
     reads = [branch_read(row["id"], "Jet_pt", 0, [400]) for row in chunks]
     [saving] = ledger_of(chunks, reads, tasks=None).advice
     assert saving.bytes == 800
-    assert saving.text.startswith("800 B of baskets that lie in several chunks were read again: chunksize=50 ")
+    assert saving.text.startswith("800 B were read again because baskets span chunk boundaries: chunksize=50 ")
 
 
 def test_parquet_and_aligned_chunks_are_not_told_to_align():

@@ -114,8 +114,8 @@ def test_start_up_names_workers_and_what_they_imported() -> None:
 def test_contention_names_hosts_and_where_threads_are_more_than_cores() -> None:
     plans = [plan(1.0, core_wait=1.0)] * 20
     finding = only(made_run(plans, 2), "contention")
-    assert finding.what == "CPU contention: 50 % of thread time could run and had no free core on 10.0.0.1."
-    assert "Stop what else runs" in finding.advice
+    assert finding.what == "CPU contention: 50 % of thread time was runnable without a free core on 10.0.0.1."
+    assert "Stop other processes" in finding.advice
     assert finding.remedy is None
     crowded = only(made_run(plans, 2, cores=1), "contention")
     assert crowded.what.endswith("on 10.0.0.1, which has 2 threads for tasks on 1 core.")
@@ -154,7 +154,7 @@ def test_blocked_names_the_section_else_the_function_else_how_to_find_it() -> No
     run = one_kind_of_time("blocked_seconds").run
     named = only(dataclasses.replace(run, sections=sections(weights=60.0, other=9.0)), "blocked")
     assert "in section weights:" in named.what
-    assert named.advice == "Look at what section weights calls."
+    assert named.advice == "Check what section weights calls."
     assert named.culprits == (Culprit("section", "weights", 60.0),)  # the other one has less than a tenth
     function = only(run, "blocked", hot=hot(0.5, blocked=1.0))
     assert "in smear (mine.py:7)" in function.what

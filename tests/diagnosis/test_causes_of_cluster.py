@@ -40,7 +40,7 @@ def with_outputs(run: Run, size: int) -> Run:
 def test_small_chunks_have_one_size_to_use() -> None:
     seen = evidence_of(SMALL)
     finding = findings(seen)["chunk size"]
-    assert finding.what == "Chunks of 100 events are too small: each costs 1 s whatever its events."
+    assert finding.what == "Chunks of 100 events are too small: each has a fixed cost of 1 s."
     assert finding.remedy == seen.chunk_size.line
     assert finding.advice == f"Use {finding.remedy}."
     assert finding.culprits == (Culprit("chunk size", "100 events", pytest.approx(80.0)),)
@@ -68,7 +68,7 @@ def test_a_tail_names_the_slowest_chunk_and_a_smaller_size() -> None:
     assert finding.seconds == pytest.approx(24.0 - 39.0 / 4, rel=0.02)
     assert finding.at_most
     assert "a.root, entries 1900 to 2000" in finding.what
-    assert finding.advice == f"Use {finding.remedy}, so that all threads end together."
+    assert finding.advice == f"Use {finding.remedy}, so that all threads finish together."
     assert [(one.kind, one.factor) for one in finding.culprits] == [("file", pytest.approx(20.0))]
 
 
@@ -105,14 +105,14 @@ def test_scheduling_names_tasks_and_their_length() -> None:
         "lifetimes": table_of_rows(LIFETIME_COLUMNS, [row | {"stop": T + 2.0} for row in run.lifetimes.to_pylist()]),
     }
     (draft,) = CAUSES["scheduler"].drafts(evidence_of(dataclasses.replace(run, stop=T + 2.0, **tables)))
-    assert draft.what == "Handing out 20 tasks of 200 ms takes 50 % of thread time, most of it task overhead."
+    assert draft.what == "Scheduling 20 tasks of 200 ms takes 50 % of thread time, most of it task overhead."
 
 
 def test_memory_names_the_worker_and_the_size_that_fits() -> None:
     seen = evidence_of(UNEVEN, memory=memory_of(40, 100.0, lost=40.0))
     found = findings(seen)
     memory = found["memory"]
-    assert memory.what.startswith("1 of 1 worker was paused for lack of memory (w0, 900 MB at most, 90 % of its 1 GB).")
+    assert memory.what.startswith("1 of 1 worker was paused for lack of memory (w0, peak 900 MB, 90 % of its 1 GB).")
     assert memory.advice.startswith("Use chunksize=40 (now about 100): ")
     assert memory.remedy == "chunksize=40"
     assert memory.culprits[0][:2] == ("worker", "w0")
@@ -125,7 +125,7 @@ def test_memory_that_fits_is_no_reason_for_a_chunk_size() -> None:
     assert "Give workers more memory" in memory.advice
     unknown = findings(evidence_of(UNEVEN, memory=memory_of(None, 100.0, lost=40.0)))["memory"]
     assert unknown.remedy is None
-    assert "no chunk size is known to fit" in unknown.advice
+    assert "which size fits is unknown" in unknown.advice
 
 
 def test_failures_are_named_with_their_error() -> None:
@@ -140,9 +140,13 @@ def test_failures_are_named_with_their_error() -> None:
 @pytest.mark.parametrize(
     ("activity", "cause", "words"),
     [
-        ("serialize", "serialization", "Dask's serialization takes 12 % of thread time in tasks (serialization 12 s)."),
+        (
+            "serialize",
+            "serialization",
+            "Dask's serialization inside tasks takes 12 % of thread time (serialization 12 s).",
+        ),
         ("deserialize", "serialization", "(deserialization 12 s)"),
-        ("compress", "compression", "Dask's own compression, which is not ROOT's, takes 12 % of thread time"),
+        ("compress", "compression", "Dask's own compression inside tasks (not ROOT's) takes 12 % of thread time"),
         ("decompress", "compression", "(decompression 12 s)"),
     ],
 )

@@ -61,9 +61,9 @@ def test_slow_ones_say_what_is_slow_where_and_what_this_run_cannot_tell_apart() 
 def test_a_heavy_dataset_gets_no_smaller_chunks_where_larger_ones_are_advised() -> None:
     slow = Slow("dataset", "data", 5.0, (4.0, 6.0), 60.0, 80)
     (draft,) = CAUSES["slow dataset"].drafts(evidence_of(SMALL, slow=[slow]))
-    assert draft.advice == "Look at what its events need beyond the others."
+    assert draft.advice == "Check what its events need that others do not."
     (draft,) = CAUSES["slow dataset"].drafts(evidence_of(UNEVEN, slow=[slow]))
-    assert draft.advice.endswith("use smaller chunks for it if it ends last.")
+    assert draft.advice.endswith("use smaller chunks for it if it finishes last.")
 
 
 def test_two_slow_workers_are_one_finding_that_names_both() -> None:

@@ -61,7 +61,7 @@ def test_few_long_chunks_are_cut() -> None:
 def test_good_chunks_are_kept() -> None:
     size = found(equal(3.0, 50_000, 32, opening=0.01))
     assert (size.size, size.line) == (None, None)
-    assert text_of(size) == "keep the chunk size: no other size saves more than the error of predicting it"
+    assert text_of(size) == "keep the chunk size: no other size saves more than the error of the prediction"
 
 
 def test_no_size_is_beyond_the_largest_file_or_the_memory() -> None:
@@ -81,7 +81,7 @@ def test_chunks_that_do_not_fit_are_cut_whatever_that_costs() -> None:
     size = found(equal(3.0, 50_000, 32), memory=Memory(per_event=1e5, limit=2e9))
     assert size.size is not None
     assert size.size <= 12_000
-    assert size.reason == "with chunks as they are, workers lack memory"
+    assert size.reason == "workers already lack memory with the present chunks"
 
 
 def test_entries_that_were_seen_of_a_file_are_not_its_size() -> None:

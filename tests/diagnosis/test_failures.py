@@ -57,8 +57,8 @@ def test_failures_of_one_worker_are_its_own() -> None:
     assert (kind, name, seconds) == ("worker", "w3", evidence.seconds)
     assert factor is not None
     assert factor > 2
-    assert "11 attempts failed, all on worker w3; 11 of 11 chunks succeeded on another attempt." in evidence.what
-    assert "Look at worker w3" in evidence.remedy
+    assert "11 attempts failed, all on worker w3; 11 of 11 chunks succeeded in another attempt." in evidence.what
+    assert "Check worker w3" in evidence.remedy
 
 
 def test_failures_of_one_file_are_its_own() -> None:
@@ -74,7 +74,9 @@ def test_nobody_is_blamed_for_failures_that_fall_anywhere() -> None:
         for seed in range(40)
     ]
     assert sum(blamed) <= 1
-    assert "on no worker, host, file or dataset" in run_in_which(lambda drawn, *_: drawn.random() < 0.2).remedy
+    assert (
+        "not specific to a worker, host, file or dataset" in run_in_which(lambda drawn, *_: drawn.random() < 0.2).remedy
+    )
 
 
 def test_a_single_failure_is_no_cluster() -> None:
@@ -105,7 +107,7 @@ def test_first_attempts_that_raise(client: Client, sample: Any, tmp_path: Path) 
     assert (str(evidence.error), evidence.cluster) == ("OSError: planted, once (4 times)", None)
     chunks = collector.measurement.chunks
     assert evidence.seconds == pytest.approx(chunks["wall_seconds"][chunks["outcome"] == "error"].sum())
-    assert evidence.what == "4 attempts failed; 4 of 4 chunks succeeded on another attempt."
-    assert "Commonest error (4 times): OSError: planted, once." in evidence.how_much
+    assert evidence.what == "4 attempts failed; 4 of 4 chunks succeeded in another attempt."
+    assert "Most common error (4 times): OSError: planted, once." in evidence.how_much
     assert collector.measurement.metrics.evaluator.value("incompleteness").complete
     assert collector.measurement.metrics["num_failed_attempts"] == 4

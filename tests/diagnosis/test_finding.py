@@ -102,7 +102,7 @@ def test_what_the_measurement_lacks_comes_first() -> None:
     verdict = Verdict([finding()], incomplete=["2 rows were lost"], elapsed=10.0)
     assert verdict.sheets()[0].title == "verdict: the measurement is incomplete"
     lacking, said = items(verdict)
-    assert lacking == "The measurement is incomplete, so idle time is not judged: 2 rows were lost."
+    assert lacking == "The measurement is incomplete, so idle time is not interpreted: 2 rows were lost."
     assert said == str(finding())
     assert not Verdict(incomplete=["2 rows were lost"]).healthy
 
@@ -114,9 +114,9 @@ def test_a_healthy_run_is_called_so() -> None:
 
 
 def test_a_verdict_that_is_absent_gives_its_reason() -> None:
-    verdict = Verdict(absent="no worker was there")
+    verdict = Verdict(absent="no worker was present")
     (sheet,) = verdict.sheets()
-    assert sheet.lead == ["Not measured: no worker was there."]
+    assert sheet.lead == ["Not measured: no worker was present."]
     assert not verdict.healthy
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roastcoffea.diagnosis.levels import Levels, Noise, judged, of_the_others
+from roastcoffea.diagnosis.levels import Levels, Noise, estimated, of_the_others
 
 
 def test_medians_are_those_of_numpy() -> None:
@@ -38,7 +38,7 @@ def test_noise_passes_a_bound_as_rarely_as_it_should(size: int) -> None:
     for _ in range(400):
         levels = Levels.of(np.repeat([0, 1], [100, size]), 2)
         values = draw.normal(size=100 + size)
-        found = judged(values, levels, Noise.around(values[:100], []), 2)
+        found = estimated(values, levels, Noise.around(values[:100], []), 2)
         beyond += found.low[1] > 0
     assert beyond <= 0.025 * 400 + 3 * np.sqrt(0.025 * 400)
 
@@ -50,7 +50,7 @@ def test_intervals_hold_the_effect(size: int) -> None:
     for _ in range(200):
         levels = Levels.of(np.repeat([0, 1], [100, size]), 2)
         values = draw.normal(size=100 + size) + 3.0 * levels.codes
-        found = judged(values, levels, Noise.around(values, [levels]), 2)
+        found = estimated(values, levels, Noise.around(values, [levels]), 2)
         held += found.low[1] < 3.0 < found.high[1]
         assert found.shrunk[1] <= found.effect[1]
     assert held >= 190
@@ -61,5 +61,5 @@ def test_levels_within_their_own_scatter_are_not_beyond_the_others() -> None:
     levels = Levels.of(np.repeat(np.arange(20), 50), 20)
     values = 0.1 * draw.normal(size=1000) + draw.normal(size=20)[levels.codes]
     noise = Noise.around(values, [levels])
-    assert np.any(judged(values, levels, noise, 20, scatter=False).low > 0)
-    assert not np.any(judged(values, levels, noise, 20).low > 0)
+    assert np.any(estimated(values, levels, noise, 20, scatter=False).low > 0)
+    assert not np.any(estimated(values, levels, noise, 20).low > 0)

@@ -43,14 +43,14 @@ def test_the_size_that_fits_is_what_its_arithmetic_says() -> None:
     assert mc["bytes_per_event"] == pytest.approx((990 * MIB - typical) / 4 / 1000)
     assert mc["at_least"] == 1
     fit = Fit(500, "mc", 1000, 2, 100.0, 0.25, at_most=False)
-    assert fit.arithmetic == "(1 kB x 0.6 - 100 B before chunks) / 2 threads / 0.25 B an event"
+    assert fit.arithmetic == "(1 kB x 0.6 - 100 B before chunks) / 2 threads / 0.25 B per event"
     assert fit.limit_for(1000) == (100 + 2 * 0.25 * 1000) / TARGET
 
 
 def test_without_a_limit_or_a_need_no_size_is_told() -> None:
     without_limit = evidence_of(run_with("B", samples={"B": 810}, limit=None))
     assert (without_limit.fit, without_limit.fit_absent) == (None, "no worker has a memory limit")
-    assert "no chunk size is known to fit: no worker has a memory limit" in without_limit.remedy
+    assert "which size fits is unknown: no worker has a memory limit" in without_limit.remedy
 
 
 def test_a_run_without_trouble_says_so() -> None:

@@ -118,7 +118,7 @@ def test_a_saving_within_its_error_says_so() -> None:
         tasks = tasks.set_column(tasks.schema.get_field_index(name), name, pa.array(values))
     found = savings_of(replace(run, tasks=tasks, stop=run.stop + 3.0)).of(Taken("blocked"))
     assert not found.certain
-    assert "within its error of 3" in str(found.reason)
+    assert "with an error of 3" in str(found.reason)
 
 
 def test_the_interpreters_lock_is_not_known_of_older_runs() -> None:

@@ -69,8 +69,8 @@ def test_a_slow_worker_is_told_and_its_chunks_are_no_stragglers():
 
 def test_few_chunks_tell_nothing():
     measurement = measurement_of(number=7)
-    assert "7 chunks: it takes 8" in measurement.stragglers.attrs["absent"]
-    assert "7 chunks: it takes 8" in measurement.metrics.missing["num_stragglers"]
+    assert "only 7 chunks: finding a slow one takes at least 8" in measurement.stragglers.attrs["absent"]
+    assert "only 7 chunks: finding a slow one takes at least 8" in measurement.metrics.missing["num_stragglers"]
 
 
 @pytest.mark.parametrize("number", [80, 76])

@@ -1,4 +1,4 @@
-"""Workers side by side: who computes and who waits, who is slow, who spills and who transfers."""
+"""Balance of the workers: which compute or wait, which are slow, which spill or transfer."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ CPU_BOUND: Final = "CPU"
 WAITING: Final = "wait"
 MIXED: Final = "both"
 MOSTLY: Final = 0.8
-"""A worker is bound by CPU, or by waiting, where that is so much of the time of its chunks."""
+"""Share of its chunks' time from which a worker counts as bound by CPU, or by waiting."""
 
 BALANCE_COLUMNS: Final = (
     *picked(LIFETIME_COLUMNS, "worker", "host"),
     Column("threads", "integer", "threads", "threads for tasks"),
-    Column("present_seconds", "number", "s", "time that it was there"),
-    Column("chunks", "integer", None, "chunks that it computed, and that counted"),
-    Column("events", "integer", "events", "events in them"),
+    Column("present_seconds", "number", "s", "time that the worker was present"),
+    Column("chunks", "integer", None, "computed chunks that counted"),
+    Column("events", "integer", "events", "events in those chunks"),
     Column("chunk_seconds", "number", "s", "duration of those chunks"),
     Column("cpu_seconds", "number", "s", "CPU time of their threads"),
-    Column("busy_share", "number", None, "duration of the chunks beside threads x time that it was there"),
-    Column("cpu_share", "number", None, "CPU time of the chunks beside their duration"),
+    Column("busy_share", "number", None, "duration of the chunks / (threads x time present)"),
+    Column("cpu_share", "number", None, "CPU time of the chunks / their duration"),
     Column(
         "bound", "text", None, f'"{CPU_BOUND}" or "{WAITING}" where that is 80 % of the chunks\' time, else "{MIXED}"'
     ),
@@ -38,13 +38,18 @@ BALANCE_COLUMNS: Final = (
         "slowness",
         "number",
         None,
-        "duration of its chunks divided by what the others take for the same; 1 within chance",
+        "duration of its chunks divided by what other workers need for the same work; 1 within statistical error",
     ),
     Column("spill_seconds", "number", "s", "writing results to disk and reading them back (Dask)"),
     Column("transfer_seconds", "number", "s", "fetching results from other workers (Dask)"),
-    Column("clock_offset", "number", "s", "the worker's clock less the client's, as its tasks bound it"),
+    Column(
+        "clock_offset",
+        "number",
+        "s",
+        "the worker's clock minus the client's, bounded by the order of its tasks' events",
+    ),
 )
-"""One row for each worker."""
+"""One row per worker."""
 
 
 OF_LIVES: Final[Steps] = {
@@ -84,15 +89,16 @@ def worker_balance(
 
 
 def _by_worker(table: pa.Table | None, steps: Steps) -> dict[str, dict[str, Any]]:
-    """What rows of each worker make; of one that came back in all."""
+    """Sums over the rows of each worker; a worker that came back has a single row."""
     if table is None:
         return {}
-    made = aggregated(table, ["worker"], steps, None, use_threads=False)  # the first and the last are of their order
+    # "first" and "last" need the order of the rows
+    made = aggregated(table, ["worker"], steps, None, use_threads=False)
     return {row.pop("worker"): row for row in made.to_pylist()}
 
 
 def _shares(life: Mapping[str, Any], work: Mapping[str, Any]) -> dict[str, Any]:
-    """Cells of how busy a worker was and with what; none where no chunks were recorded."""
+    """How busy a worker was and with what; empty if no chunks were recorded."""
     if not work:
         return {}
     wall, cpu, offered = work["chunk_seconds"], work["cpu_seconds"], life["threads"] * life["present_seconds"]
@@ -107,7 +113,7 @@ def _bound(cpu_share: float) -> str:
 
 @metric(RATIO, group=RESOURCES, source="chunk records", formula="largest busy_share / mean busy_share")
 def imbalance(worker_balance: pa.Table) -> float:
-    """Share of its threads' time that the busiest worker computed chunks, beside the mean of all; 1 is balanced."""
+    """Busy share of the busiest worker divided by the mean of all workers; 1 is balanced."""
     refuse_if(worker_balance["chunk_seconds"].null_count, "the duration of chunks is not known")
     loads = pc.drop_null(worker_balance["busy_share"])
     mean = pc.mean(loads).as_py()

@@ -1,4 +1,4 @@
-"""Find the slow levels of each factor: those that explain most with the fewest levels, and their alternatives."""
+"""Find the slow levels of each factor: the fewest that explain the most, and their alternatives."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from roastcoffea.diagnosis.levels import Judged, Levels, Noise, judged
+from roastcoffea.diagnosis.levels import Estimates, Levels, Noise, estimated
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 
 HOST: Final = "host"
 WORKER: Final = "worker"
 FILE: Final = "file"
 KINDS: Final = (HOST, WORKER, FILE)
-"""Factors by which chunks of a dataset may be slow."""
+"""Factors that can make chunks of a dataset slow."""
 
 PREFERRED: Final = {kind: 1 - 1e-6 * place for place, kind in enumerate(KINDS)}
-"""Where two explain the same, the first kind is blamed."""
+"""If two levels explain the same, the first kind is blamed."""
 
 LEAST: Final = float(np.log(1.3))
 """Smallest effect of a slow level: equal machines differ by less, in caches and clocks."""
@@ -31,7 +31,7 @@ time, whatever the reason. Where all have one or two chunks, a long one is just 
 """
 
 AS_GOOD: Final = 0.9
-"""Share of what a level explains that makes another one an alternative."""
+"""Share of a level's explained time from which another level is an alternative."""
 
 STEPS: Final = 8
 
@@ -39,28 +39,28 @@ Named = tuple[str, int]
 
 
 class Blame(NamedTuple):
-    """Logarithms of factors by kind and level: of those that are blamed (else 0), and of all with their intervals."""
+    """Logarithms of factors by kind and level: of the blamed levels (else 0), and estimates with intervals for all."""
 
     effects: dict[str, Numbers]
-    judged: dict[str, Judged]
+    estimates: dict[str, Estimates]
     confounded: dict[Named, list[Named]]
 
 
 def blamed(
     values: Numbers, groups: Mapping[str, Levels], dataset: Levels, host_of: Integers, known: Blame | None = None
 ) -> Blame:
-    """Find the slow levels, the one that explains most first, until no level is beyond the others.
+    """Find the slow levels, best explanation first, until no level stands out any more.
 
     Parameters
     ----------
     values
-        Logarithm of what each chunk took divided by what is typical of its dataset.
+        Logarithm of each chunk's duration divided by what is typical of its dataset.
     groups
-        Levels of KINDS, as far as there are any.
+        Levels of those KINDS that the run has.
     host_of
         Host of each worker, by number.
     known
-        Who was blamed before, by values that were a little different.
+        Result for slightly different values, as a starting point.
     """
     noise = Noise.around(values, [dataset, groups[WORKER], groups[FILE]])
     tests = sum(int(_eligible(kind, group).sum()) for kind, group in groups.items())
@@ -78,7 +78,7 @@ def blamed(
             effects[kind] = np.where(found, effects[kind] + candidates[kind].effect, effects[kind])
             for level in np.flatnonzero(found & (rivals[kind] >= AS_GOOD * scores[kind])):
                 confounded[kind, int(level)] = _as_good(kind, int(level), scores, groups)
-    beside = _judged_beside_each_other(values, groups, dataset, partial(judged, noise=noise, tests=tests), effects)
+    beside = _joint_estimates(values, groups, dataset, partial(estimated, noise=noise, tests=tests), effects)
     still = {named: rest for named, rest in confounded.items() if effects[named[0]][named[1]] > 0}
     return Blame(effects, beside, still)
 
@@ -93,7 +93,7 @@ def _centred(values: Numbers, dataset: Levels) -> Numbers:
 
 
 def _eligible(kind: str, group: Levels) -> Flags:
-    """Levels that have enough chunks to be told from one odd chunk."""
+    """Levels with enough chunks to distinguish them from a single odd chunk."""
     there = group.sizes[group.sizes > 0]
     single = kind == WORKER and len(there) > 1 and np.median(there) >= MANY
     return group.sizes >= (1 if single else 2)
@@ -101,30 +101,30 @@ def _eligible(kind: str, group: Levels) -> Flags:
 
 def _candidates(
     rest: Numbers, groups: Mapping[str, Levels], noise: Noise, tests: int, host_of: Integers
-) -> dict[str, Judged]:
-    """Levels that are beyond the others by themselves; the effect of the rest is 0."""
+) -> dict[str, Estimates]:
+    """Levels that stand out by themselves; the effect of all others is 0."""
     found = {}
     for kind, group in groups.items():
-        seen = judged(rest, group, noise, tests)
-        slow = (seen.low > LEAST) & _eligible(kind, group) & (np.count_nonzero(group.sizes) > 1)
+        estimates = estimated(rest, group, noise, tests)
+        slow = (estimates.low > LEAST) & _eligible(kind, group) & (np.count_nonzero(group.sizes) > 1)
         if kind == HOST:
-            slow &= _slow_as_a_whole(rest, groups[WORKER], host_of, seen)
-        found[kind] = seen._replace(effect=np.where(slow, seen.effect, 0.0))
+            slow &= _slow_as_a_whole(rest, groups[WORKER], host_of, estimates)
+        found[kind] = estimates._replace(effect=np.where(slow, estimates.effect, 0.0))
     return found
 
 
-def _slow_as_a_whole(rest: Numbers, workers: Levels, host_of: Integers, seen: Judged) -> Flags:
-    """Whether each worker of a host is slow, and there is more than one: else it is a worker that is slow."""
+def _slow_as_a_whole(rest: Numbers, workers: Levels, host_of: Integers, estimates: Estimates) -> Flags:
+    """Whether a host has several workers and all of them are slow; otherwise the worker is to blame."""
     there = workers.sizes > 0
     middle = workers.medians(rest)[1]
-    fastest = np.full(len(seen.effect), np.inf)
+    fastest = np.full(len(estimates.effect), np.inf)
     np.minimum.at(fastest, host_of[there], middle[there])
-    numbers = np.bincount(host_of[there], minlength=len(seen.effect))
-    return (numbers > 1) & (fastest > seen.reference + seen.effect / 2)
+    numbers = np.bincount(host_of[there], minlength=len(estimates.effect))
+    return (numbers > 1) & (fastest > estimates.reference + estimates.effect / 2)
 
 
-def _explained(rest: Numbers, group: Levels, found: Judged) -> Numbers:
-    """How much nearer each level's chunks are to what the others take, with its effect."""
+def _explained(rest: Numbers, group: Levels, found: Estimates) -> Numbers:
+    """How much closer a level's chunks are to the others once its effect is taken into account."""
     rows = np.flatnonzero(found.effect[group.codes]) if found.effect.any() else np.array([], np.int64)
     levels = group.codes[rows]
     beyond = rest[rows] - found.reference[levels]
@@ -133,7 +133,7 @@ def _explained(rest: Numbers, group: Levels, found: Judged) -> Numbers:
 
 
 def _rivals(kind: str, scores: Mapping[str, Numbers], groups: Mapping[str, Levels]) -> Numbers:
-    """For each level how much the best level of another kind explains that has chunks of it."""
+    """For each level, the best score of a level of another kind that shares chunks with it."""
     best = np.zeros(len(groups[kind].sizes))
     for other, group in groups.items():
         if other != kind and scores[other].any():
@@ -152,14 +152,14 @@ def _as_good(kind: str, level: int, scores: Mapping[str, Numbers], groups: Mappi
     return found
 
 
-def _judged_beside_each_other(
+def _joint_estimates(
     values: Numbers,
     groups: Mapping[str, Levels],
     dataset: Levels,
-    judge: Callable[..., Judged],
+    judge: Callable[..., Estimates],
     effects: dict[str, Numbers],
-) -> dict[str, Judged]:
-    """Judge each kind with the effects of the others removed; levels that are no longer slow lose their effect."""
+) -> dict[str, Estimates]:
+    """Estimate each kind with the effects of the others removed; levels that are no longer slow lose their effect."""
     found = {}
     for kind, group in groups.items():
         centred = _centred(values - total(effects, groups), dataset)

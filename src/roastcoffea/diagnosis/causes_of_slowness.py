@@ -1,4 +1,4 @@
-"""Causes with a culprit that is slow: workers, hosts, files and datasets."""
+"""Causes with a slow culprit: workers, hosts, files and datasets."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ SLOW_IN: Final = {
     "interpret": "interprets slowly",
     "blocked": "is blocked",
 }
-"""What somebody slow does, by the phase that takes most of the excess."""
+"""What a slow culprit does, by the phase with most of the excess."""
 
 
 def _slow(kind: str) -> Says:
-    """What there is to say of workers, hosts, files or datasets that are slow."""
+    """Drafts for slow workers, hosts, files or datasets."""
 
-    def says(seen: Evidence) -> Draft | None:
-        found = [one for one in seen.slow if one.kind == kind]
+    def says(evidence: Evidence) -> Draft | None:
+        found = [one for one in evidence.slow if one.kind == kind]
         if not found:
             return None
         named = tuple(Culprit(kind, one.name, one.seconds, one.factor) for one in found)
         rows = {f"{kind} {one.name}": one.seconds for one in found}
         taken = Taken(
             f"slow {kind}",
-            factors=_of_chunks(seen, {one.name: 1 / one.factor for one in found}, kind, 1.0),
-            phases=_of_chunks(seen, {one.name: one.phase for one in found}, kind, None),
+            factors=_of_chunks(evidence, {one.name: 1 / one.factor for one in found}, kind, 1.0),
+            phases=_of_chunks(evidence, {one.name: one.phase for one in found}, kind, None),
             seconds=sum(one.seconds for one in found),
         )
-        advice, remedy = _advice(seen, kind, found)
+        advice, remedy = _advice(evidence, kind, found)
         return Draft(_who_is_slow(kind, found), advice, named, remedy, rows, taken)
 
     return says
@@ -85,38 +85,38 @@ def _waits_for_storage(one: Slow) -> bool:
 
 
 def _instead(one: Slow) -> str:
-    """Who else may be the slow one, as all chunks of the one are of the other."""
+    """Alternatives: others that had exactly the same chunks."""
     others = " or ".join(f"{kind} {name}" for kind, name in one.confounded_with)
     return f"; it may be {others} instead" if others else ""
 
 
-def _advice(seen: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, str | None]:
-    """What to do about them, and a line to copy."""
+def _advice(evidence: Evidence, kind: str, found: Sequence[Slow]) -> tuple[str, str | None]:
+    """Advice, and a line to copy."""
     one = len(found) == 1
     match kind:
         case "worker":
             addresses = ", ".join(f'"{slow.name}"' for slow in found if "://" in slow.name)
             line = f"client.retire_workers([{addresses}])" if addresses else None
             retire = f", or retire {'it' if one else 'them'}: {line}" if line else ""
-            return f"Look at what else runs on {'its host' if one else 'their hosts'}{retire}.", line
+            return f"Check what else runs on {'its host' if one else 'their hosts'}{retire}.", line
         case "host":
-            return "Look at what else runs there, or leave it out.", None
+            return "Check what else runs there, or exclude it.", None
         case "file":
             return f"Read another copy of {'it' if one else 'them'}, or use faster storage.", None
         case _ if _waits_for_storage(found[0]):
             return "Cache it nearby, or read another copy of it.", None
         case _:
-            smaller = "" if seen.larger else "; use smaller chunks for it if it ends last"
-            return f"Look at what its events need beyond the others{smaller}.", None
+            smaller = "" if evidence.larger else "; use smaller chunks for it if it finishes last"
+            return f"Check what its events need that others do not{smaller}.", None
 
 
-def _of_chunks(seen: Evidence, values: Mapping[str, Any], kind: str, otherwise: Any) -> Any:
+def _of_chunks(evidence: Evidence, values: Mapping[str, Any], kind: str, otherwise: Any) -> Any:
     """Value of each chunk that counted by its worker, host, file or dataset; None where chunks are unknown."""
-    if seen.counted is None:
+    if evidence.counted is None:
         return None
-    names = seen.counted["worker" if kind == "host" else kind].to_pylist()
+    names = evidence.counted["worker" if kind == "host" else kind].to_pylist()
     if kind == "host":
-        hosts = culprits.hosts_of(seen)
+        hosts = culprits.hosts_of(evidence)
         names = [hosts.get(worker) for worker in names]
     found = [values.get(name, otherwise) for name in names]
     return np.array(found) if isinstance(otherwise, float) else found

@@ -1,4 +1,4 @@
-"""Law of a chunk's duration: linear in its events and bytes, drawn so that slow chunks hardly move it."""
+"""Law of a chunk's duration: linear in its events and bytes, fitted robustly against slow chunks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from scipy.optimize import nnls
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 
 FEWEST_TO_FIT: Final = 8
-"""Chunks of a dataset from which a law of its own is drawn; fewer share one with all datasets."""
+"""Chunks that a dataset needs for a law of its own; smaller datasets share one."""
 
 ROUNDS: Final = 20
 MOST_TO_FIT: Final = 2_000
-"""So many chunks, drawn at random, tell a law of three numbers well enough."""
+"""Chunks drawn at random for the fit: enough for three parameters."""
 
 SMALLEST: Final = 1e-9
 
 
 def typical_seconds(dataset: Integers, traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
-    """Duration that a chunk's traits predict, by the law of its dataset; of all datasets where it has few chunks."""
+    """Duration predicted from a chunk's traits, by the law of its dataset, or of all datasets if it has few chunks."""
     numbers = np.bincount(dataset)
     few = numbers[dataset] < FEWEST_TO_FIT
     typical = predicted(traits, seconds, usual) if few.any() else np.empty(len(seconds))
@@ -32,10 +32,10 @@ def typical_seconds(dataset: Integers, traits: Numbers, seconds: Numbers, usual:
 
 
 def predicted(traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
-    """Durations by a linear law of the traits with least absolute deviations from the usual chunks.
+    """Durations by a linear law in the traits, fitted to the usual chunks with least absolute deviations.
 
-    No trait makes a chunk shorter: so a straggler with a few bytes more than its like is not as long as expected, and
-    what differs little between two files cannot explain that one of them is many times as slow.
+    Coefficients are not negative, so a few extra bytes cannot explain a straggler, nor can a small difference between
+    two files explain why one of them is many times slower.
     """
     scale = np.abs(traits).max(axis=0)
     scaled = traits[:, scale > 0] / scale[scale > 0]
@@ -48,5 +48,5 @@ def predicted(traits: Numbers, seconds: Numbers, usual: Flags) -> Numbers:
         basis, triangle = np.linalg.qr(fitted * weights[:, None])
         law = nnls(triangle, basis.T @ (aims * weights))[0]
         weights = 1 / np.sqrt(np.maximum(np.abs(aims - fitted @ law), finest))
-    # a law may fall below any chunk that there was, where few have such traits
+    # where few chunks have such traits, a law may fall below every recorded chunk
     return np.asarray(np.maximum(scaled @ law, max(float(seconds.min()), SMALLEST)))

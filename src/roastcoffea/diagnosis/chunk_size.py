@@ -1,4 +1,4 @@
-"""The one chunk size to recommend: the replay weighs all that depends on it, within the workers' memory."""
+"""Recommend one chunk size: the replay weighs everything that depends on it, within the workers' memory."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from roastcoffea.replay.parts import Chunks, Parts
 from roastcoffea.units import number
 
 GRID: Final = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2, 4, 8, 16, 32)
-"""Chunk sizes that are tried, divided by the present one."""
+"""Chunk sizes to try, relative to the present one."""
 
 MANY: Final = 100_000
 NEAR: Final = 8
-"""With so many chunks only sizes that differ by such a factor are tried: each takes half a second."""
+"""Above this many chunks only sizes that differ by this factor are tried: each takes half a second."""
 
 OVERLAP: Final = 0.1
-"""Relative difference of the events of all files, and of all chunks, up to which chunks make up their files."""
+"""Relative difference between the events of all files and of all chunks up to which the chunks cover the files."""
 
 AS_GOOD: Final = 0.01
-"""Share of the wall time up to which sizes are as good as each other: the one nearest to the present one is taken."""
+"""Share of the wall time within which sizes are equally good: the one nearest to the present size is taken."""
 
 FILLED: Final = 0.6
-"""Share of a worker's memory up to which Dask moves nothing to disk."""
+"""Share of a worker's memory up to which Dask does not spill."""
 
 MOST_CHUNKS: Final = 2_000_000
-"""Chunks beyond which no size is tried: a scheduler would not do."""
+"""Number of chunks above which no size is tried: a scheduler would not cope."""
 
 FIXED: Final = ("open_cpu", "open_wait", "overhead")
-"""Parts that a chunk takes whatever its size."""
+"""Parts of a chunk's time that do not depend on its size."""
 
 OF_BASKETS: Final = ("read", "decompress")
-"""Parts of which a share belongs to baskets that lie in two chunks."""
+"""Parts that grow with baskets that span two chunks."""
 
 IN_PROCESS: Final = ("read", "decompress", "cpu", "lock", "wait")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Memory of a worker: what it needs for no events, for each, and what it has, in bytes."""
+    """Memory of a worker in bytes: base, per event, and limit."""
 
     base: float = 0.0
     per_event: float
@@ -56,27 +56,27 @@ class Memory:
     threads: int = 1
 
     def peak(self, size: float) -> float:
-        """Bytes with chunks of so many events on all threads."""
+        """Bytes needed with chunks of this many events on all threads."""
         return self.base + self.per_event * size * self.threads
 
 
 class ChunkSize(NamedTuple):
-    """A recommended chunk size; `size` is None where there is none, and `reason` says why."""
+    """A recommended chunk size; `size` is None if there is none, and `reason` says why."""
 
     size: int | None
     now: float
-    """Events of a chunk, on average, as it was."""
+    """Mean events per chunk in the recorded run."""
     saving: Saving
-    """What it would save of the wall time."""
+    """Wall time that it would save."""
     fixed: float
-    """Seconds that a chunk takes whatever its size: opening its file, and what Dask takes for its task."""
+    """Seconds per chunk that do not depend on its size: opening its file, and Dask's overhead for its task."""
     in_process: float | None
-    """Such seconds in process(); None where chunks are too much alike to tell."""
+    """Fixed seconds in process(); None if chunks are too similar to estimate them."""
     memory: float | None = None
-    """Bytes that a worker would need."""
+    """Memory that a worker would need, in bytes."""
     reason: str | None = None
     removal: Removal | None = None
-    """Chunks of that size in place of those that there were, for a replay with other changes before it."""
+    """Chunks of that size in place of the recorded ones, for a replay with other changes before it."""
     asked: int | None = None
     """The chunk size that the Runner was given, where its files were cut by it."""
     largest: float = np.nan
@@ -106,7 +106,7 @@ class ChunkSize(NamedTuple):
 
     @property
     def line(self) -> str | None:
-        """What to give the Runner."""
+        """Argument for the Runner."""
         return None if self.size is None else f"chunksize={self.size}"
 
 
@@ -121,9 +121,9 @@ def recommended(savings: Savings, memory: Memory | None = None, reread: float = 
     Parameters
     ----------
     memory
-        What workers need and have, where that is known.
+        What workers need and have, if known.
     reread
-        Share of the baskets' bytes that chunks read again because baskets lie in two of them.
+        Share of basket bytes read again because baskets span two chunks.
     """
     replay = savings.replay
     if isinstance(replay, str):
@@ -147,17 +147,17 @@ class _Weighed:
 
     @cached_property
     def chunks(self) -> list[Chunks]:
-        """Chunks that gave a result, by stage."""
+        """Chunks with a result, by stage."""
         return [_counted(chunks) for chunks in self.replay.chunks]
 
     @cached_property
     def now(self) -> float:
-        """Events of a chunk."""
+        """Events per chunk."""
         return float(sum(chunks.events.sum() for chunks in self.chunks) / sum(map(len, self.chunks)))
 
     @cached_property
     def law(self) -> ChunkLaw | str:
-        """What a chunk of so many events takes; or why that is not known."""
+        """Law of a chunk's duration by its number of events, or why it is unknown."""
         return law_of(self.chunks)
 
     @cached_property
@@ -180,20 +180,20 @@ class _Weighed:
         return float(sum(sums) / sum(map(len, self.chunks)))
 
     def best(self) -> ChunkSize:
-        """The size that saves the most; of those that are as good the nearest."""
+        """The size that saves most; among equally good ones, the nearest."""
         if self._overlap() > OVERLAP:
             return self._none("chunks of its files overlap, or many were left out")
         found = [self._candidate(size) for size in self._sizes()]
         too_large = self.memory is not None and not self._fits(self.now)
         if not found:
-            return self._none("a file is a chunk already, or chunks of other sizes need too much memory")
+            return self._none("each file is already one chunk, or chunks of other sizes need too much memory")
         most = max(one.saving.seconds or 0.0 for one in found)
         good = [one for one in found if (one.saving.seconds or 0.0) >= most - AS_GOOD * self.replay.measured]
         size, saving = min(good, key=lambda one: abs(np.log(one.size / self.now)))
         if not saving.certain and not too_large:
-            return self._none("no other size saves more than the error of predicting it")
+            return self._none("no other size saves more than the error of the prediction")
         peak = None if self.memory is None else self.memory.peak(size)
-        reason = "with chunks as they are, workers lack memory" if too_large else None
+        reason = "workers already lack memory with the present chunks" if too_large else None
         saving = self._bracketed(size, saving)
         return self._none(reason)._replace(size=size, saving=saving, memory=peak, removal=self._removal(size))
 
@@ -213,7 +213,7 @@ class _Weighed:
         return only if isinstance(only, int) and only / 2 <= self.largest <= 2 * only else None
 
     def _overlap(self) -> float:
-        """How far the events of all chunks are from those of the files."""
+        """Relative difference between the events of all chunks and of their files."""
         events = sum(float(chunks.events.sum()) for chunks in self.chunks)
         pieces = [cut(chunks, int(chunks.stop.max())) for chunks in self.chunks]
         return abs(sum(int((piece.stop - piece.start).sum()) for piece in pieces) / events - 1)
@@ -231,14 +231,14 @@ class _Weighed:
         )
 
     def _sizes(self) -> list[int]:
-        """Sizes to try: none beyond the largest file, none that needs more memory than there is."""
+        """Sizes to try: not above the largest file, and within the available memory."""
         largest = largest_file(self.savings.run)
         events = sum(float(chunks.events.sum()) for chunks in self.chunks)
-        seen = max(int(chunks.stop.max()) for chunks in self.chunks)
+        known = max(int(chunks.stop.max()) for chunks in self.chunks)
         near = NEAR if sum(map(len, self.chunks)) > MANY else max(GRID)
         sizes = {_rounded(self.now * factor) for factor in GRID if 2 / near <= factor <= near}
-        # where chunks were left out, files may be longer than what was seen of them, which then is no size to give
-        within = {size for size in sizes if size < seen} if largest is None else {min(size, largest) for size in sizes}
+        # if chunks were left out, files may be longer than recorded, so their size is unknown
+        within = {size for size in sizes if size < known} if largest is None else {min(size, largest) for size in sizes}
         return [_floor(size) for size in sorted(within) if events / size <= MOST_CHUNKS and self._fits(size)]
 
     def _fits(self, size: float) -> bool:
@@ -258,26 +258,26 @@ class _Weighed:
         return _removal(made, self.replay.workers)
 
     def _left(self, chunks: Chunks) -> dict[str, float]:
-        """What earlier changes left of each part of the chunks: the law knows nothing of these."""
+        """What remains of each part of the chunks after earlier changes, which the law does not know."""
         every = (_counted(stage.chunks) for stage in self.replay.stages if stage.chunks is not None)
         before = next((old for old in every if np.array_equal(old.row, chunks.row)), chunks)
         pairs = zip(Parts._fields, before.parts, chunks.parts, strict=True)
         return {name: float(now.sum() / old.sum()) for name, old, now in pairs if name != "first" and old.any()}
 
     def _bracketed(self, size: int, saving: Saving) -> Saving:
-        """A saving whose interval has in it that all of process() may be a fixed cost, where nothing tells."""
+        """A saving with an interval wide enough for process() being all fixed cost, if nothing measured it."""
         if not isinstance(self.law, str):
             return saving
         removal = _removal(lambda chunks: _scaled(chunks, size, self.reread, IN_PROCESS), self.replay.workers)
         other = self.savings.changed(removal)
-        reason = f"between no fixed cost in process() and only such: {self.law}"
+        reason = f"between no fixed cost and only fixed cost in process(): {self.law}"
         return saving._replace(
             low=min(saving.low, other.low), high=max(saving.high, other.seconds or 0.0), reason=reason
         )
 
 
 def largest_file(run: Run) -> int | None:
-    """Entries of the largest file; None where chunks were left out."""
+    """Entries of the largest file; None if chunks were left out."""
     if any(call.options.get("maxchunks") is not None for call in run.calls):
         return None
     finished = all(call.outcome == FINISHED for call in run.calls)
@@ -291,14 +291,14 @@ def _counted(chunks: Chunks) -> Chunks:
 
 
 def _removal(made: Change, workers: int) -> Removal:
-    """Chunks of another size; what first tasks take more is that of processes, however many chunks there are."""
+    """Chunks of another size; start-up belongs to processes, however many chunks there are."""
     first: list[float] = []
 
     def change(chunks: Chunks) -> Chunks:
         counted = _counted(chunks)
         first.append(float(counted.parts.first.sum()) / workers)
         found = made(counted.with_parts(first=np.zeros(len(counted))))
-        # attempts fail whatever the size
+        # failures do not depend on the size
         return found.with_parts(failed=np.full(len(found), float(chunks.parts.failed.sum()) / len(found)))
 
     def costs(old: Costs) -> Costs:
@@ -308,12 +308,12 @@ def _removal(made: Change, workers: int) -> Removal:
 
 
 def _less(chunks: Chunks, left: Mapping[str, float]) -> Chunks:
-    """Chunks of whose parts so much is left."""
+    """Chunks with this fraction of each part left."""
     return chunks.with_parts(**{name: share * getattr(chunks.parts, name) for name, share in left.items()})
 
 
 def _scaled(chunks: Chunks, size: int, reread: float, fixed: tuple[str, ...] = ()) -> Chunks:
-    """Chunks of another size that take as long for an event as they did, but for what is fixed."""
+    """Chunks of another size: the same time per event, plus the fixed cost."""
     pieces = cut(chunks, size)
     share = (pieces.stop - pieces.start) / chunks.events[pieces.row]
     more = len(share) / len(chunks)
@@ -321,25 +321,25 @@ def _scaled(chunks: Chunks, size: int, reread: float, fixed: tuple[str, ...] = (
     for name, seconds in chunks.parts._asdict().items():
         always = 1.0 if name in FIXED or name in fixed else reread if name in OF_BASKETS else 0.0
         made = seconds[pieces.row] * (always + (1 - always) * share)
-        # pieces are made of some chunks: together they take what all chunks tell
+        # pieces stand for some chunks: together they take as long as all chunks
         total, expected = float(made.sum()), float(seconds.sum()) * (always * more + 1 - always)
         parts[name] = made * (expected / total) if total else made
     return chunks.recut(*pieces, Parts(**parts))
 
 
 def _rounded(size: float) -> int:
-    """Number of events with two digits that count."""
+    """Number of events, rounded to two digits."""
     return max(int(float(f"{size:.2g}")), 1)
 
 
 def _floor(size: int) -> int:
-    """The number with two digits below: a file that is a little longer is one chunk of it all the same."""
+    """Number rounded down to two digits, so that a slightly longer file is still one chunk."""
     unit = 10 ** max(len(str(size)) - 2, 0)
     return int(size // unit * unit)
 
 
 def text_of(found: ChunkSize) -> str:
-    """What to do, with the size that there is now."""
+    """Advice, with the present size."""
     if found.size is None:
         return f"keep the chunk size: {found.reason}"
     return f"{found.line} instead of about {number(_rounded(found.now))}"

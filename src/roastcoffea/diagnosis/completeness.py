@@ -1,4 +1,4 @@
-"""What a result lacks: skipped files, chunks without a result, a run that failed; and the line that runs the rest."""
+"""Missing data: skipped files, chunks without a result, a failed run; and the line that processes the rest."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from roastcoffea.records.run import FAILED, FINISHED, Run, RunnerCall
 from roastcoffea.units import FRACTION, counted, number
 
 MOST_NAMED: Final = 3
-"""Files that a text names."""
+"""Number of files that a text names."""
 
 LONGEST_ERROR: Final = 120
-"""Letters of an error that a text shows."""
+"""Length of an error in a text."""
 
 INTERRUPT: Final = "KeyboardInterrupt"
 
@@ -35,7 +35,7 @@ CulpritParts = tuple[str, str, float, float | None]
 
 
 class CommonError(NamedTuple):
-    """The error that most failed attempts ended with, in one line, and how many did."""
+    """The error that ended most failed attempts, in one line, and how many it ended."""
 
     text: str
     times: int
@@ -45,51 +45,51 @@ class CommonError(NamedTuple):
 
     @property
     def how_often(self) -> str:
-        """How often it occurred, in parentheses; empty for once."""
+        """How often it occurred, in parentheses; empty if once."""
         return f" ({number(self.times)} times)" if self.times > 1 else ""
 
 
 def shortened(error: str) -> str:
-    """The cause that an error tells, in a line that is not too long."""
+    """The root cause of an error, shortened to one line."""
     cause = root_cause(error).strip()
     return cause if len(cause) <= LONGEST_ERROR else f"{cause[: LONGEST_ERROR - 3]}..."
 
 
 def commonest(errors: Iterable[str | None]) -> CommonError | None:
-    """The commonest of these errors; None where there is none."""
+    """The most common of these errors; None if there are none."""
     found = Counter(shortened(error) for error in errors if error)
     return CommonError(*found.most_common(1)[0]) if found else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incompleteness:
-    """What the output of a run lacks.
+    """Data missing from the output of a run.
 
     Attributes
     ----------
     files : list of dict
-        Files whose chunks are not known (`dataset`, `file`, `tree`, `error`), as they could not be opened; without an
-        error a run that failed did not come to them.
+        Files whose chunks are unknown (`dataset`, `file`, `tree`, `error`): they could not be opened or, without an
+        error, the run failed before reaching them.
     chunks : list of dict
         Chunks without a result (`dataset`, `file`, `tree`, `entry_start`, `entry_stop`).
     events : int
         Events of those chunks.
     events_of_files : float or None
-        Events of those files, estimated by the mean of the files that were opened; None where there is none.
+        Events of those files, estimated by the mean of the opened files; None if there are none.
     asked_events : int
-        Events of all chunks that were asked for.
+        Events of all requested chunks.
     skipped : int
         Chunks that `skipbadfiles` left out.
     uncertain : int
-        Chunks without a record in a run that may skip them: whether they are missing is not known.
+        Chunks without a record in a run that may skip chunks: they may or may not be missing.
     failed_for_good : int
         Failed attempts of these chunks and files.
     error : CommonError or None
-        The commonest error of these attempts; else that of the run.
+        The most common error of these attempts, else the error of the run.
     run_error : str or None
-        Error that ended the run, or a Runner call of it; None where all finished.
+        Error that ended the run or one of its Runner calls; None if all finished.
     remedy : str or None
-        Line to copy that runs the rest; None where nothing that is known is missing.
+        Line to copy that processes the rest; None if nothing is known to be missing.
     """
 
     files: list[Row]
@@ -106,12 +106,12 @@ class Incompleteness:
 
     @property
     def complete(self) -> bool:
-        """Whether the output has all that was asked for, as far as that is known."""
+        """Whether the output has everything that was requested, as far as is known."""
         return not self.files and not self.chunks and self.run_error is None
 
     @property
     def share(self) -> float | None:
-        """Share of the events that is lost, with the estimate for files; None where it is not known."""
+        """Share of the events that is lost, with the estimate for files; None if unknown."""
         if self.files and self.events_of_files is None:
             return None
         of_files = self.events_of_files or 0.0
@@ -120,9 +120,9 @@ class Incompleteness:
 
     @property
     def what(self) -> str:
-        """What is missing, and of which files."""
+        """What is missing, and from which files."""
         if not self.files and not self.chunks:
-            return f"{self._ended()}: whether its output lacks data is not known."
+            return f"{self._ended()}: it is unknown whether its output is complete."
         things = [self._unread()] if self.files else []
         things += [counted(len(self.chunks), "chunk")] if self.chunks else []
         verb = "is" if len(self.files) + len(self.chunks) == 1 else "are"
@@ -131,13 +131,13 @@ class Incompleteness:
 
     @property
     def how_much(self) -> str:
-        """Events that are lost: known ones, and estimated ones."""
+        """Lost events: known and estimated."""
         lost = [f"{number(self.events)} events are lost"] if self.chunks else []
         if self.files and self.events_of_files is None:
-            lost.append(f"the events of {counted(len(self.files), 'file')} are not known")
+            lost.append(f"the number of events in {counted(len(self.files), 'file')} is unknown")
         elif self.files:
             about = number(round(self.events_of_files or 0.0))
-            lost.append(f"about {about} events of {self._unread()} (estimated by the mean of the others)")
+            lost.append(f"about {about} events of {self._unread()} (estimated from the other files)")
         share = "" if self.share is None else f", {FRACTION.text(self.share)} of all"
         failed = f"; {counted(self.failed_for_good, 'attempt')} failed for good" if self.failed_for_good else ""
         events = " and ".join(lost) or "no lost event is known"
@@ -148,11 +148,11 @@ class Incompleteness:
         """What to do about it."""
         if self.remedy is None:
             return "Run it again."
-        mend = "" if self.run_error == INTERRUPT or self.error is None else "Fix the error, then run the rest"
-        return f"{mend or 'Run the rest'}: {self.remedy}"
+        mend = "" if self.run_error == INTERRUPT or self.error is None else "Fix the error, then process the rest"
+        return f"{mend or 'Process the rest'}: {self.remedy}"
 
     def culprits(self) -> list[CulpritParts]:
-        """Files that lack data, those with the most events first."""
+        """Files that lack data, most events first."""
         events: dict[str, int] = {row["file"]: 0 for row in self.files}
         for row in self.chunks:
             events[row["file"]] = events.get(row["file"], 0) + row["entry_stop"] - row["entry_start"]
@@ -160,7 +160,7 @@ class Incompleteness:
         return [("file", file, 0.0, None) for file in opened]
 
     def _unread(self) -> str:
-        """Files without chunks: those that could not be opened, and those that a run that failed did not come to."""
+        """Files without chunks: files that could not be opened, and files that a failed run did not reach."""
         bad = sum(row["error"] is not None for row in self.files)
         left = len(self.files) - bad
         parts = [f"{counted(bad, 'file')} that could not be opened"] if bad else []
@@ -179,10 +179,10 @@ class Incompleteness:
 
     def _why(self) -> str:
         reasons = [f"{number(self.skipped)} skipped by skipbadfiles"] if self.skipped else []
-        reasons += [f"{number(self.uncertain)} without a record, so that they may be there"] if self.uncertain else []
+        reasons += [f"{number(self.uncertain)} without a record, which may be in the output"] if self.uncertain else []
         ended = self.run_error is not None and self.error is not None and self.error.text in self._ended()
         if self.error is not None and not ended:
-            reasons.append(f"commonest error{self.error.how_often}: {self.error.text}")
+            reasons.append(f"most common error{self.error.how_often}: {self.error.text}")
         return f"; {'; '.join(reasons)}" if reasons else ""
 
 
@@ -193,7 +193,7 @@ def incompleteness(
     files_to_repeat: Lacking,
     failed_work: pa.Table | None = None,
 ) -> Incompleteness:
-    """What the output lacks; complete where it has all that was asked for."""
+    """Data missing from the output; complete if it has everything that was requested."""
     rows = missing_work.to_pylist()
     chunks = [row for row in rows if row["entry_start"] is not None]
     files = [row for row in rows if row["entry_start"] is None]
@@ -228,7 +228,7 @@ def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _places(run: Run, outcome: str) -> set[tuple[Any, ...]]:
-    """Chunks of which an attempt ended so."""
+    """Chunks with an attempt of this outcome."""
     if run.chunks is None:
         return set()
     table = run.chunks.filter(pc.equal(run.chunks["outcome"], outcome)).select(["call", *PLACE, *RANGE])
@@ -238,9 +238,9 @@ def _places(run: Run, outcome: str) -> set[tuple[Any, ...]]:
 def _without_record(
     run: Run, chunks: Sequence[Row], skipped: set[tuple[Any, ...]]
 ) -> tuple[set[tuple[Any, ...]], set[tuple[Any, ...]]]:
-    """Chunks of calls that finished, of which no record tells that they were skipped: in the output, or unknown.
+    """Chunks of finished calls that no record shows as skipped: in the output, or unknown.
 
-    A call that skips nothing raises where a chunk fails, so that its output has all; else coffea's report tells.
+    A call that skips nothing raises when a chunk fails, so its output is complete; otherwise coffea's report decides.
     """
     inside: set[tuple[Any, ...]] = set()
     unknown: set[tuple[Any, ...]] = set()
@@ -254,7 +254,7 @@ def _without_record(
 
 
 def _has_all(run: Run, call: RunnerCall, lost: int) -> bool:
-    """Whether the output of a call has all that was not skipped."""
+    """Whether the output of a call has everything that was not skipped."""
     if call.options.get("skipbadfiles") is False:
         return True
     entries = (call.report or {}).get("entries")
@@ -264,7 +264,7 @@ def _has_all(run: Run, call: RunnerCall, lost: int) -> bool:
 
 
 def _events(asked: pa.Table | None) -> int:
-    """Events of the chunks that were asked for, each counted once."""
+    """Events of the requested chunks, each counted once."""
     if asked is None:
         return 0
     chunks = asked.filter(asked["entry_start"].is_valid()).group_by([*PLACE, *RANGE]).aggregate([])
@@ -272,7 +272,7 @@ def _events(asked: pa.Table | None) -> int:
 
 
 def _estimated_events(asked: pa.Table | None, files: Sequence[Row]) -> float | None:
-    """Events of files that were not opened: the mean of those of their dataset that were, else of all."""
+    """Events of files that were not opened: the mean over opened files of the dataset, else over all."""
     if asked is None or not files:
         return 0.0 if not files else None
     chunks = asked.filter(asked["entry_start"].is_valid()).group_by(["dataset", "file"])
@@ -286,7 +286,7 @@ def _estimated_events(asked: pa.Table | None, files: Sequence[Row]) -> float | N
 
 
 def _errors_of_files(run: Run) -> dict[tuple[str, str], str]:
-    """The last error of each file that preprocessing could not open."""
+    """Last error of each file that preprocessing could not open."""
     if run.preprocessing is None:
         return {}
     failed = run.preprocessing.filter(pc.equal(run.preprocessing["outcome"], ERROR))
@@ -294,7 +294,7 @@ def _errors_of_files(run: Run) -> dict[tuple[str, str], str]:
 
 
 def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[Row]) -> list[Row]:
-    """Failed attempts of what is missing: those that never began, or were cut off, are no failures of theirs."""
+    """Failed attempts of missing chunks and files, without those that never began or were cut off."""
     if failed is None:
         return []
     ranges = {tuple(row[name] for name in ("dataset", "file", *RANGE)) for row in chunks}
@@ -313,14 +313,14 @@ def _failed_of(failed: pa.Table | None, chunks: Sequence[Row], files: Sequence[R
 
 
 def _error_of(run: Run) -> str | None:
-    """Error that ended the run inside of a Runner call; what raises after the last one leaves its output whole."""
+    """Error that ended the run inside a Runner call; an error after the last call leaves the output whole."""
     if run.outcome == FAILED and any(call.outcome != FINISHED for call in run.calls):
         return run.error or "no error text was kept"
     return None
 
 
 def _without_interrupt(error: str) -> str:
-    """`INTERRUPT` for an interrupt, with or without a text; else the error."""
+    """`INTERRUPT` for an interrupt, with or without text; else the error."""
     return INTERRUPT if error.partition(":")[0].strip() == INTERRUPT else error
 
 
@@ -328,7 +328,7 @@ RUN_THE_REST: Final = "rest, report = runner({what}{tree}, processor_instance=pr
 
 
 def _line(chunks: Sequence[Row], files: Sequence[Row], lacking: Lacking) -> str | None:
-    """Lines that run what is missing, and nothing twice."""
+    """Lines that process what is missing, and nothing twice."""
     trees = [row["tree"] for row in (*chunks, *files) if row["tree"]]
     tree = f', treename="{trees[0]}"' if trees else ""
     partly = [row for row in chunks if row["file"] not in lacking.get(row["dataset"], {})]

@@ -1,4 +1,4 @@
-"""What a run is judged by, and when something is a finding: thresholds with their reasons."""
+"""Evidence for the causes, and thresholds for findings with their reasons."""
 
 from __future__ import annotations
 
@@ -24,54 +24,54 @@ from roastcoffea.records.run import Run
 from roastcoffea.units import FRACTION
 
 LEAST: Final = 0.05
-"""Share of the wall time that a finding must save: repeats of one run differ by more than less."""
+"""Share of the wall time that a finding must save: repeated runs differ by about as much."""
 
 SHORTEST: Final = 0.1
-"""Seconds of wall time that a finding must save: nobody changes an analysis for less."""
+"""Seconds of wall time that a finding must save: less is not worth changing an analysis."""
 
 LEAST_OF: Final[Mapping[str, float]] = {
-    # Dask's event loop, the garbage collector and the kernel take this much from the threads of any run
+    # Dask's event loop, the garbage collector and the kernel take this much in any run
     "contention": 0.10,
     "interpreter lock": 0.10,
     "blocked": 0.10,
-    # on a local disk compressed files cost this much CPU, and save more waiting elsewhere
+    # on a local disk, compressed files cost this much CPU and save waiting elsewhere
     "decompression": 0.20,
-    # arrays have to be made of what is read
+    # arrays have to be built from what is read
     "interpretation": 0.25,
-    # a client needs its time to prepare and to merge, and short runs have no more of it than long ones
+    # a client needs time to prepare and merge, even in a short run
     "client": 0.10,
-    # the last round of chunks ends together only by luck
+    # the last chunks finish together only by luck
     "tail": 0.12,
     # each file has to be opened once
     "metadata": 0.10,
-    # the way to a worker and back takes milliseconds
+    # messages to a worker and back take milliseconds
     "scheduler": 0.10,
-    # a processor computes: only what a single function of the user's does in plain Python is worth a word
+    # a processor is meant to compute: only a single user function in plain Python is a finding
     "compute": 0.25,
 }
-"""Causes with a larger share in healthy runs, and why."""
+"""Causes that take a larger share even in healthy runs, and why."""
 
 OF_CHUNKS: Final = (
     *(phases.OPEN, phases.OVERHEAD, phases.MERGE, phases.WORKER_OVERHEAD, phases.IN_FLIGHT),
     *(phases.QUEUED, phases.MISPLACED),
 )
-"""Classes of time that fewer chunks would have less of."""
+"""Classes of time that fewer chunks would reduce."""
 
 OF_CHUNK_SIZE: Final = (*OF_CHUNKS, phases.TAIL, phases.PAUSED, phases.FAILED)
-"""Classes of time that other chunk sizes would change."""
+"""Classes of time that depend on the chunk size."""
 
 MANY: Final = 100_000
-"""Chunks beyond which sizes are weighed only where these classes matter: it takes seconds."""
+"""Number of chunks above which sizes are weighed only if these classes matter: it takes seconds."""
 
 LITTLE: Final = "too little of the threads' time depends on it"
 
 WORDS: Final = {one.name: one.word for one in phases.TIME_CLASSES if one.word is not None}
-"""Word for each class of the time ledger."""
+"""Cause of each class of the time ledger, as findings name it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What a run is judged by. What was not recorded is None."""
+    """Evidence about a run. What was not recorded is None."""
 
     run: Run
     ledger: TimeLedger
@@ -108,20 +108,20 @@ class Evidence:
         return max(LEAST_OF.get(cause, LEAST) * self.elapsed, SHORTEST)
 
     def wall(self, thread_seconds: float) -> float:
-        """Wall time that so much thread time takes when all threads share it."""
+        """Wall time of this much thread time when all threads share it."""
         return thread_seconds * self.elapsed / self.total if self.total else 0.0
 
     def share(self, thread_seconds: float) -> str:
-        """The share of all thread time, for people."""
+        """Share of all thread time, for people."""
         return FRACTION.text(thread_seconds / self.total)
 
     def rows_of(self, word: str) -> dict[str, float]:
-        """Thread seconds of the classes that have this word, as far as there are any."""
+        """Thread seconds of the classes with this word that occurred."""
         names = [name for name, own in WORDS.items() if own == word]
         return {name: self.ledger[name] for name in names if name in self.ledger and self.ledger[name] > 0}
 
     def sum_of(self, column: str) -> float | None:
-        """Sum of a column of the chunks that counted; None where it is not known."""
+        """Sum of a column over counted chunks; None if unknown."""
         found: float | None = None if self.counted is None else pc.sum(self.counted[column]).as_py()
         return found
 
@@ -132,7 +132,7 @@ class Evidence:
 
     @cached_property
     def chunk_size(self) -> ChunkSize:
-        """The one recommended chunk size, or why there is none; workers that lacked memory have the last word."""
+        """The recommended chunk size, or why there is none; workers that lacked memory have priority."""
         found = self._weighed()
         if self.fitting is not None:
             return found._replace(size=self.fitting, reason="workers lacked memory")
@@ -142,25 +142,25 @@ class Evidence:
 
     @property
     def larger(self) -> str | None:
-        """What to give the Runner where larger chunks are recommended."""
+        """Argument for the Runner, if larger chunks are recommended."""
         found = self.chunk_size
         return found.line if found.is_larger else None
 
     @property
     def smaller(self) -> str | None:
-        """What to give the Runner where smaller chunks are recommended."""
+        """Argument for the Runner, if smaller chunks are recommended."""
         found = self.chunk_size
         return found.line if found.is_smaller else None
 
     @property
     def lacks_memory(self) -> bool:
-        """Whether workers were killed, paused, or moved results to disk."""
+        """Whether workers were killed, paused, or spilled results to disk."""
         found = self.memory
         return found is not None and bool(found.killed or found.paused or found.spilled)
 
     @property
     def fitting(self) -> int | None:
-        """Events of a chunk that fit into memory, where workers lacked it for the chunks that they had."""
+        """Events per chunk that fit into memory, if workers lacked memory for the present chunks."""
         found = self.memory
         if found is None or found.fit is None or not self.lacks_memory or found.results_fill_it:
             return None
@@ -168,11 +168,11 @@ class Evidence:
 
     @property
     def threads_are_scarce(self) -> bool:
-        """Whether more threads would only wait for cores, for the interpreter or for memory."""
+        """Whether more threads would only wait for cores, the interpreter or memory."""
         return self.lacks_memory or any(map(self.is_due_to, ("contention", "interpreter lock")))
 
     def is_due_to(self, cause: str) -> bool:
-        """Whether the classes of a cause take as much of the wall time as a finding of it must save."""
+        """Whether the classes of a cause take as much wall time as a finding about it must save."""
         return self.wall(sum(self.rows_of(cause).values())) >= self.least(cause)
 
     def _weighed(self) -> ChunkSize:
@@ -181,7 +181,7 @@ class Evidence:
         found = recommended(self.savings, self._memory(), self.reread)
         if not found.is_larger:
             return found
-        # chunks of other sizes have no straggler: that is no reason for larger ones
+        # other chunk sizes are replayed without stragglers, which is no reason for larger chunks
         again = self.reread * sum(self.rows_of("storage").values())
         most = self.wall(self._sum_of(OF_CHUNKS) + again + (found.in_process or 0.0) * self.chunks)
         if most < self.least("chunk size") / 2:

@@ -1,4 +1,4 @@
-"""Attempts that failed and were repeated: how many, why, where they cluster, and what they cost."""
+"""Failed attempts: how many, why, where they cluster, and what they cost."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from roastcoffea.records.tasks import ERROR, LOST, PROCESSOR
 from roastcoffea.units import FRACTION, SECOND, counted, number
 
 BY_CHANCE: Final = 0.01
-"""Probability below which failures cluster on a name, over all names that are tried."""
+"""Probability below which failures cluster on a name, corrected for all names tested."""
 
 MOST_OF_THEM: Final = 0.5
 """Share of the failures that a name must have to be blamed for them."""
 
 
 class Cluster(NamedTuple):
-    """A name that most failures have, and far more of them than of all attempts.
+    """A name shared by most failures, far more often than by all attempts.
 
-    It is tested by the hypergeometric distribution, over chunks: attempts of one chunk on one worker count once.
+    Tested with the hypergeometric distribution over chunks: attempts of one chunk on one worker count once.
     """
 
     kind: str
@@ -40,29 +40,29 @@ class Cluster(NamedTuple):
     all_failed: int
     all_tried: int
     probability: float
-    """Of as many failures there by chance, times the number of names that were tried."""
+    """Chance of as many failures under this name, times the number of names tested."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailureEvidence:
-    """Attempts that failed, without those whose worker was killed for its memory.
+    """Failed attempts, except those whose worker was killed for its memory.
 
     Attributes
     ----------
     attempts : int
-        Attempts of chunks that raised, or were lost with their worker.
+        Attempts of chunks that raised an error or were lost with their worker.
     chunks : int
-        Chunks that they were of.
+        Number of their chunks.
     repeated : int
-        Of these, chunks that gave a result at another attempt.
+        Chunks of these that succeeded in another attempt.
     seconds : float
         Thread seconds of the attempts.
     by_reason : mapping
         Thread seconds by reason.
     error : CommonError or None
-        What most of them ended with.
+        The most common error.
     cluster : Cluster or None
-        Where they cluster; None where they do not.
+        Name on which they cluster; None if they do not.
     """
 
     attempts: int
@@ -81,16 +81,16 @@ class FailureEvidence:
             all_of_them = self.cluster.failed == self.cluster.all_failed
             share = "all" if all_of_them else f"{FRACTION.text(self.cluster.failed / self.cluster.all_failed)} of them"
             where = f", {share} on {self.cluster.kind} {self.cluster.name}"
-        again = f"{number(self.repeated)} of {counted(self.chunks, 'chunk')} succeeded on another attempt"
+        again = f"{number(self.repeated)} of {counted(self.chunks, 'chunk')} succeeded in another attempt"
         return f"{counted(self.attempts, 'attempt')} failed{where}; {again}."
 
     @property
     def how_much(self) -> str:
-        """What they cost, and the commonest error."""
+        """What they cost, and the most common error."""
         found = {reason: seconds for reason, seconds in self.by_reason.items() if seconds}
         parts = ", ".join(f"{SECOND.text(seconds)} {reason}" for reason, seconds in found.items())
         reasons = f" ({parts})" if len(found) > 1 else ""
-        error = f" Commonest error{self.error.how_often}: {self.error.text}." if self.error is not None else ""
+        error = f" Most common error{self.error.how_often}: {self.error.text}." if self.error is not None else ""
         return f"They took {SECOND.text(self.seconds)} of thread time{reasons}.{error}"
 
     @property
@@ -99,14 +99,14 @@ class FailureEvidence:
         listed = "`measurement.failed` lists them"
         match None if self.cluster is None else self.cluster.kind:
             case "worker" | "host":
-                return f"Look at {self.cluster.kind} {self.cluster.name}, or leave it out; {listed}"  # type: ignore[union-attr]
+                return f"Check {self.cluster.kind} {self.cluster.name}, or exclude it; {listed}"  # type: ignore[union-attr]
             case "file" | "dataset":
                 return f"Check {self.cluster.kind} {self.cluster.name}, or read another copy of it; {listed}"  # type: ignore[union-attr]
             case _:
-                return f"Fix the error: it is on no worker, host, file or dataset in particular; {listed}"
+                return f"Fix the error, which is not specific to a worker, host, file or dataset; {listed}"
 
     def culprits(self) -> list[CulpritParts]:
-        """The name that failures cluster on, with its rate of failures divided by that of all."""
+        """The name on which failures cluster, with its failure rate divided by the overall rate."""
         if self.cluster is None:
             return []
         one = self.cluster
@@ -126,7 +126,7 @@ def failure_evidence(
     lifetimes: pa.Table | None = None,
     memory_evidence: MemoryEvidence | None = None,
 ) -> FailureEvidence:
-    """Attempts that failed for other reasons than memory."""
+    """Attempts that failed for reasons other than memory."""
     killed = [] if memory_evidence is None else [row["worker"] for row in memory_evidence.killed]
     failed = _not_for_memory(failed_work, killed)
     numbers = _numbers(counted_chunks, failed)
@@ -145,7 +145,7 @@ def failure_evidence(
 
 
 def _not_for_memory(failed: pa.Table, killed: list[str]) -> pa.Table:
-    """Attempts of chunks that took time and failed, but for those whose worker was killed for its memory."""
+    """Failed attempts of chunks that took time, except those whose worker was killed for its memory."""
     took = having(failed["kind"], PROCESSOR) & (moments(failed, "seconds") != 0)
     with_worker = one_of(failed["worker"], pa.array(killed, pa.string()))
     with_worker &= one_of(failed["reason"], pa.array([LOST, REPEATED]))
@@ -155,7 +155,7 @@ def _not_for_memory(failed: pa.Table, killed: list[str]) -> pa.Table:
 
 
 def _numbers(*tables: pa.Table) -> Integers:
-    """A number for the chunk of each row, over all tables."""
+    """Number of the chunk of each row, across all tables."""
     every = pa.concat_tables([table.select(CHUNK) for table in tables], promote_options="permissive")
     number, most = np.zeros(len(every), np.int64), 1
     for name in CHUNK:
@@ -169,7 +169,7 @@ def _numbers(*tables: pa.Table) -> Integers:
 
 
 def _cluster(chunks: pa.Table, failed: pa.Table, lifetimes: pa.Table | None) -> Cluster | None:
-    """The name on which failures cluster the most, if they do."""
+    """The name on which failures cluster most, if any."""
     if not len(failed):
         return None
     _, number = np.unique(_numbers(chunks, failed), return_inverse=True)
@@ -187,13 +187,13 @@ def _cluster(chunks: pa.Table, failed: pa.Table, lifetimes: pa.Table | None) -> 
 
 
 def _names(chunks: pa.Table, failed: pa.Table, lifetimes: pa.Table | None) -> dict[str, pa.ChunkedArray]:
-    """What failures may cluster on, of each attempt; of two that are as unlikely by chance the first is named."""
+    """Names on which failures may cluster, per attempt; of two equally unlikely ones the first is reported."""
     every = pa.concat_tables(
         [table.select(["worker", "file", "dataset"]) for table in (chunks, failed)], promote_options="permissive"
     )
     of_worker = pa.table({"worker": pa.array([], pa.string()), "host": pa.array([], pa.string())})
     if lifetimes is not None:
-        # a worker that came back has several lives
+        # a worker that came back has several lifetimes
         of_worker = lifetimes.select(["worker", "host"]).group_by("worker").aggregate([("host", "max")])
     known = pc.index_in(every["worker"], value_set=of_worker["worker"].combine_chunks())
     return {
@@ -205,7 +205,7 @@ def _names(chunks: pa.Table, failed: pa.Table, lifetimes: pa.Table | None) -> di
 
 
 def _tested(kind: str, names: pa.ChunkedArray, number: Integers, bad: Flags) -> list[Cluster]:
-    """Each name of a kind that has failures, with the probability of as many by chance."""
+    """Names of a kind with failures, each with the probability of as many by chance."""
     encoded = pc.dictionary_encode(names).combine_chunks()
     known = np.asarray(names.is_valid().to_numpy(), np.bool_)
     place = np.asarray(pc.fill_null(encoded.indices, 0).to_numpy(), np.int64)
@@ -229,7 +229,7 @@ def _tested(kind: str, names: pa.ChunkedArray, number: Integers, bad: Flags) -> 
 
 
 def _distinct(values: Integers) -> Integers:
-    """Each value once, in order; `np.unique` takes four times as long for a million."""
+    """Distinct values in order; `np.unique` takes four times as long for a million."""
     ordered: Integers = np.sort(values)
     first: Flags = np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
     return ordered[first]

@@ -1,4 +1,4 @@
-"""What is concluded from a run: findings, and the verdict that ranks them."""
+"""Findings, and the verdict that ranks them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HIGH: Final = 0.2
 """Smallest share of the wall time whose saving makes a finding severe."""
 
 Rows = Mapping[str, float]
-"""Thread seconds by what they went into: classes of the time ledger, or parts of them."""
+"""Thread seconds by class of the time ledger, or by part of a class."""
 
 
 class Culprit(NamedTuple):
@@ -30,9 +30,9 @@ class Culprit(NamedTuple):
     name : str
         Its name.
     seconds : float or None
-        Thread time that it costs; None where it is not known.
+        Thread time that it costs; None if unknown.
     factor : float or None
-        How many times slower, heavier or fuller it is than the others; None where that does not apply.
+        How many times slower, heavier or fuller it is than the others; None if that does not apply.
     """
 
     kind: str
@@ -45,14 +45,14 @@ class Culprit(NamedTuple):
 
 
 def _without_unit(low: str, high: str) -> str:
-    """The lower end of an interval without its unit, where the upper end has the same."""
+    """The lower end of an interval without its unit, if both ends have the same."""
     amount, _, unit = low.rpartition(" ")
     return amount if high.endswith(f" {unit}") and " " not in amount else low
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A bottleneck: what is slow and where, what it costs, and what to do about it.
+    """A bottleneck: what is slow and where, how much time it costs, and what to do about it.
 
     Attributes
     ----------
@@ -63,13 +63,13 @@ class Finding:
     advice : str
         What to do: one sentence.
     seconds : float or None
-        Wall time that fixing the cause would save, by a replay of the run; None where it is not known.
+        Wall time that fixing the cause would save, by a replay of the run; None if unknown.
     interval : tuple of float or None
-        Where that lies with the replay's own error.
+        Range of the saving, from the replay's own error.
     at_most : bool
-        Whether it is a bound: what would be in the place of the cause is not known.
+        Whether the saving is an upper bound, because what would replace the cause is unknown.
     culprits : tuple of Culprit
-        Who causes it, the most thread time first.
+        Culprits, most thread time first.
     remedy : str or None
         A value or a line to copy.
     rows : mapping
@@ -92,19 +92,19 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """How much it matters."""
+        """How severe it is: "incomplete result", "high" or "medium"."""
         if self.incomplete:
             return "incomplete result"
         return "high" if (self.seconds or 0.0) >= HIGH * self.elapsed else "medium"
 
     @property
     def text(self) -> str:
-        """What and where, what it costs, what to do."""
+        """What is slow and where, what it costs, and what to do."""
         return " ".join(part for part in (self.what, self.saving, self.advice) if part)
 
     @property
     def saving(self) -> str:
-        """What fixing it would save, as a sentence; empty where it is not known."""
+        """The saving as a sentence; empty if unknown."""
         if self.seconds is None:
             return ""
         of = f"of {SECOND.text(self.elapsed)}"
@@ -115,7 +115,7 @@ class Finding:
         return f"Fixing it saves about {SECOND.text(self.seconds)}{between} {of}."
 
     def to_dict(self) -> dict[str, Any]:
-        """All that it says as plain data, for other programs."""
+        """The finding as plain data, for other programs."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "incomplete"}
         culprits = [culprit._asdict() for culprit in self.culprits]
         return own | {"culprits": culprits, "severity": self.severity, "text": self.text, "page": self.page}
@@ -133,10 +133,10 @@ class Finding:
 
 
 class Verdict(list[Finding], Presented):
-    """Findings: first what the result lacks, then the largest saving; empty where the run is healthy.
+    """Findings: missing data first, then the largest saving; empty if the run is healthy.
 
-    Where there is no time ledger to judge by it is empty as well, and `absent` has the reason. Where the ledger lacks
-    something, `incomplete` says what: then nothing is concluded from idle time, as what is lacking looks like it.
+    Without a time ledger it is empty as well, and `absent` has the reason. If the ledger lacks something, `incomplete`
+    says what: nothing is then concluded from idle time, because missing records look like idle time.
 
     Attributes
     ----------
@@ -164,7 +164,7 @@ class Verdict(list[Finding], Presented):
 
     @property
     def healthy(self) -> bool:
-        """Whether there was all to judge by, and nothing was found."""
+        """Whether the evidence was complete and nothing was found."""
         return self.absent is None and not self.incomplete and not self
 
     @property
@@ -194,8 +194,10 @@ class Verdict(list[Finding], Presented):
         return f"bottleneck: {self._bound}{share}"
 
     def _lines(self) -> list[str]:
-        """Findings, a line each; one line that says so where there are none."""
+        """Findings, one per line, and the conclusion."""
         lines = [*map(str, self), *filter(None, [self.conclusion])]
         if self.incomplete:
-            lines.insert(0, f"The measurement is incomplete, so idle time is not judged: {'; '.join(self.incomplete)}.")
+            lines.insert(
+                0, f"The measurement is incomplete, so idle time is not interpreted: {'; '.join(self.incomplete)}."
+            )
         return lines

@@ -1,6 +1,6 @@
-"""Levels of a factor side by side: medians of logarithms, and how far beyond the others each lies for certain.
+"""Levels of a factor side by side: medians of logarithms, and by how much each certainly exceeds the others.
 
-A level is one worker, host, file or dataset; its values are logarithms of what its chunks took divided by what is
+A level is one worker, host, file or dataset; its values are logarithms of its chunks' durations divided by what is
 typical.
 """
 
@@ -15,50 +15,50 @@ from scipy.special import betaincinv, stdtrit
 from roastcoffea.metrics.statistics import Flags, Integers, Numbers
 
 ERROR_RATE: Final = 0.05
-"""Chance that in a run without a slow level any bound of an interval is passed, all levels taken together."""
+"""Probability that any interval bound is violated in a run without a slow level, over all levels."""
 
 OF_A_MEDIAN: Final = 1.2533
 """Standard error of a median divided by that of a mean, for normal noise."""
 
 EFFICIENCY: Final = 0.4
-"""Share of the noise's values that their median absolute deviation makes use of, for normal noise."""
+"""Fraction of the values that determine the median absolute deviation, for normal noise."""
 
 TAIL: Final = 0.1
-"""Share of the noise whose decay says how often still longer chunks are to be expected."""
+"""Fraction of the noise in its upper tail, whose decay predicts how often still longer chunks occur."""
 
 ENOUGH_LEVELS: Final = 6
-"""Levels from which their own scatter is known; it is no fault to be within it."""
+"""Number of levels from which their own scatter is estimated; a level within it is not slow."""
 
 BELOW: Final = 0.16
-"""Share of normally scattered levels that lie more than one standard deviation below the typical one."""
+"""Fraction of normally scattered levels more than one standard deviation below the typical one."""
 
 CERTAIN: Final = 1.5
-"""Standard deviations by which the noise may exceed something more often than in the sample."""
+"""Standard deviations allowed for the tail being more frequent than in the sample."""
 
 BETWEEN: Final = 6
-"""Values from which the mean of the middle two is as good as a middle one."""
+"""Number of values from which the mean of the middle two is as good as the lower median."""
 
 MOST_VALUES: Final = 200_000
-"""Values, drawn at random, that estimate the noise well enough."""
+"""Number of values, drawn at random, from which the noise is estimated."""
 
 LEFT: Final = 0.4
-"""Share of the values that a median polish leaves independent at least; else it leaves too little of the noise."""
+"""Smallest fraction of independent values after a median polish; below it the noise is not estimated this way."""
 
 LARGEST: Final = 30.0
 STEPS: Final = 32
-"""Bits of the integers that stand for logarithms up to LARGEST when they are sorted."""
+"""Bits of the integers that represent logarithms up to LARGEST for sorting."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Which level each value belongs to, by number."""
+    """Level of each value, by number."""
 
     codes: Integers
     sizes: Integers
 
     @classmethod
     def of(cls, codes: Integers, number: int) -> Levels:
-        """Levels by these codes, of which some may have no value."""
+        """Levels by these codes; some may have no values."""
         return cls(codes, np.bincount(codes, minlength=number))
 
     def medians(self, values: Numbers) -> tuple[Numbers, Numbers]:
@@ -82,18 +82,18 @@ class Levels:
         return np.where(there, lower, 0.0), np.where(there, (lower + upper) / 2, 0.0)
 
 
-class Judged(NamedTuple):
-    """Effect of each level beyond the others, as logarithms, with its interval."""
+class Estimates(NamedTuple):
+    """Effect of each level relative to the others, as logarithms, with intervals."""
 
     effect: Numbers
     low: Numbers
     high: Numbers
     reference: Numbers
-    """What the others take, which the effect of each level is beyond."""
+    """Typical value of the other levels, which the effect is relative to."""
 
     @property
     def shrunk(self) -> Numbers:
-        """Effects, drawn towards none as far as chance alone makes them."""
+        """Effects, shrunk towards zero as far as chance alone explains them."""
         error = (self.high - self.low) / 2
         with np.errstate(divide="ignore", invalid="ignore"):
             weight = np.where(self.effect == 0, 0.0, 1 - (error / self.effect) ** 2)
@@ -102,21 +102,21 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Noise:
-    """What chunks scatter by when nobody is slow."""
+    """Scatter of chunks when nothing is slow."""
 
     values: Numbers
     """Logarithms, sorted."""
     freedom: int
-    """How many independent values they are worth."""
+    """Effective number of independent values."""
     middle: float
     scale: float
     """Robust standard deviation."""
     decay: float
-    """Mean of what values of the upper tail lie beyond its beginning."""
+    """Mean excess of the upper tail's values over its beginning."""
 
     @classmethod
     def around(cls, values: Numbers, groups: list[Levels], rounds: int = 3) -> Noise:
-        """What a median polish leaves of values: levels' own effects are no noise, and cost a value each."""
+        """Residuals of a median polish: the levels' own effects are no noise, and each costs a degree of freedom."""
         if len(values) > MOST_VALUES:
             rows = np.sort(np.random.default_rng(1).choice(len(values), MOST_VALUES, replace=False))
             values = values[rows]
@@ -139,15 +139,15 @@ class Noise:
         return cls(rest, freedom, float(middle), float(scale), float(np.mean(tail - tail[0])))
 
     def above(self, chance: Numbers) -> Numbers:
-        """Noise that a value exceeds with this chance at most; beyond what was seen the tail decays as it does there.
+        """Noise that a value exceeds with at most this probability; the tail is extrapolated exponentially.
 
-        How often the noise reaches its tail is known from a few values: it may be more often, which is allowed for.
+        Few values lie in the tail, so its frequency is uncertain: the upper bound of it is used.
         """
         unsure = CERTAIN * np.sqrt(chance * (1 - chance) / len(self.values))
         chance = np.where(chance < TAIL, np.maximum(chance - unsure, chance / 10), chance)
-        seen = self._quantile(1 - chance)
+        within_sample = self._quantile(1 - chance)
         far = self._quantile(np.array(1 - TAIL)) + self.decay * np.log(TAIL / np.minimum(chance, TAIL))
-        return np.asarray(np.where(chance < TAIL, np.maximum(seen, far), seen))
+        return np.asarray(np.where(chance < TAIL, np.maximum(within_sample, far), within_sample))
 
     def _quantile(self, share: Numbers) -> Numbers:
         place = share * (len(self.values) - 1)
@@ -158,12 +158,12 @@ class Noise:
 
 
 def of_the_others(medians: Numbers, sizes: Integers) -> Numbers:
-    """For each level the median of the other levels' medians, by their chunks: of two halves the faster one.
+    """For each level, the median of the other levels' medians, weighted by chunks (of two halves, the faster).
 
-    By chunks, not by levels: of two workers the one that did more is the measure.
+    Weighted by chunks, not levels: of two workers, the one that did more sets the standard.
     """
     order = np.argsort(medians, kind="stable")
-    weights = sizes[order]  # levels without values have none
+    weights = sizes[order]  # levels without values have no median
     total, half = np.cumsum(weights), (weights.sum() - weights) / 2
     before = np.searchsorted(total, half)
     after = np.searchsorted(total, half + weights)
@@ -173,22 +173,22 @@ def of_the_others(medians: Numbers, sizes: Integers) -> Numbers:
     return found
 
 
-def judged(
+def estimated(
     values: Numbers, levels: Levels, noise: Noise, tests: int, *, slow: Flags | None = None, scatter: bool = True
-) -> Judged:
-    """Effect of each level beyond the others, with an interval.
+) -> Estimates:
+    """Effect of each level relative to the others, with an interval.
 
-    The median of a level's n values exceeds x where half of them do: a binomial chance. So the bound of a level with
-    few values is a far quantile of the noise, and that of one with many is close to its median.
+    The median of a level's n values exceeds x if half of them do, a binomial probability. So the bound of a level with
+    few values is an extreme quantile of the noise, and that of one with many is close to its median.
 
     Parameters
     ----------
     tests
-        Levels that are judged in all: the more there are, the farther the extreme one lies by chance.
+        Number of levels tested in all: the more levels, the farther the extreme one lies by chance.
     slow
-        Levels that are known to be slow: they are no measure for others.
+        Levels known to be slow, which are not compared with.
     scatter
-        Whether a level has to lie beyond what levels scatter by among each other.
+        Whether a level has to exceed the scatter among levels.
     """
     lower, middle = levels.medians(values)
     sizes = np.maximum(levels.sizes, 1)
@@ -196,7 +196,7 @@ def judged(
     others = np.maximum(measure.sum() - measure, 1)
     reference = of_the_others(middle, measure)
     chance = ERROR_RATE / max(tests, 1)
-    # of few values the lower median: one of two is half of them, and may be an odd chunk
+    # of few values take the lower median: one of two is half of them and may be an odd chunk
     needed = np.where(sizes < BETWEEN, sizes - (sizes - 1) // 2, (sizes + 1) / 2)
     sure = np.where(sizes < BETWEEN, lower, middle)
     within = noise.above(betaincinv(needed, sizes - needed + 1, chance)) - noise.middle
@@ -206,11 +206,11 @@ def judged(
     natural = _scatter(middle, reference, levels, error) if scatter else 0.0
     margin = np.sqrt(own**2 + (far * error) ** 2 / others + (far * natural) ** 2)
     effect = middle - reference
-    return Judged(effect, sure - reference - margin, effect + margin, reference)
+    return Estimates(effect, sure - reference - margin, effect + margin, reference)
 
 
 def _scatter(medians: Numbers, reference: Numbers, levels: Levels, error: float) -> float:
-    """Standard deviation of levels beyond that of their medians; from the faster side, as slow ones are not natural."""
+    """Scatter of levels in excess of their medians' error, from the faster side: slow levels are not natural."""
     there = levels.sizes > 0
     number = int(np.count_nonzero(there))
     if number < ENOUGH_LEVELS:

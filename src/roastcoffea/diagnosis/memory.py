@@ -1,4 +1,4 @@
-"""What memory did to a run: who was killed, paused or spilled, and the chunk size that would fit."""
+"""Memory: which workers were killed, paused or spilling, and the chunk size that would fit."""
 
 from __future__ import annotations
 
@@ -17,49 +17,49 @@ from roastcoffea.records.run import Run
 from roastcoffea.units import BYTE, FRACTION, SECOND, counted, number
 
 TARGET: Final = 0.6
-"""Share of a worker's limit that chunks may fill: from there on Dask moves results to disk (its default)."""
+"""Share of a worker's limit that chunks may fill: above it Dask spills results to disk (its default)."""
 
 MANY_RESULTS: Final = 0.5
-"""Least share of results that a worker holds in its growth for which they, not its chunks, fill it."""
+"""Smallest share of held results in a worker's growth at which results, not chunks, fill its memory."""
 
 
 WITHOUT_EVENTS: Final = "what chunks take does not depend on their events"
 
 LEAST_SPILLED: Final = 0.01
-"""Least share of a worker's limit of spilled results that matter: Dask spills a few bytes of any worker."""
+"""Smallest relevant amount of spilled results, as a share of the limit: Dask spills a few bytes on any worker."""
 
 
 class Fit(NamedTuple):
-    """The chunk size that fits into the memory of a worker's threads, and what it is computed from."""
+    """The chunk size that fits into the memory of a worker's threads, with its inputs."""
 
     events: int
     dataset: str
-    """The one that needs the most for an event."""
+    """The dataset that needs most memory per event."""
     limit: int
     threads: int
     baseline: float
-    """Resident memory before the first chunk, and what a chunk takes whatever its events."""
+    """Resident memory before the first chunk, plus the fixed part of a chunk."""
     bytes_per_event: float
     at_most: bool
-    """Whether it may have to be smaller, as attempts were killed before they had all that they needed."""
+    """Whether the fitting size may be smaller still, because attempts were killed before their peak."""
 
     @property
     def arithmetic(self) -> str:
-        """How it is computed."""
+        """The computation, written out."""
         threads = f" / {number(self.threads)} threads" if self.threads > 1 else ""
         return (
             f"({BYTE.text(self.limit)} x {TARGET:g} - {BYTE.text(self.baseline)} before chunks){threads} / "
-            f"{BYTE.text(self.bytes_per_event)} an event"
+            f"{BYTE.text(self.bytes_per_event)} per event"
         )
 
     def limit_for(self, events: float) -> float:
-        """Memory limit of a worker into which chunks of so many events fit."""
+        """Memory limit of a worker that fits chunks of this many events."""
         return (self.baseline + self.threads * self.bytes_per_event * events) / TARGET
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryEvidence:
-    """What a run tells of memory.
+    """Evidence about memory in a run.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class MemoryEvidence:
     datasets : list of dict
         Rows of `dataset_memory`.
     fit : Fit or None
-        The chunk size that fits; where it cannot be told, `fit_absent` has the reason.
+        The chunk size that fits; if None, `fit_absent` has the reason.
     chunk_events : float or None
         Events of the typical chunk.
     """
@@ -98,25 +98,25 @@ class MemoryEvidence:
 
     @property
     def seconds(self) -> float:
-        """Thread seconds of lost attempts and of spilling; those of pauses are a class of the time ledger."""
+        """Thread seconds of lost attempts and of spilling; pauses are a class of the time ledger."""
         return float(sum(row["lost_seconds"] + (row["spill_seconds"] or 0.0) for row in self.workers))
 
     @property
     def results_fill_it(self) -> bool:
-        """Whether results that workers hold, and not their chunks, are most of what they need."""
+        """Whether the results that workers hold, not their chunks, use most of the memory."""
         lacking = [row for row in self.workers if row["killed_by"] or row["paused_seconds"] or row["spilled"]]
         shares = [row["results"] / row["memory_peak"] for row in lacking if row["results"] and row["memory_peak"]]
         return bool(shares) and max(shares) >= MANY_RESULTS
 
     @property
     def heaviest(self) -> dict[str, Any] | None:
-        """The dataset that needs the most memory for an event."""
+        """The dataset that needs most memory per event."""
         known = [row for row in self.datasets if row["bytes_per_event"] is not None]
         return max(known, key=lambda row: row["bytes_per_event"], default=None)
 
     @property
     def what(self) -> str:
-        """What happened to which workers."""
+        """What happened, and on which workers."""
         if self.killed:
             found, worst = self.killed, self.killed[0]
             peak = (
@@ -127,14 +127,14 @@ class MemoryEvidence:
             if found:
                 peak = found[0]["memory_peak"]
                 share = self._of_limit(found[0], "memory_peak").rstrip(",")
-                at = "" if peak is None else f", {BYTE.text(peak)} at most{share}"
+                at = "" if peak is None else f", peak {BYTE.text(peak)}{share}"
                 were = f"{_were(found)} paused" if verb == "paused" else verb
                 return f"{self._of(found)} {were} for lack of memory ({found[0]['worker']}{at})."
         return "No worker was killed or paused for lack of memory, and none spilled."
 
     @property
     def how_much(self) -> str:
-        """Attempts, pauses and spilling, and what an event takes."""
+        """Lost attempts, pauses, spilling, and memory per event."""
         lost = sum(row["lost_attempts"] for row in self.killed)
         parts = [f"{counted(lost, 'attempt')} {'was' if lost == 1 else 'were'} lost"] if lost else []
         seconds = sum(row["lost_seconds"] for row in self.killed)
@@ -144,7 +144,7 @@ class MemoryEvidence:
         if self.spilled:
             most = max(row["spilled"] or 0 for row in self.spilled)
             spent = SECOND.text(sum(row["spill_seconds"] or 0.0 for row in self.spilled))
-            parts.append(f"a worker spilled {BYTE.text(most)} at most, in {spent}")
+            parts.append(f"a worker spilled up to {BYTE.text(most)}, which took {spent}")
         heaviest = self.heaviest
         if heaviest is not None and not self.results_fill_it:
             parts.append(f"an event of {heaviest['dataset']} takes {_an_event(heaviest)}")
@@ -153,19 +153,17 @@ class MemoryEvidence:
 
     @property
     def remedy(self) -> str:
-        """What to change, with a value where it can be told."""
+        """What to change, with a value if known."""
         if self.results_fill_it:
             most = max(row["results"] or 0 for row in self.workers)
-            return f"Make the output smaller: results that a worker holds take {BYTE.text(most)}"
+            return f"Make the output smaller: results held by a worker take {BYTE.text(most)}"
         fit = self.fit
         if fit is None and self.fit_absent == WITHOUT_EVENTS:
             return f"Give workers more memory: {WITHOUT_EVENTS}"
         if fit is None:
-            return f"Make chunks smaller, or give workers more memory; no chunk size is known to fit: {self.fit_absent}"
+            return f"Make chunks smaller, or give workers more memory; which size fits is unknown: {self.fit_absent}"
         if self.chunk_events is None or fit.events >= self.chunk_events:
-            return (
-                f"Give workers more memory, or less else to hold: chunks of up to {number(fit.events)} events would fit"
-            )
+            return f"Give workers more memory, or let them hold less: {number(fit.events)} events a chunk would fit"
         size = f"chunksize={fit.events}{' or less' if fit.at_most else ''}"
         more = BYTE.text(fit.limit_for(self.chunk_events))
         least = "at least " if fit.at_most else ""
@@ -175,7 +173,7 @@ class MemoryEvidence:
         )
 
     def culprits(self) -> list[CulpritParts]:
-        """Workers that were killed, else paused, else spilled, and the dataset that needs the most.
+        """Workers that were killed, else paused, else spilling, and the dataset that needs most memory.
 
         Seconds are those of lost attempts, pauses and spilling; the factor is the peak divided by the limit.
         """
@@ -214,14 +212,14 @@ def _were(found: Sequence[Any]) -> str:
     return "was" if len(found) == 1 else "were"
 
 
-# What fits
+# Fit
 
 
 @fact
 def memory_evidence(
     run: Run, worker_memory: pa.Table, dataset_memory: pa.Table | None = None, chunks: pa.Table | None = None
 ) -> MemoryEvidence:
-    """What a run tells of memory, and the chunk size that fits."""
+    """Evidence about memory, and the chunk size that fits."""
     workers = worker_memory.to_pylist()
     datasets = [] if dataset_memory is None else dataset_memory.to_pylist()
     typical = _typical_events(run.asked if run.asked is not None and len(run.asked) else chunks)
@@ -231,7 +229,7 @@ def memory_evidence(
 
 
 def _typical_events(chunks: pa.Table | None) -> float | None:
-    """Events of the typical chunk of those that were asked for, else of those that were tried."""
+    """Events of the typical requested chunk, else of the typical attempted chunk."""
     if chunks is None:
         return None
     sizes = pc.subtract(chunks["entry_stop"], chunks["entry_start"]).drop_null().to_numpy()
@@ -244,7 +242,7 @@ def _fit(
     floor: float | None,
     typical: float | None,
 ) -> Fit | str:
-    """The chunk size that fits into the smallest worker, or why it cannot be told."""
+    """The chunk size that fits into the smallest worker, or why it is unknown."""
     limited = [row for row in workers if row["memory_limit"]]
     if not limited:
         return "no worker has a memory limit"
@@ -259,14 +257,14 @@ def _fit(
         worst = max(known, key=lambda row: row["bytes_per_event"])
         fixed, each = threads * (worst["fixed_bytes"] or 0.0), worst["bytes_per_event"]
     else:
-        # chunks shared processes: what all threads took at once, by their usual chunks
+        # chunks shared processes: take the joint growth of all threads for their usual chunks
         peaks = [row["memory_peak"] - floor for row in limited if row["memory_peak"] is not None]
         if not peaks or not typical or max(peaks) <= 0:
-            return "no chunk tells how much memory an event takes"
+            return "the memory per event could not be measured for any chunk"
         worst, fixed, each = {"dataset": "all datasets", "at_least": 0}, 0.0, max(peaks) / threads / typical
     room = TARGET * limit - floor - fixed
     if room <= 0:
-        return f"a worker has {BYTE.text(floor + fixed)} before any event, and its limit is {BYTE.text(limit)}"
+        return f"a worker uses {BYTE.text(floor + fixed)} before any event, and its limit is {BYTE.text(limit)}"
     return Fit(
         _rounded_down(room / threads / each),
         worst["dataset"],
@@ -279,6 +277,6 @@ def _fit(
 
 
 def _rounded_down(events: float) -> int:
-    """Number of events with two digits that count, and no more than there are."""
+    """Number of events, rounded down to two digits."""
     step = int(10 ** max(len(str(int(events))) - 2, 0))
     return max(int(events) // step * step, 1)

@@ -1,4 +1,4 @@
-"""How each cause is taken out of a run: what changes in its replay, and what can be said of that."""
+"""How each cause is removed from a run: what changes in its replay, and the caveats."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ from roastcoffea.replay.cluster import Cluster
 from roastcoffea.replay.parts import Chunks, ratio
 
 DECOMPRESSION_LEFT: Final = 0.3
-"""Share of the CPU time of decompression that is left with zstd or lz4 in place of LZMA: assumed."""
+"""Assumed fraction of the decompression CPU time left with zstd or lz4 instead of LZMA."""
 
 GONE: Final = float("inf")
 
 
 @dataclass(frozen=True, eq=False)
 class Taken:
-    """A cause that is taken out of a run.
+    """A cause to be removed from a run.
 
     Parameters
     ----------
     cause
-        Its name, as findings have it.
+        Its name in findings.
     factors
-        Of slow workers, hosts, files and datasets: what each chunk that counted would take of what it took.
+        For slow workers, hosts, files and datasets: factor on the duration of each counted chunk.
     phases
         Of them as well: phase in which each of these chunks took the most beyond the others, as `Slow.phase` has it.
         Where there is none, all that a chunk does is taken to be slow alike.
     seconds
-        Of computing and interpretation: thread seconds in each chunk that counted; of what the replay does not know,
+        For computing and interpretation: thread seconds in each counted chunk; for causes that the replay does not
         and wherever a run cannot be replayed, thread seconds in all, such as the sum of `Slow.seconds`.
     storage
-        How many times faster storage is (`GONE`: it takes no time at all).
+        Factor by which storage is faster (`GONE`: reading takes no time).
     removal
-        Of a chunk size: chunks of that size, whatever else is changed before.
+        For a chunk size: chunks of that size, after all other changes.
     outputs
-        Whether the outputs of chunks are large: what tasks take beyond process() is then compressing them, which is
-        part of merging, and no cost of scheduling.
+        Whether chunks have large outputs: task overhead is then mostly their compression, which belongs to merging,
+        not to scheduling.
     all_of_it
-        Whether all of it is taken out, though what one can do takes out less: the saving is a bound.
+        Whether to remove all of it even though any remedy removes less: the saving is an upper bound.
     """
 
     cause: str
@@ -68,13 +68,13 @@ class Taken:
 
 
 class Part(NamedTuple):
-    """How a cause is taken out, and what is to be said of that."""
+    """How to remove a cause, and its caveats."""
 
     removal: Callable[[Taken], Removal]
     rows: tuple[str, ...] = ()
-    """Classes of the time ledger that it would give back where a run cannot be replayed."""
+    """Classes of the time ledger that it would free, for runs that cannot be replayed."""
     share: Callable[[Taken], float] = lambda _: 1.0
-    """Part of them that it would give back."""
+    """Fraction of these classes that it would free."""
     at_most: bool = False
     reason: str | None = None
 
@@ -83,13 +83,13 @@ def _of_chunks(change: Callable[[Chunks], Chunks]) -> Removal:
     return Removal(Scenario(chunks=change))
 
 
-def _emptied(*names: str) -> Removal:
-    """Parts of chunks that take no time."""
+def _without_parts(*names: str) -> Removal:
+    """Remove these parts of chunks."""
     return _of_chunks(lambda chunks: chunks.with_parts(**{name: np.zeros(len(chunks)) for name in names}))
 
 
 def _of_merging(**costs: Any) -> Removal:
-    """Merges that take this."""
+    """Merges with these costs."""
     return Removal(Scenario(merging=lambda old: replace(old, **costs)))
 
 
@@ -102,12 +102,12 @@ def _decompression(_: Taken) -> Removal:
 
 
 def _start_up(_: Taken) -> Removal:
-    scenario = _emptied("first").scenario
+    scenario = _without_parts("first").scenario
     return Removal(replace(scenario, costs=lambda costs: costs._replace(cold_cpu=0.0, cold_wait=0.0)))
 
 
 def _metadata(taken: Taken) -> Removal:
-    return _emptied("open_cpu", "open_wait") if taken.all_of_it else _of_chunks(opened_once)
+    return _without_parts("open_cpu", "open_wait") if taken.all_of_it else _of_chunks(opened_once)
 
 
 def _scheduler(taken: Taken) -> Removal:
@@ -118,11 +118,11 @@ def _merge(taken: Taken) -> Removal:
     # fetching small results is "transfer"
     if not taken.outputs:
         return _of_merging(cpu=0.0, wait=0.0)
-    return _emptied("overhead").then(_of_merging(cpu=0.0, wait=0.0, fetch=0.0))
+    return _without_parts("overhead").then(_of_merging(cpu=0.0, wait=0.0, fetch=0.0))
 
 
 def _contention(_: Taken) -> Removal:
-    return Removal(replace(_emptied("contention").scenario, cores=_enough_cores))
+    return Removal(replace(_without_parts("contention").scenario, cores=_enough_cores))
 
 
 def _enough_cores(cluster: Cluster) -> Cluster:
@@ -140,7 +140,7 @@ def _compute(taken: Taken) -> Removal:
 
 
 def _in_order(values: Numbers | float | None, chunks: Chunks, otherwise: Numbers) -> Numbers:
-    """Values of the chunks that counted, in the order of these; 0 for failed attempts."""
+    """Values of the counted chunks, matched to these chunks; 0 for failed attempts."""
     if values is None or isinstance(values, float):
         return otherwise
     return np.where(chunks.row >= 0, values[np.maximum(chunks.row, 0)], 0.0)
@@ -161,7 +161,7 @@ BY_CHANCE: Final = ("lock", "contention", "first", "failed", "overhead")
 
 
 def _slow(taken: Taken) -> Removal:
-    refuse_if(taken.factors is None, f"it is not known which chunks a {taken.cause} made slow")
+    refuse_if(taken.factors is None, f"it is unknown which chunks a {taken.cause} slowed down")
 
     def change(chunks: Chunks) -> Chunks:
         ones, old = np.ones(len(chunks)), chunks.parts
@@ -198,39 +198,46 @@ def _rows_by_phase(taken: Taken, chunks: Chunks) -> Iterator[tuple[str | None, I
 WAITS: Final = (phases.OPEN, phases.READ)
 AROUND: Final = (phases.OVERHEAD, "worker overhead", "in flight", "idle: queued", "idle: misplaced")
 AROUND_BEFORE: Final = ("worker", "on the way", "idle: placement")
-"""Names of the same classes in older ledgers."""
+"""Older names of these classes."""
 
-BOUND: Final = "all of it is taken out: what would be in its place is not known"
+BOUND: Final = "all of it is removed, because what would replace it is unknown"
 PARTS: Final[Mapping[str, Part]] = {
     "storage": Part(
-        _storage, WAITS, lambda taken: 1 - 1 / taken.storage, reason="storage that answers at twice the rate"
+        _storage, WAITS, lambda taken: 1 - 1 / taken.storage, reason="assumes storage that is twice as fast"
     ),
     "decompression": Part(
         _decompression,
         (phases.DECOMPRESS,),
         lambda _: 1 - DECOMPRESSION_LEFT,
-        reason=f"zstd or lz4 are taken to need {DECOMPRESSION_LEFT:g} of the CPU time",
+        reason=f"assumes that zstd or lz4 needs {DECOMPRESSION_LEFT:g} of the CPU time",
     ),
-    "metadata": Part(_metadata, (phases.OPEN,), reason="each file is opened once"),
+    "metadata": Part(_metadata, (phases.OPEN,), reason="assumes that each file is opened once"),
     "start-up": Part(_start_up, ("start-up",)),
     "contention": Part(_contention, ("contention",)),
-    "interpreter lock": Part(lambda _: _emptied("lock"), ("interpreter lock",), at_most=True, reason=BOUND),
-    "blocked": Part(lambda _: _emptied("wait"), ("blocked", "wait"), at_most=True, reason=BOUND),
+    "interpreter lock": Part(lambda _: _without_parts("lock"), ("interpreter lock",), at_most=True, reason=BOUND),
+    "blocked": Part(lambda _: _without_parts("wait"), ("blocked", "wait"), at_most=True, reason=BOUND),
     "compute": Part(_compute, (phases.COMPUTE,), at_most=True, reason=BOUND),
-    "scheduler": Part(_scheduler, (*AROUND, *AROUND_BEFORE), at_most=True, reason="nothing runs without Dask"),
+    "scheduler": Part(
+        _scheduler, (*AROUND, *AROUND_BEFORE), at_most=True, reason="an upper bound: nothing runs without Dask"
+    ),
     "transfer": Part(lambda _: _of_merging(fetch=0.0), (phases.TRANSFER,), at_most=True, reason=BOUND),
     "merge": Part(_merge, (phases.MERGE,), at_most=True, reason=BOUND),
     "preprocessing": Part(
         lambda _: Removal(stages=(task_records.PREPROCESSING,)),
         (phases.PREPROCESSING,),
-        reason="metadata are kept from an earlier run",
+        reason="assumes metadata from an earlier run",
     ),
     "tail": Part(
-        lambda _: Removal(balanced=True), (phases.TAIL,), at_most=True, reason="all threads work until the end"
+        lambda _: Removal(balanced=True),
+        (phases.TAIL,),
+        at_most=True,
+        reason="assumes that all threads work until the end",
     ),
     "interpretation": Part(_compute, (phases.INTERPRET,), at_most=True, reason=BOUND),
     "client": Part(lambda _: Removal(client=True), (phases.CLIENT,), at_most=True, reason=BOUND),
-    "failures": Part(lambda _: _emptied("failed"), (phases.FAILED,), reason="failed attempts take no time"),
+    "failures": Part(
+        lambda _: _without_parts("failed"), (phases.FAILED,), reason="assumes that failed attempts take no time"
+    ),
     **dict.fromkeys(("slow worker", "slow host", "slow file", "slow dataset"), Part(_slow)),
 }
-"""How causes are taken out."""
+"""How to remove each cause."""

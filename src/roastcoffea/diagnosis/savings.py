@@ -1,4 +1,4 @@
-"""Wall time that a run would have saved without a cause: by the replay, else the share that its thread time is."""
+"""Potential savings: wall time without a cause, by the replay, else by its share of thread time."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from roastcoffea.replay.recorded import Known, recorded_with
 from roastcoffea.units import FRACTION, SECOND
 
 DEVIATIONS: Final = 2.0
-"""Standard deviations to each side that an interval has for chance."""
+"""Standard deviations on each side of an interval for chance."""
 
 MOST_ERROR: Final = 0.25
-"""Relative error of replaying the run as it was beyond which a replay says nothing about changes."""
+"""Relative error in replaying the recorded run above which the replay is not used for predictions."""
 
 
 class Saving(NamedTuple):
-    """Wall time that a run would have saved without a cause.
+    """Wall time that a run would save without a cause.
 
-    Seconds between `low` and `high`, or `at_most` so many; `reason` says what is assumed, or why it is a bound. None
-    and NaN where nothing is known.
+    Seconds, between `low` and `high`, or an upper bound if `at_most`; `reason` says what is assumed, or why it is a
+    bound. None and NaN if unknown.
     """
 
     seconds: float | None
@@ -49,7 +49,7 @@ class Saving(NamedTuple):
         return self.seconds is not None and self.low > 0
 
     def up_to(self, most: float) -> Saving:
-        """No more than so many seconds."""
+        """The saving, limited to this many seconds."""
         if self.seconds is None:
             return self
         return self._replace(seconds=min(self.seconds, most), low=min(self.low, most), high=min(self.high, most))
@@ -60,10 +60,10 @@ NOT_REPLAYED: Final[Mapping[str, tuple[str, ...]]] = {
     "other tasks": (phases.OTHER_TASKS,),
     "checkpoint": (phases.CHECKPOINT,),
 }
-"""Classes of causes that a replay does not know."""
+"""Classes of causes that the replay does not model."""
 
 SPLIT_LATER: Final = {"interpreter lock": LOCK, "blocked": BLOCKED}
-"""Columns of chunks that tell them; older runs have one for both."""
+"""Columns of chunks that measure them; older runs have a single column for both."""
 
 BY_CHANCE: Final = ("core_wait_seconds", LOCK)
 """Columns of chunks' time that nobody is slow for."""
@@ -73,14 +73,14 @@ OF_EXCESS: Final = [one for one in phases.PHASES if one.time_class not in {phase
 
 
 class Savings:
-    """Wall time that a run would have saved without this or that.
+    """Potential savings of a run.
 
     Parameters
     ----------
     run, ledger
-        What was recorded, and what went into the threads' time.
+        The records and their time ledger.
     workers
-        How many there were on average.
+        Average number of workers.
     counted
         Attempts of chunks that counted.
     """
@@ -92,7 +92,7 @@ class Savings:
 
     @cached_property
     def replay(self) -> Calibrated | str:
-        """The run with its replay; or why there is none."""
+        """Replay of the run, or why there is none."""
         try:
             known = Known(self._workers, self._counted, ledger=self._ledger)
             found = Calibrated(recorded_with(self._run, known, "the run", as_it_was=True))
@@ -115,7 +115,7 @@ class Savings:
         return self._counted if self._counted is not None or chunks is None else counted_chunks(chunks)
 
     def changed(self, removal: Removal) -> Saving:
-        """Wall time that a change of the run would have saved.
+        """Wall time that a change of the run would save.
 
         Raises
         ------
@@ -128,9 +128,9 @@ class Savings:
         return self._made(replay.saved(removal), at_most=False, reason=None)
 
     def all_together(self, causes: Iterable[Taken | str]) -> Saving:
-        """Wall time that the run would have saved without any of these causes: less than the sum of each."""
+        """Wall time that the run would save without all of these causes: less than the sum of the single savings."""
         every = [Taken(cause) if isinstance(cause, str) else cause for cause in causes]
-        # other changes are known for the chunks that there were
+        # apply chunk sizes last: other changes are defined for the recorded chunks
         every.sort(key=lambda taken: taken.removal is not None)
         replayed, shares = Removal(), 0.0
         at_most, notes = False, []
@@ -158,9 +158,9 @@ class Savings:
         return self._run.stop - self._run.start
 
     def _part(self, taken: Taken) -> Part | str:
-        """How a cause is taken out; or why that cannot be."""
+        """How to remove a cause, or why that is impossible."""
         if taken.cause not in PARTS and taken.removal is None:
-            return "the replay does not know of it"
+            return "the replay does not model it"
         own = taken.removal
         if own is not None:
             return Part(lambda _: own)
@@ -168,13 +168,13 @@ class Savings:
         chunks = self._run.chunks
         if column is not None and not _is_known(chunks, column):
             if column == LOCK:
-                return "waiting for the interpreter was not told apart when this was recorded"
-            reason = "sleeps, locks and waiting for the interpreter were not told apart when this was recorded"
+                return "waiting for the interpreter was not recorded separately in this run"
+            reason = "sleeps, locks and waiting for the interpreter were not recorded separately in this run"
             return PARTS[taken.cause]._replace(reason=reason)
         return PARTS[taken.cause]
 
     def of(self, taken: Taken) -> Saving:
-        """Wall time that the run would have saved without what is taken out."""
+        """Wall time that the run would save without the removed cause."""
         part = self._part(taken)
         if isinstance(part, str):
             return self._share(taken, part)
@@ -196,23 +196,23 @@ class Savings:
         error = float(np.hypot(saved.replay, DEVIATIONS * saved.chance))
         low, high = max(saved.seconds - error, 0.0), min(max(saved.seconds, 0.0) + error, self._elapsed)
         if low == 0.0 and saved.seconds > 0:
-            within = f"within its error of {SECOND.text(error)} of nothing"
+            within = f"not significant, with an error of {SECOND.text(error)}"
             reason = within if reason is None else f"{reason}; {within}"
         return Saving(max(saved.seconds, 0.0), low, max(high, 0.0), at_most, reason)
 
     # where there is no replay
 
     def _share(self, taken: Taken, reason: str) -> Saving:
-        """The share of the wall time that its thread time is."""
+        """Share of the wall time equal to its share of thread time."""
         found = self._thread_seconds(taken)
         total = None if self._ledger is None else self._ledger.total
         if found is None or not total:
-            return Saving(None, np.nan, np.nan, at_most=True, reason=reason or "nothing tells how long it took")
+            return Saving(None, np.nan, np.nan, at_most=True, reason=reason or "its duration is unknown")
         seconds = min(found * self._elapsed / total, self._elapsed)
-        return Saving(seconds, 0.0, seconds, at_most=True, reason=f"a share of the threads' time: {reason}")
+        return Saving(seconds, 0.0, seconds, at_most=True, reason=f"from its share of thread time: {reason}")
 
     def _thread_seconds(self, taken: Taken) -> float | None:
-        """Thread time that a cause took."""
+        """Thread time of a cause."""
         if taken.seconds is not None:
             return float(np.sum(taken.seconds))
         if taken.factors is not None and self.counted is not None:
@@ -279,7 +279,7 @@ def _known(chunks: pa.Table, column: str) -> Numbers:
 
 
 def _is_known(chunks: pa.Table | None, column: str) -> bool:
-    """Whether chunks tell of a column, as those of older runs do not."""
+    """Whether the chunks have this column; those of older runs lack some."""
     return chunks is not None and column in chunks.column_names and chunks[column].null_count < len(chunks)
 
 
@@ -287,5 +287,5 @@ def _is_known(chunks: pa.Table | None, column: str) -> bool:
 def savings(
     run: Run, time_ledger: TimeLedger, counted_chunks: pa.Table | None = None, avg_workers: float | None = None
 ) -> Savings:
-    """What the run would have saved without this or that, each computed when it is asked for."""
+    """Potential savings of the run, computed on request."""
     return Savings(run, time_ledger, avg_workers, counted_chunks)

@@ -1,4 +1,4 @@
-"""Who is slow: one model of what chunks take, dataset x file x worker x host x first of a thread, with intervals."""
+"""Slow workers, hosts and files, and heavy datasets: one model of all chunks, with intervals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from roastcoffea.diagnosis.blame import FILE, HOST, WORKER, Blame, blamed, total
 from roastcoffea.diagnosis.chunk_law import SMALLEST, predicted, typical_seconds
-from roastcoffea.diagnosis.levels import Judged, Levels, Noise, judged
+from roastcoffea.diagnosis.levels import Estimates, Levels, Noise, estimated
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.catalogue import fact, refuse_if
 from roastcoffea.metrics.facts import rows_where, with_outcome
@@ -23,29 +23,29 @@ from roastcoffea.records import chunks as chunk_records
 DATASET: Final = "dataset"
 
 HEAVY: Final = float(np.log(2.0))
-"""Smallest effect of a heavy dataset: datasets differ by nature, and a smaller one is no surprise."""
+"""Smallest effect of a heavy dataset: datasets differ by nature, and less is no surprise."""
 
 USUAL: Final = 2.0
-"""Chunks that took so many times what is expected draw no law."""
+"""Chunks this many times slower than expected are left out of the fit."""
 
 WITHOUT_FIRST: Final = 3
-"""Later chunks that a worker needs before the first ones of its threads are left out."""
+"""Later chunks that a worker needs before first chunks on its threads are left out."""
 
 PASSES: Final = 2
 
 CORE_WAIT: Final = ("contention_seconds", "core_wait_seconds")
-"""Columns of a chunk's time without a free core, the better one first."""
+"""Columns for time without a free core, the better one first."""
 
 LOCK: Final = "lock_seconds"
 COLLECTED: Final = "gc_seconds"
 
 BY_CHANCE: Final = (*CORE_WAIT, LOCK)
-"""Columns of time that a chunk loses to whatever else runs: nobody is slow for it."""
+"""Columns of time that a chunk loses to other activity, which is nobody's slowness."""
 
 PHASES: Final = tuple(
     phase.column for phase in phases.PHASES if phase.part != "saving" and phase.column not in BY_CHANCE
 )
-"""Columns of what a chunk's events and file are worked on in."""
+"""Columns of the phases that work on a chunk's events and file."""
 
 OF_CHUNKS: Final = (
     *("id", "dataset", "file", "entry_start", "entry_stop", "worker", "wall_seconds"),
@@ -59,35 +59,35 @@ class Slow(NamedTuple):
     kind: str
     name: str
     factor: float
-    """What its chunks take divided by what they would take with the others."""
+    """Duration of its chunks divided by what they would take elsewhere."""
     interval: tuple[float, float]
     seconds: float
-    """Thread time beyond what the model expects of the others, without waiting for a core or the interpreter."""
+    """Thread time in excess of the model, without waiting for a core or the interpreter."""
     chunks: int
     phase: str | None = None
-    """Phase that carries most of it: `read` waits for storage, `compute` computes slowly; None where not measured."""
+    """Phase with most of the excess: `read` waits for storage, `compute` computes slowly; None if not measured."""
     phase_seconds: float = 0.0
-    """Seconds of that phase beyond what is usual."""
+    """Excess seconds in that phase."""
     host: str | None = None
-    """Host of a worker, where it is known."""
+    """Host of a worker, if known."""
     confounded_with: tuple[tuple[str, str], ...] = ()
-    """Kinds and names that had the same chunks and explain them as well: the run cannot tell which one it is."""
+    """Kinds and names that had the same chunks and explain them as well: the run cannot distinguish them."""
 
 
 @dataclass(frozen=True)
 class Slowness:
-    """What chunks took beside what the model expects."""
+    """Durations of chunks compared with the model."""
 
     slow: list[Slow]
-    """Those that are certainly slower than the others, most seconds first."""
+    """Levels that are certainly slower than the others, most seconds first."""
     factors: Mapping[str, pa.Table]
-    """By kind all levels: `name`, `chunks` (that tell of it), `factor` (drawn to 1 as far as chance makes it), `low`
-    and `high`."""
+    """All levels by kind: `name`, `chunks` (used for it), `factor` (shrunk towards 1 as far as chance explains it),
+    `low` and `high`."""
     chunks: pa.Table
-    """Attempts that were computed and counted: OF_CHUNKS, `typical_seconds` (what events and bytes predict, by
-    dataset), `slowness` (of worker and host) and `expected_seconds` (with all that is blamed, and its contention)."""
+    """Attempts that were computed and counted: OF_CHUNKS, `typical_seconds` (predicted from events and bytes, by
+    dataset), `slowness` (of worker and host) and `expected_seconds` (with all effects and its contention)."""
     first_factor: float
-    """What the first chunk of a thread takes divided by what a later one does."""
+    """Duration of a thread's first chunk divided by that of a later one."""
 
 
 @dataclass(frozen=True)
@@ -97,17 +97,17 @@ class _Coded:
     table: pa.Table
     seconds: Numbers
     lost: Numbers
-    """Seconds without a core or the interpreter, and of garbage collection, which `seconds` has not."""
+    """Seconds without a core or the interpreter, or in garbage collection, which `seconds` excludes."""
     levels: Mapping[str, Levels]
     names: Mapping[str, Sequence[str | None]]
     host_of: Integers
     first: Flags
     counts: Flags
-    """Whether a chunk tells of its levels: it has events, and is no first one of a thread that has others."""
+    """Whether a chunk is used for the model: it has events, and is not the first of several on its thread."""
 
     @cached_property
     def traits(self) -> Numbers:
-        """What a chunk's duration is linear in."""
+        """Variables in which a chunk's duration is linear."""
         return np.column_stack([np.ones(len(self.seconds)), self.events, amounts(self.table, "bytes_payload")])
 
     @cached_property
@@ -116,14 +116,14 @@ class _Coded:
         return amounts(self.table, "events")
 
     def counted(self, kind: str) -> Levels:
-        """Levels of the chunks that tell of them."""
+        """Levels of the chunks used for the model."""
         levels = self.levels[kind]
         return Levels.of(levels.codes[self.counts], len(levels.sizes))
 
 
 @dataclass(frozen=True)
 class _Fitted:
-    """What the model made of chunks."""
+    """The fitted model."""
 
     blame: Blame
     typical: Numbers
@@ -133,7 +133,7 @@ class _Fitted:
 
     @property
     def expected(self) -> Numbers:
-        """Seconds that each chunk is expected to take, but for what it loses by chance."""
+        """Expected seconds of each chunk, except losses by chance."""
         return np.asarray(self.typical * np.exp(self.effect))
 
 
@@ -149,14 +149,14 @@ def slowness(counted_chunks: pa.Table, lifetimes: pa.Table | None = None) -> Slo
     slow = [*_slow(chunks, fitted, describer), *_heavy(chunks, describer, heavy)]
     return Slowness(
         slow=sorted(slow, key=lambda one: -one.seconds),
-        factors=_factors(chunks, fitted.blame.judged | {DATASET: heavy}),
+        factors=_factors(chunks, fitted.blame.estimates | {DATASET: heavy}),
         chunks=_expected(chunks, fitted),
         first_factor=float(np.exp(fitted.first)),
     )
 
 
 def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
-    """The chunks' durations but for what they lost by chance, and their levels."""
+    """Durations of the chunks without losses by chance, and their levels."""
     wall = amounts(table, "wall_seconds")
     # a full collection takes as long as a short chunk, and hits any of them
     collected = _known(table, COLLECTED)
@@ -177,20 +177,20 @@ def _coded(table: pa.Table, lifetimes: pa.Table | None) -> _Coded:
 
 
 def _known(table: pa.Table, *names: str) -> Numbers:
-    """Seconds of each chunk by the first of the columns that has them; 0 where none does."""
+    """Seconds of each chunk from the first of these columns that has values; 0 if none has."""
     known = [table[name] for name in names if name in table.column_names]
     found = pc.coalesce(*known, pa.scalar(0.0)) if known else pa.nulls(len(table), pa.float64())
     return np.asarray(pc.fill_null(pc.cast(found, pa.float64()), 0.0).to_numpy(), np.float64)
 
 
 def _encoded(column: pa.ChunkedArray) -> tuple[Integers, list[str | None]]:
-    """A number for each name, in the order of their first rows, and the names."""
+    """A number for each name, in order of appearance, and the names."""
     encoded = pc.dictionary_encode(column, null_encoding="encode").combine_chunks()
     return np.asarray(encoded.indices.to_numpy(), np.int64), encoded.dictionary.to_pylist()
 
 
 def _hosts(workers: Sequence[str | None], lifetimes: pa.Table | None) -> tuple[Integers, list[str | None]]:
-    """Number of the host of each worker, and the hosts; of workers whose host is not known each has one of its own."""
+    """Host number of each worker, and the hosts; a worker without a known host has one of its own."""
     known = (
         {}
         if lifetimes is None
@@ -202,7 +202,7 @@ def _hosts(workers: Sequence[str | None], lifetimes: pa.Table | None) -> tuple[I
 
 
 def _first_of_threads(table: pa.Table) -> Flags:
-    """Whether each chunk is the first one of its thread; none is where threads or beginnings are not known."""
+    """Whether each chunk is the first of its thread; none is if threads or start times are unknown."""
     start = moments(table, "start")
     if table["thread"].null_count or np.isnan(start).any():
         return np.zeros(len(table), np.bool_)
@@ -214,7 +214,7 @@ def _first_of_threads(table: pa.Table) -> Flags:
 
 
 def _fitted(chunks: _Coded) -> _Fitted:
-    """Law, factors and culprits; the law is drawn again with culprits taken out."""
+    """Law, factors and culprits; the law is refitted without the culprits."""
     groups = {kind: chunks.counted(kind) for kind in (HOST, WORKER, FILE) if kind in chunks.levels}
     datasets = chunks.counted(DATASET)
     every = {kind: chunks.levels[kind] for kind in groups}
@@ -223,7 +223,7 @@ def _fitted(chunks: _Coded) -> _Fitted:
     for _ in range(PASSES):
         plain = chunks.seconds / np.exp(effect)
         typical = typical_seconds(chunks.levels[DATASET].codes, traits, plain, usual)
-        # a straggler of rare traits draws its own law
+        # a straggler with rare traits would determine its own law
         typical = typical_seconds(chunks.levels[DATASET].codes, traits, plain, usual & (plain <= USUAL * typical))
         values = np.log(chunks.seconds / typical)
         first = _first_effect(values - (total(fitted.blame.effects, every) if fitted else 0.0), chunks)
@@ -240,20 +240,20 @@ def _fitted(chunks: _Coded) -> _Fitted:
 
 
 def _first_effect(values: Numbers, chunks: _Coded) -> float:
-    """Effect of being the first chunk of a thread; it shows where most chunks are later ones."""
+    """Effect of being the first chunk of a thread; measurable if most chunks are later ones."""
     number = int(chunks.first.sum())
     if not number or 2 * number > len(values):
         return 0.0
     return max(float(np.sort(values[chunks.first])[(number - 1) // 2] - np.median(values[~chunks.first])), 0.0)
 
 
-def _heaviness(chunks: _Coded, fitted: _Fitted) -> Judged:
-    """How heavy the events of each dataset are beside those of the others, with what is slow taken out."""
+def _heaviness(chunks: _Coded, fitted: _Fitted) -> Estimates:
+    """Weight of each dataset's events relative to the others, with slow levels removed."""
     common = predicted(chunks.traits[:, :2], chunks.seconds / np.exp(fitted.effect), fitted.usual)
     values = (np.log(chunks.seconds / common) - fitted.effect)[chunks.counts]
     levels = chunks.counted(DATASET)
     tests = int(np.count_nonzero(levels.sizes))
-    return judged(values, levels, Noise.around(values, [levels]), tests, scatter=False)
+    return estimated(values, levels, Noise.around(values, [levels]), tests, scatter=False)
 
 
 def _slow(chunks: _Coded, fitted: _Fitted, describer: _Describer) -> Iterator[Slow]:
@@ -262,10 +262,10 @@ def _slow(chunks: _Coded, fitted: _Fitted, describer: _Describer) -> Iterator[Sl
         for level in np.flatnonzero(effects):
             others = fitted.blame.confounded.get((kind, int(level)), [])
             confounded = [(other, chunks.names[other][one]) for other, one in others]
-            yield from describer.described((kind, int(level)), fitted.blame.judged[kind], confounded)
+            yield from describer.described((kind, int(level)), fitted.blame.estimates[kind], confounded)
 
 
-def _heavy(chunks: _Coded, describer: _Describer, heavy: Judged) -> Iterator[Slow]:
+def _heavy(chunks: _Coded, describer: _Describer, heavy: Estimates) -> Iterator[Slow]:
     """Datasets that are heavy."""
     levels = chunks.counted(DATASET)
     if np.count_nonzero(levels.sizes) < 2:
@@ -275,7 +275,7 @@ def _heavy(chunks: _Coded, describer: _Describer, heavy: Judged) -> Iterator[Slo
 
 
 def _same_chunks(chunks: _Coded, dataset: int) -> Iterator[tuple[str, str | None]]:
-    """Hosts, workers and files that had all chunks of a dataset and no others."""
+    """Hosts, workers and files that had exactly the chunks of a dataset."""
     rows = chunks.levels[DATASET].codes == dataset
     for kind in (HOST, WORKER, FILE):
         if kind in chunks.levels:
@@ -285,7 +285,7 @@ def _same_chunks(chunks: _Coded, dataset: int) -> Iterator[tuple[str, str | None
 
 
 class _Describer:
-    """Describes slow levels beside the usual: the share of each phase in chunks that are not slow, by dataset."""
+    """Describes slow levels relative to the usual: the share of each phase in chunks that are not slow, by dataset."""
 
     def __init__(self, chunks: _Coded, fitted: _Fitted) -> None:
         self.chunks, self.fitted = chunks, fitted
@@ -299,11 +299,11 @@ class _Describer:
         self.seconds, self.of_phases = sums[0], sums[1:].T
 
     def described(
-        self, who: tuple[str, int], seen: Judged, confounded: Iterable[tuple[str, str | None]]
+        self, who: tuple[str, int], estimates: Estimates, confounded: Iterable[tuple[str, str | None]]
     ) -> Iterator[Slow]:
-        """What is known of a slow level, by its kind and number; nothing where it has no name."""
+        """Description of a slow level, by kind and number; nothing if it has no name."""
         (kind, level), chunks, fitted = who, self.chunks, self.fitted
-        name, own = chunks.names[kind][level], seen.effect[level]
+        name, own = chunks.names[kind][level], estimates.effect[level]
         if name is None:
             return
         rows = np.flatnonzero(chunks.levels[kind].codes == level)
@@ -313,7 +313,7 @@ class _Describer:
             kind=kind,
             name=name,
             factor=float(np.exp(own)),
-            interval=(float(np.exp(seen.low[level])), float(np.exp(seen.high[level]))),
+            interval=(float(np.exp(estimates.low[level])), float(np.exp(estimates.high[level]))),
             seconds=float(np.sum(chunks.seconds[rows] - expected)),
             chunks=len(rows),
             phase=phase,
@@ -323,7 +323,7 @@ class _Describer:
         )
 
     def excess(self, kind: str, rows: Integers, expected: Numbers) -> tuple[str | None, float]:
-        """Phase in which chunks took the most beyond what it takes of the others' chunks, and how much."""
+        """Phase in which chunks exceed the usual share most, and the excess."""
         later = self.later[rows]
         rows, expected = (rows[later], expected[later]) if later.any() else (rows, expected)
         here = self.dataset[rows]
@@ -342,27 +342,27 @@ class _Describer:
         return (PHASES[most].removesuffix("_seconds"), float(beyond[most])) if beyond[most] > 0 else (None, 0.0)
 
 
-def _factors(chunks: _Coded, found: Mapping[str, Judged]) -> dict[str, pa.Table]:
+def _factors(chunks: _Coded, found: Mapping[str, Estimates]) -> dict[str, pa.Table]:
     """Factors of all levels, by kind."""
     return {
         kind: pa.table(
             {
                 "name": pa.array(chunks.names[kind], pa.string()),
                 "chunks": chunks.counted(kind).sizes,
-                "factor": np.exp(seen.shrunk),
-                "low": np.exp(seen.low),
-                "high": np.exp(seen.high),
+                "factor": np.exp(estimates.shrunk),
+                "low": np.exp(estimates.low),
+                "high": np.exp(estimates.high),
             }
         )
-        for kind, seen in found.items()
+        for kind, estimates in found.items()
     }
 
 
 def _expected(chunks: _Coded, fitted: _Fitted) -> pa.Table:
-    """The chunks with what was expected of them."""
+    """The chunks with their expected durations."""
     place = chunks.levels[WORKER].codes
-    effects, seen = fitted.blame.effects, fitted.blame.judged
-    own = np.where(effects[WORKER] > 0, effects[WORKER], seen[WORKER].shrunk)
+    effects, estimates = fitted.blame.effects, fitted.blame.estimates
+    own = np.where(effects[WORKER] > 0, effects[WORKER], estimates[WORKER].shrunk)
     if HOST in effects:
         own = own + effects[HOST][chunks.host_of]
     columns = {

@@ -1,4 +1,4 @@
-"""Slow chunks and slow workers: against what their events, bytes and worker would predict."""
+"""Stragglers and slow workers: durations compared with what events, bytes and worker predict."""
 
 from __future__ import annotations
 
@@ -21,33 +21,41 @@ FEWEST: Final = FEWEST_TO_FIT
 """Fewest chunks among which one can be called slow."""
 
 SLOW_CHUNK: Final = 2.0
-"""A straggler took so many times what was expected: half of that is within what caches, disks and the GIL do."""
+"""Ratio to the expected duration above which a chunk is a straggler: caches, disks and the GIL cause smaller ones."""
 
 SPREADS: Final = 6.0
-"""And it lies so many typical deviations of its dataset above it: where chunks vary by nature none stands out."""
+"""Excess in typical deviations of the dataset: chunks that vary by nature have no stragglers."""
 
 SHORTEST: Final = 0.1
-"""And it took so many seconds too long: less is what a busy machine does to any chunk."""
+"""Excess in seconds: a busy machine delays any chunk by less."""
 
 STRAGGLER_COLUMNS: Final = (
-    Column("id", "integer", None, "identity of the record of the attempt, as in the chunks"),
+    Column("id", "integer", None, "identity of the attempt's record, as in the chunks"),
     *picked(chunk_records.CHUNK_COLUMNS, "dataset", "file", "entry_start", "entry_stop"),
     Column("worker", "text", None, "address of the worker"),
     Column("wall_seconds", "number", "s", "duration of the attempt"),
     Column(
-        "expected_seconds", "number", "s", "what its events, bytes, slow worker or file and waiting for a core predict"
+        "expected_seconds",
+        "number",
+        "s",
+        "duration predicted from its events, bytes, slow worker or file, and waiting for a core",
     ),
-    Column("excess_seconds", "number", "s", "what it took beyond that"),
-    Column("phase", "text", None, "the phase that took the most beyond the median of its dataset; none if none did"),
+    Column("excess_seconds", "number", "s", "duration beyond the expected one"),
+    Column(
+        "phase",
+        "text",
+        None,
+        "phase with the largest excess over the median of its dataset; none if no phase exceeds it",
+    ),
 )
-"""Chunks that took much longer than expected, the worst first."""
+"""Chunks that took much longer than expected, worst first."""
 
 
 @fact
 def expected_seconds(slowness: Slowness) -> pa.Table:
-    """Attempts that were computed and counted, with what was expected of them: `Slowness.chunks`."""
+    """Attempts that were computed and counted, with their expected durations: `Slowness.chunks`."""
     number = len(slowness.chunks)
-    refuse_if(number < FEWEST, f"{number} chunks: it takes {FEWEST} to tell a slow one")
+    refuse_if(number < FEWEST, f"only {number} chunks: finding a slow one takes at least {FEWEST}")
     return slowness.chunks
 
 
@@ -72,7 +80,7 @@ def _medians(values: Numbers, codes: Integers) -> Numbers:
 
 
 def _slow_phases(chunks: pa.Table, slow: Integers) -> list[str | None]:
-    """For each of these chunks the phase that took the most beyond the median of its dataset, where one took more."""
+    """For each of these chunks, the phase with the largest excess over the median of its dataset, if any."""
     dataset = codes(chunks["dataset"])
     times = [amounts(chunks, name) for name in PHASES]
     beyond = np.column_stack([seconds[slow] - _medians(seconds, dataset)[dataset[slow]] for seconds in times])
@@ -85,7 +93,7 @@ class SlowWorker(NamedTuple):
 
     factor: float
     beyond: float
-    """Seconds that its chunks took beyond what is typical."""
+    """Excess seconds of its chunks over the typical duration."""
 
 
 @fact
@@ -96,11 +104,11 @@ def slow_workers(slowness: Slowness) -> dict[str, SlowWorker]:
 
 @metric(COUNT, group=TIMING, source="chunk records", label="stragglers", formula="chunks far above what is expected")
 def num_stragglers(stragglers: pa.Table) -> int:
-    """Chunks that took more than twice what their events, bytes and worker predict, and stand out."""
+    """Chunks that took more than twice the time predicted from events, bytes and worker, and stand out."""
     return len(stragglers)
 
 
 @metric(SECOND, group=TIMING, source="chunk records", label="stragglers: excess", formula="sum of excess_seconds")
 def straggler_seconds(stragglers: pa.Table) -> float:
-    """Time that the stragglers took beyond what was expected of them."""
+    """Time of the stragglers beyond their expected duration."""
     return float(pc.sum(stragglers["excess_seconds"], min_count=0).as_py())

@@ -41,16 +41,16 @@ def thread_time(time_ledger: TimeLedger) -> dict[str, float]:
 
 @of_ledger(WORD, label="bottleneck", formula="cause with the most thread time")
 def bound(time_ledger: TimeLedger) -> str:
-    """What the run spent most of its thread time on, in the words of findings."""
-    refuse_if(not time_ledger.total, "no worker was there")
+    """What used most of the thread time, in the words of findings."""
+    refuse_if(not time_ledger.total, "no worker was present")
     most = next(iter(thread_time(time_ledger)))
     reasons = time_ledger.certificate.reasons
     if reasons and most in CAUSES and CAUSES[most].looks_idle:
-        raise NotMeasuredError(f"idle time is not judged: {'; '.join(reasons)}")
+        raise NotMeasuredError(f"idle time is not interpreted: {'; '.join(reasons)}")
     return most
 
 
-@of_ledger(STRUCTURE, formula="causes of lost time, and what a replay saves without them")
+@of_ledger(STRUCTURE, formula="causes of lost time, and their savings by a replay")
 def verdict(  # noqa: PLR0917
     run: Run,
     time_ledger: TimeLedger,
@@ -66,9 +66,9 @@ def verdict(  # noqa: PLR0917
     byte_ledger: ByteLedger | None = None,
     bound: str | None = None,
 ) -> Verdict:
-    """Findings: first what the result lacks, then the largest saving; see `Verdict`."""
-    refuse_if(not time_ledger.total, "no worker was there")
-    seen = Evidence(
+    """Findings: missing data first, then the largest saving; see `Verdict`."""
+    refuse_if(not time_ledger.total, "no worker was present")
+    evidence = Evidence(
         run=run,
         ledger=time_ledger,
         savings=savings,
@@ -83,20 +83,20 @@ def verdict(  # noqa: PLR0917
         hot=hot_functions,
         reread=_read_again(byte_ledger),
     )
-    found, together = conclusions(seen)
+    found, together = conclusions(evidence)
     return Verdict(
         found,
         incomplete=time_ledger.certificate.reasons,
         bound=bound,
         share=None if bound is None else thread_time(time_ledger)[bound] / (time_ledger.total or 1.0),
         together=together,
-        elapsed=seen.elapsed,
+        elapsed=evidence.elapsed,
         failed=run.outcome == FAILED,
     )
 
 
 def _read_again(ledger: ByteLedger | None) -> float:
-    """Share of the baskets' bytes that chunks read again."""
+    """Share of basket bytes that chunks read again."""
     found = {} if ledger is None else ledger
     again, once = found.get(phases.REREAD) or 0, found.get(phases.PAYLOAD) or 0
     return again / (again + once) if again else 0.0

@@ -358,5 +358,5 @@ MEANINGS.update({one.name: one.meaning for one in phases.TIME_CLASSES})
 def busy_percent(time_ledger: TimeLedger) -> float:
     """Share of the threads' time in which a task ran."""
     total = time_ledger.total or 0.0
-    refuse_if(not total, "no worker was there")
+    refuse_if(not total, "no worker was present")
     return 100 * sum(time_ledger[name] for name in phases.BUSY if name in time_ledger) / total

@@ -30,7 +30,7 @@ def test_plot_writes_files_and_names_them(
 
 
 def test_plot_tells_what_cannot_be_drawn(drawable: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lacking = "roastcoffea: plot_stragglers has nothing to draw: 3 chunks: it takes 8 to tell a slow one\n"
+    lacking = "roastcoffea: plot_stragglers has nothing to draw: only 3 chunks: finding a slow one takes at least 8\n"
     assert main(["plot", str(drawable), "stragglers", "byte_ledger", "-o", str(tmp_path)]) == 1
     out, err = capsys.readouterr()
     assert out == f"{tmp_path / 'byte_ledger.png'}\n"
