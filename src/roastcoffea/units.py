@@ -162,6 +162,11 @@ class Scale:
         return f"{value * self.factor * 10.0 ** (-3 * steps):.3g} {prefix}{self.base}"
 
 
+def scaled(base: str, factor: float = 1, *, smallest: str = "p") -> Scale:
+    """Writer of amounts with the decimal prefix that fits: see `Scale`."""
+    return Scale(base, factor, smallest)
+
+
 @dataclass(frozen=True, slots=True)
 class FixedScale:
     """Writer of amounts that all have one prefix."""
@@ -180,13 +185,13 @@ def suffixed(suffix: str, factor: float = 1) -> Callable[[float], str]:
     return lambda value: f"{number(three_digits(value * factor))} {suffix}"
 
 
-_seconds = Scale("s")
+_seconds = scaled("s")
 
 SECOND: Final = Unit("s", duration)
-BYTE: Final = Unit("B", Scale("B", smallest=""))
+BYTE: Final = Unit("B", scaled("B", smallest=""))
 MEBIBYTE: Final = Unit("MiB", suffixed("MiB"))
-GIGABIT_PER_SECOND: Final = Unit("Gbit/s", Scale("bit/s", 1e9, smallest=""))
-KILOHERTZ: Final = Unit("kHz", Scale("Hz", 1e3))
+GIGABIT_PER_SECOND: Final = Unit("Gbit/s", scaled("bit/s", 1e9, smallest=""))
+KILOHERTZ: Final = Unit("kHz", scaled("Hz", 1e3))
 PERCENT: Final = Unit("%", suffixed("%"))
 FRACTION: Final = Unit("fraction", suffixed("%", 100))
 RATIO: Final = Unit("ratio", suffixed("x"))

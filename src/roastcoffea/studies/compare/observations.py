@@ -99,7 +99,7 @@ def observed(measurement: Measurement, name: str | None = None) -> Observation:
         id=run.id,
         name=name or title_of(run),
         start=run.start,
-        facts=_facts(run) | {"bound by": str(metrics["bound"])} if "bound" in metrics else _facts(run),
+        facts=facts_of_run(run) | ({"bound by": str(metrics["bound"])} if "bound" in metrics else {}),
         metrics=_numbers(measurement),
         units=dict(metrics.unit),
         missing=dict(metrics.missing),
@@ -176,7 +176,8 @@ def bytes_of_branches(observation: Observation) -> float | None:
 # What a run was made on
 
 
-def _facts(run: Run) -> dict[str, str]:
+def facts_of_run(run: Run) -> dict[str, str]:
+    """Versions, machines, processor, settings and data of a run, in words."""
     environment, hosts = run.environment, run.environment.hosts
     facts: dict[str, Any] = {**environment.versions, "backend": run.backend, "client host": environment.client_host}
     facts |= {"hosts": _named(host.name for host in hosts), "cores of hosts": _tallied(host.cores for host in hosts)}

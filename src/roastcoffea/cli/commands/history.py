@@ -1,0 +1,33 @@
+"""`roastcoffea history`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from roastcoffea.cli import shell
+
+
+@click.command
+@click.argument("folder", type=click.Path(path_type=Path), default=shell.RUNS_FOLDER)
+@click.option("--page", "page", type=shell.FILE, help="File for a page for a browser.")
+@shell.as_json
+@shell.overwrite("the page that is there")
+def command(*, folder: Path, page: Path | None, as_json: bool, overwrite: bool) -> None:
+    """Show the runs in FOLDER (default: roastcoffea-runs) over time, and from which run on they changed.
+
+    Shows rate per core, CPU and bytes per event, failed attempts, and the versions and settings that changed, for each
+    processor with its datasets. Failed and incomplete runs are listed, but not used.
+    """
+    from roastcoffea.studies.history.history import history
+
+    found = history(folder)
+    if as_json:
+        click.echo(json.dumps(found.as_dict(), indent=1))
+    else:
+        found.print(sys.stdout)
+    if page is not None:
+        shell.say(found.page(page, overwrite=overwrite), err=as_json)
