@@ -79,7 +79,7 @@ def test_a_change_of_less_than_a_percent_is_not_worth_a_mark() -> None:
 
 
 def test_it_says_how_far_changes_can_be_told() -> None:
-    assert analysis_of(with_cpu(LOW)).remark.endswith("can be told from 10 runs on; there are 8.")
+    assert analysis_of(with_cpu(LOW)).remark.endswith("can be told from 12 runs on; there are 8.")
     assert analysis_of(with_cpu([*LOW, *HIGH])).remark.endswith("has a probability of 5% at most.")
 
 

@@ -121,7 +121,7 @@ def _panel(one: Analysis, label: str, targets: Mapping[str, str]) -> Panel:
     changes = ", ".join(f"{step} from {one.entries[at].name} on" for at, step in steps) or "no change"
     return Panel(
         label=label,
-        now=now,
+        now=f"{now} in the latest runs",
         top=unit.text(high),
         bottom=unit.text(low),
         spoken=f"{label} of {number(len(known))} runs, now {now}: {changes}",
