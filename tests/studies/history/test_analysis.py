@@ -41,7 +41,7 @@ def test_facts_that_change_all_the_time_are_not_blamed() -> None:
         for number, run in enumerate(with_cpu([*LOW, *HIGH]))
     ]
     (mark,) = analysis_of(runs).marks
-    assert mark.why == "Only hosts changed there, as from run to run."
+    assert mark.why == "Only hosts changed there, as they often do."
 
 
 def test_levels_are_medians_between_changes() -> None:
@@ -79,8 +79,8 @@ def test_a_change_of_less_than_a_percent_is_not_worth_a_mark() -> None:
 
 
 def test_it_says_how_far_changes_can_be_told() -> None:
-    assert analysis_of(with_cpu(LOW)).remark.endswith("can be told from 12 runs on; there are 8.")
-    assert analysis_of(with_cpu([*LOW, *HIGH])).remark.endswith("has a probability of 5% at most.")
+    assert analysis_of(with_cpu(LOW)).remark.endswith("can be told from 12 runs on; this history has 8.")
+    assert analysis_of(with_cpu([*LOW, *HIGH])).remark.endswith("has a probability of 5 % at most.")
 
 
 def test_titles() -> None:

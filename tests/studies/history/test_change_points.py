@@ -57,6 +57,11 @@ def test_a_step_is_found_where_it_is() -> None:
     assert change_points([*low, *low, *high, *high, *higher, *higher]) == [12, 24]
 
 
+def test_a_late_step_is_found_where_it_is() -> None:
+    low = [1.0, 1.01, 0.99, 1.02, 0.98, 1.005, 0.995, 1.015, 0.985, 1.012, 1.001, 0.999, 1.03, 1.04]
+    assert change_points([*low, 1.44, 1.45, 1.43, 1.46]) == [14]
+
+
 def test_what_is_no_change_is_not_marked() -> None:
     scattered = [1.0, 1.3, 0.8, 1.1, 0.9, 1.2, 0.85, 1.15, 1.05, 0.95, 1.25, 0.99]
     assert change_points(scattered) == []

@@ -14,9 +14,10 @@ from roastcoffea.cli import shell
 @click.command
 @click.argument("folder", type=click.Path(path_type=Path), default=shell.RUNS_FOLDER)
 @click.option("--page", "page", type=shell.FILE, help="File for a page for a browser.")
+@click.option("--all", "everything", is_flag=True, help="List all runs, not only the latest.")
 @shell.as_json
 @shell.overwrite("the page that is there")
-def command(*, folder: Path, page: Path | None, as_json: bool, overwrite: bool) -> None:
+def command(*, folder: Path, page: Path | None, everything: bool, as_json: bool, overwrite: bool) -> None:
     """Show the runs in FOLDER (default: roastcoffea-runs) over time, and from which run on they changed.
 
     Shows rate per core, CPU and bytes per event, failed attempts, and the versions and settings that changed, for each
@@ -28,6 +29,6 @@ def command(*, folder: Path, page: Path | None, as_json: bool, overwrite: bool) 
     if as_json:
         click.echo(json.dumps(found.as_dict(), indent=1))
     else:
-        found.print(sys.stdout)
+        found.print(sys.stdout, everything=everything)
     if page is not None:
         shell.say(found.page(page, overwrite=overwrite), err=as_json)

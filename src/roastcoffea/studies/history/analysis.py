@@ -99,10 +99,10 @@ class Analysis:
     @property
     def remark(self) -> str:
         """How far changes can be told."""
-        few, fewest = len(self.used), fewest_runs(RISK)
+        few, fewest, tested = len(self.used), fewest_runs(RISK), " or ".join(TESTED)
         if few < fewest:
-            return f"A change of {' or '.join(TESTED)} can be told from {fewest} runs on; there are {few}."
-        return f"If nothing changed, a mark on {' or '.join(TESTED)} has a probability of {FALSE_ALARMS:.0%} at most."
+            return f"A change of {tested} can be told from {fewest} runs on; this history has {few}."
+        return f"If nothing changed, a mark on {tested} has a probability of {FRACTION.text(FALSE_ALARMS)} at most."
 
     def as_dict(self) -> dict[str, Any]:
         """It in types of standard JSON."""
@@ -152,7 +152,7 @@ def _marked(used: Sequence[Entry], place: int, steps: tuple[Step, ...]) -> Mark:
     facts = tuple(change for change in here if change.name not in noisy)
     why = f"Changed there: {'; '.join(map(str, facts))}." if facts else _beside(used, place, noisy)
     if not why and here:
-        why = f"Only {', '.join(change.name for change in here)} changed there, as from run to run."
+        why = f"Only {' and '.join(change.name for change in here)} changed there, as they often do."
     return Mark(place=place, entry=used[place], steps=steps, facts=facts, why=why or NOTHING)
 
 

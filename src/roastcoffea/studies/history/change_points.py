@@ -44,7 +44,7 @@ def change_points(values: Sequence[float], risk: float = FALSE_ALARMS) -> list[i
     Parameters
     ----------
     values
-        A positive number of each run, oldest first.
+        A number of each run, oldest first.
     risk
         Largest probability of a mark where nothing changed.
     """
@@ -158,8 +158,16 @@ def _places(values: Numbers, risk: float) -> list[int]:
 
 
 def _best_place(values: Numbers) -> int:
-    """Place before and after which values differ most."""
-    return int(np.argmax(_at_ends(_sums(mean_ranks(values)[None, :])))) + SHORTEST
+    """Place that leaves the least absolute deviations from the medians before and after it, on logarithms.
+
+    Ranks are no good here: of two parts of different length they favour a place within the longer one.
+    """
+    values = np.log(values) if np.all(values > 0) else values
+    deviations = [
+        sum(float(np.abs(part - np.median(part)).sum()) for part in (values[:place], values[place:]))
+        for place in range(SHORTEST, len(values) - SHORTEST + 1)
+    ]
+    return int(np.argmin(deviations)) + SHORTEST
 
 
 def _triples(places: Sequence[int]) -> Iterator[tuple[int, int, int]]:

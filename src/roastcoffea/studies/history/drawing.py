@@ -97,7 +97,9 @@ def drawing(one: Analysis, targets: Mapping[str, str], of_marks: Mapping[str, st
 
 
 def _card(mark: Mark, target: str) -> Card:
-    return Card(mark.text, f"from {mark.entry.name} on ({mark.entry.when})", mark.why, target)
+    return Card(
+        f"{mark.text[:1].upper()}{mark.text[1:]}", f"from {mark.entry.name} on ({mark.entry.when})", mark.why, target
+    )
 
 
 def _panel(one: Analysis, label: str, targets: Mapping[str, str]) -> Panel:

@@ -33,6 +33,10 @@ LONGEST: Final = 32
 
 HEADS: Final = {"rate per core": "rate/core", "CPU per event": "CPU/event", "bytes per event": "bytes/event"}
 MOST_FACTS: Final = 8
+MOST_RUNS: Final = 15
+FEWEST_BARS: Final = 3
+"""Runs from which bars are drawn."""
+
 WIDEST_NAME: Final = 22
 
 
@@ -46,14 +50,14 @@ class History(Presented):
     skipped: tuple[str, ...]
     """Folders that hold no measurement, or none that can be read, with the reason."""
 
-    def sheets(self) -> list[Sheet]:
-        """Changes, bars of the runs, and the runs, analysis by analysis."""
-        return list(_sheets(self, BLOCKS))
+    def sheets(self, *, everything: bool = False) -> list[Sheet]:
+        """Changes, bars of the runs, and the latest runs (or all), analysis by analysis."""
+        return list(_sheets(self, BLOCKS, everything))
 
-    def print(self, file: IO[str] | None = None) -> None:
-        """Print it to the terminal, or into a file."""
+    def print(self, file: IO[str] | None = None, *, everything: bool = False) -> None:
+        """Print changes and the latest runs, or all runs, to the terminal or into a file."""
         encoding = getattr(file or sys.stdout, "encoding", None) or "utf-8"
-        print_sheets(_sheets(self, BLOCKS if _has(encoding, BLOCKS) else LETTERS), file)
+        print_sheets(_sheets(self, BLOCKS if _has(encoding, BLOCKS) else LETTERS, everything), file)
 
     def page(self, path: str | PathLike[str], *, overwrite: bool = False) -> Path:
         """Write it as a page for a browser, which needs nothing else; give its path.
@@ -151,12 +155,14 @@ def _groups(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 # For people
 
 
-def _sheets(found: History, bars: str) -> Iterator[Sheet]:
+def _sheets(found: History, bars: str, everything: bool) -> Iterator[Sheet]:
     for one in found.analyses:
-        yield Sheet(title=one.title, lead=[lead_of(one)], items=list(changes_of(one)), notes=[one.remark])
-        yield _bars(one, bars)
-        yield _runs(one)
-        yield from _facts(one)
+        several = len(one.used) >= FEWEST_BARS
+        notes = [one.remark] if several else []
+        yield Sheet(title=one.title, lead=[lead_of(one)], items=list(changes_of(one)), notes=notes)
+        yield from [_bars(one, bars)] if several else []
+        yield _runs(one, everything)
+        yield from _facts(one, everything)
         yield from not_used(one)
     if found.skipped:
         yield Sheet(title="skipped", items=found.skipped)
@@ -212,8 +218,8 @@ def _line(one: Analysis, label: str, bars: str) -> str:
     return line
 
 
-def _runs(one: Analysis) -> Sheet:
-    """All runs with their numbers, the latest last."""
+def _runs(one: Analysis, everything: bool) -> Sheet:
+    """The latest runs with their numbers, or all, the latest last."""
     failures = any(entry.failures for entry in one.entries)
     states = any(not entry.used for entry in one.entries) or bool(one.marks)
     width = min(max(len(entry.name) for entry in one.entries), WIDEST_NAME)
@@ -229,7 +235,9 @@ def _runs(one: Analysis) -> Sheet:
         row += [entry.failures] if failures else []
         word = "changed" if entry.name in marked else "" if entry.used else "not used"
         rows.append(row + ([word] if states else []))
-    return Sheet(columns=heads, rows=rows)
+    shown = rows if everything else rows[-MOST_RUNS:]
+    lead = [f"the latest {len(shown)} of {len(rows)} runs"] if len(shown) < len(rows) else []
+    return Sheet(lead=lead, columns=heads, rows=shown)
 
 
 def columns_of_series(one: Analysis, heads: Mapping[str, str]) -> list[Column]:
@@ -238,13 +246,14 @@ def columns_of_series(one: Analysis, heads: Mapping[str, str]) -> list[Column]:
     return [Column(heads.get(label, label), alike(unit, values[label])) for label, unit in SERIES.items()]
 
 
-def _facts(one: Analysis) -> Iterator[Sheet]:
+def _facts(one: Analysis, everything: bool) -> Iterator[Sheet]:
     """What the latest runs were made on that the run before was not."""
     rows = [(name, "; ".join(map(str, found))) for name, found in one.changed.items() if found]
     if rows:
         heads = [Column("run"), Column("changed from the run before")]
-        total = len(rows) if len(rows) > MOST_FACTS else None
-        yield Sheet(title="versions, settings and machines", columns=heads, rows=rows[-MOST_FACTS:], total=total)
+        shown = rows if everything else rows[-MOST_FACTS:]
+        total = len(rows) if len(shown) < len(rows) else None
+        yield Sheet(title="versions, settings and machines", columns=heads, rows=shown, total=total)
 
 
 def _has(encoding: str, letters: str) -> bool:
