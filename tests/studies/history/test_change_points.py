@@ -18,7 +18,6 @@ from roastcoffea.studies.history.change_points import (
     p_value,
 )
 
-HISTORIES = 1500
 RUNS = 24
 
 
@@ -81,17 +80,25 @@ def test_with_fewer_runs_no_change_can_be_told(risk: float) -> None:
     assert change_points([*range(half), *range(100, 100 + half)], risk) == [half]
 
 
-@pytest.mark.parametrize("scatter", ["normal", "heavy-tailed", "of two values"])
-def test_the_share_of_false_alarms(scatter: str) -> None:
+@pytest.mark.parametrize(
+    ("scatter", "histories"),
+    [
+        ("normal", 600),
+        pytest.param("normal", 10_000, marks=pytest.mark.slow),
+        pytest.param("heavy-tailed", 10_000, marks=pytest.mark.slow),
+        pytest.param("of two values", 10_000, marks=pytest.mark.slow),
+    ],
+)
+def test_the_share_of_false_alarms(scatter: str, histories: int) -> None:
     rng = np.random.default_rng(7)
-    shape = (HISTORIES, RUNS)
+    shape = (histories, RUNS)
     values = {
         "normal": np.exp(0.1 * rng.standard_normal(shape)),
         "heavy-tailed": 1 + np.abs(rng.standard_cauchy(shape)),
         "of two values": 1.0 + rng.integers(0, 2, shape),
     }[scatter]
     alarms = sum(bool(change_points(history)) for history in values)
-    allowed = FALSE_ALARMS * HISTORIES
+    allowed = FALSE_ALARMS * histories
     assert alarms <= allowed + 3 * math.sqrt(allowed)
     if scatter != "of two values":  # which has few different values of the statistic
         assert alarms >= allowed - 3 * math.sqrt(allowed)
@@ -99,7 +106,7 @@ def test_the_share_of_false_alarms(scatter: str) -> None:
 
 def test_a_real_change_is_found_and_leads_to_few_false_ones() -> None:
     rng = np.random.default_rng(11)
-    histories = 400
+    histories = 200
     shift = np.where(np.arange(RUNS) < 15, 0.0, 0.3)
     found = [change_points(np.exp(0.1 * rng.standard_normal(RUNS) + shift)) for _ in range(histories)]
     near = sum(any(abs(place - 15) <= 1 for place in places) for places in found)

@@ -19,7 +19,7 @@ from roastcoffea.errors import MeasurementError
 from roastcoffea.measurement import Measurement
 from roastcoffea.records.run import FAILED
 from roastcoffea.studies.history.analysis import analysis_of
-from roastcoffea.studies.history.entries import CPU, Entry
+from roastcoffea.studies.history.entries import BYTES, CPU, RATE, Entry
 from roastcoffea.studies.history.history import History, history
 
 
@@ -102,6 +102,17 @@ def test_it_is_printed_with_bars_and_changes(capsys: pytest.CaptureFixture[str])
     assert last.split()[-3:] == ["3", "not", "used"]
 
 
+def test_of_many_runs_the_latest_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    found = of(with_cpu([*LOW, *LOW, *HIGH]))
+    found.print()
+    said = capsys.readouterr().out
+    assert "the latest 15 of 24" in said
+    assert "run-08 " not in said
+    assert "run-23 " in said
+    found.print(everything=True)
+    assert "run-00 " in capsys.readouterr().out
+
+
 def test_outputs_without_block_characters_get_others() -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii")
@@ -119,6 +130,7 @@ def test_programs_get_all_of_it() -> None:
     assert len(one["runs"]) == 16
     assert one["changes"][0]["run"] == "run-08"
     assert one["runs"][8]["values"][CPU] == HIGH[0]
+    assert said["units"] == found.to_dataframe().attrs["units"] == {RATE: "kHz", CPU: "s", BYTES: "B"}
     frame = found.to_dataframe()
     assert frame[CPU].tolist() == [*LOW, *HIGH]
     assert set(frame["coffea"]) == {"2025.11"}

@@ -102,7 +102,10 @@ class Analysis:
         few, fewest, tested = len(self.used), fewest_runs(RISK), " or ".join(TESTED)
         if few < fewest:
             return f"A change of {tested} can be told from {fewest} runs on; this history has {few}."
-        return f"If nothing changed, a mark on {tested} has a probability of {FRACTION.text(FALSE_ALARMS)} at most."
+        found = "" if self.marks else "No change was found. "
+        return (
+            f"{found}If nothing changed, a mark on {tested} has a probability of {FRACTION.text(FALSE_ALARMS)} at most."
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """It in types of standard JSON."""

@@ -75,7 +75,7 @@ class History(Presented):
         return write_page(self.folder, self.analyses, self.skipped, Path(path), overwrite=overwrite)
 
     def to_dataframe(self) -> pd.DataFrame:
-        """All runs as a table: analysis, what each cost, failures, how it ended, and the facts."""
+        """All runs as a table: analysis, what each cost, failures, how it ended, and the facts; `attrs` has units."""
         import pandas as pd
 
         rows = [
@@ -83,12 +83,15 @@ class History(Presented):
             for one in self.analyses
             for entry in one.entries
         ]
-        return pd.DataFrame(rows)
+        frame = pd.DataFrame(rows)
+        frame.attrs["units"] = {label: str(unit) for label, unit in SERIES.items()}
+        return frame
 
     def as_dict(self) -> dict[str, Any]:
         """All of it in types of standard JSON."""
         analyses = [one.as_dict() for one in self.analyses]
-        return {"format": "roastcoffea history 1", "analyses": analyses, "skipped": list(self.skipped)}
+        units = {label: str(unit) for label, unit in SERIES.items()}
+        return {"format": "roastcoffea history 1", "units": units, "analyses": analyses, "skipped": list(self.skipped)}
 
 
 def history(folder: str | PathLike[str]) -> History:
@@ -220,24 +223,22 @@ def _line(one: Analysis, label: str, bars: str) -> str:
 
 def _runs(one: Analysis, everything: bool) -> Sheet:
     """The latest runs with their numbers, or all, the latest last."""
-    failures = any(entry.failures for entry in one.entries)
-    states = any(not entry.used for entry in one.entries) or bool(one.marks)
-    width = min(max(len(entry.name) for entry in one.entries), WIDEST_NAME)
-    dates = [entry.when.split()[0] for entry in one.entries]
-    starts = dates if len(set(dates)) == len(dates) else [entry.when for entry in one.entries]
+    entries = one.entries if everything else one.entries[-MOST_RUNS:]
+    marked = {mark.entry.name for mark in one.marks}
+    states = ["changed" if each.name in marked else "" if each.used else "not used" for each in entries]
+    failures = any(entry.failures for entry in entries)
+    dates = [entry.when.split()[0] for entry in entries]
+    starts = dates if len(set(dates)) == len(dates) else [entry.when for entry in entries]
+    width = min(max(len(entry.name) for entry in entries), WIDEST_NAME)
     heads = [Column("run", width=width), Column("started", width=len(starts[0])), *columns_of_series(one, HEADS)]
     heads += [Column("failed", COUNT, dispensable=2)] if failures else []
-    heads += [Column("", width=8, dispensable=1)] if states else []
-    marked = {mark.entry.name for mark in one.marks}
+    heads += [Column("", width=8, dispensable=1)] if any(states) else []
     rows: list[list[Cell]] = []
-    for entry, start in zip(one.entries, starts, strict=True):
+    for entry, start, state in zip(entries, starts, states, strict=True):
         row: list[Cell] = [entry.name, start, *(entry.values.get(label) for label in SERIES)]
-        row += [entry.failures] if failures else []
-        word = "changed" if entry.name in marked else "" if entry.used else "not used"
-        rows.append(row + ([word] if states else []))
-    shown = rows if everything else rows[-MOST_RUNS:]
-    lead = [f"the latest {len(shown)} of {len(rows)} runs"] if len(shown) < len(rows) else []
-    return Sheet(lead=lead, columns=heads, rows=shown)
+        rows.append([*row, *([entry.failures] if failures else []), *([state] if any(states) else [])])
+    lead = [f"the latest {len(entries)} of {len(one.entries)}"] if len(entries) < len(one.entries) else []
+    return Sheet(title="runs", lead=lead, columns=heads, rows=rows)
 
 
 def columns_of_series(one: Analysis, heads: Mapping[str, str]) -> list[Column]:

@@ -149,7 +149,12 @@ def _runs(one: Analysis, targets: Mapping[str, str]) -> Sheet:
     values = {label: [entry.values[label] for entry in one.entries if label in entry.values] for label in SERIES}
     heads = [Column("run"), Column("started")]
     heads += [Column(label, alike(unit, values[label])) for label, unit in SERIES.items()]
-    heads += [Column("failed attempts", COUNT), Column("change"), Column("what changed from the run before")]
+    failures = any(entry.failures for entry in one.entries)
+    heads += [
+        *([Column("failed attempts", COUNT)] if failures else []),
+        Column("remark"),
+        Column("changed since the run before"),
+    ]
     marked, changed = {mark.entry.name: mark.text for mark in one.marks}, one.changed
     rows: list[Sequence[Cell]] = []
     for entry in reversed(one.entries):
@@ -157,5 +162,5 @@ def _runs(one: Analysis, targets: Mapping[str, str]) -> Sheet:
         word = marked.get(entry.name, "") if entry.used else f"not used: {entry.reason}"
         numbers = [entry.values.get(label) for label in SERIES]
         name = Link(entry.name, targets.get(entry.name, ""))
-        rows.append((name, entry.when, *numbers, entry.failures, word, facts))
+        rows.append((name, entry.when, *numbers, *([entry.failures] if failures else []), word, facts))
     return Sheet(title="runs", columns=heads, rows=rows, things="runs")
