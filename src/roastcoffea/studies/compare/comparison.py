@@ -266,7 +266,12 @@ def _outcome(found: Outcome) -> dict[str, Any]:
 
 
 def _pair(first: Side, other: Side, speed: Speed, explanation: Explanation) -> dict[str, Any]:
-    said = {"verdict": speed.word, "metric": speed.metric, "text": speed.text, "judgement": speed.judgement._asdict()}
+    said: dict[str, Any] = {
+        "verdict": speed.word,
+        "metric": speed.metric,
+        "text": speed.text,
+        "judgement": speed.judgement._asdict(),
+    }
     said |= {"headline": speed.headline, "clear": [change._asdict() for change in speed.clear]}
     why = {name: getattr(explanation, name) for name in ("absent", "wall_seconds", "thread_seconds")}
     why |= {"rest_seconds": explanation.rest, "parts": [asdict(part) for part in explanation.parts]}

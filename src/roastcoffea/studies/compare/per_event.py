@@ -53,7 +53,7 @@ def _clear(before: Runs, after: Runs, confidence: float) -> Iterator[Change]:
         known = [[value for value in side if value is not None] for side in (old, new)]
         if any(len(some) < len(side) for some, side in zip(known, (old, new), strict=True)) or not median(known[0]):
             continue
-        found = repeats.judged(*known, exact=name in repeats.EXACT, confidence=confidence)
+        found = repeats.judged(known[0], known[1], exact=name in repeats.EXACT, confidence=confidence)
         relative = median(known[1]) / median(known[0]) - 1
         if found.side is not None and found.low is not None and found.high is not None:
             if found.over == repeats.RUNS or abs(relative) >= repeats.SMALLEST:

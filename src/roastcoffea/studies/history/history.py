@@ -122,7 +122,9 @@ def history(folder: str | PathLike[str]) -> History:
 def _entries(folder: Path) -> tuple[list[Entry], list[str]]:
     """Runs in a folder, oldest first, and what was skipped; a run that lies there twice is used once."""
     entries: list[Entry] = []
-    skipped, names, known = [], set(), {}
+    skipped: list[str] = []
+    names: set[Path] = set()
+    known: dict[str, str] = {}
     for stored in list_runs(folder):
         names.add(stored.path)
         try:
