@@ -18,7 +18,7 @@ from roastcoffea.cli import shell
 @shell.as_json
 @shell.overwrite("the page that is there")
 def command(*, folder: Path, page: Path | None, everything: bool, as_json: bool, overwrite: bool) -> None:
-    """Show the runs in FOLDER (default: roastcoffea-runs) over time, and from which run on they changed.
+    """Show the runs in FOLDER (default: roastcoffea-runs) over time, and the runs at which they changed.
 
     Shows rate per core, CPU and bytes per event, failed attempts, and the versions and settings that changed, for each
     processor with its datasets. Failed and incomplete runs are listed, but not used.
