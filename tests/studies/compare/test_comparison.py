@@ -60,6 +60,14 @@ def test_a_row_has_one_unit() -> None:
                 assert len(units) <= 1, cells
 
 
+def test_the_columns_of_an_explanation_have_one_unit() -> None:
+    found = compare(made_run([plan(1.0, 1e-3)] * 16, 2), made_run([plan(1.5, 2e-3)] * 16, 2))
+    why = sheet(found, "why B differs from A")
+    texts = [cell.text for row in why.cells() for cell in row[1:3] if cell.value]
+    assert len(texts) >= 4
+    assert {text.split()[-1] for text in texts} == {"s"}
+
+
 def test_an_explanation_sums_to_the_difference() -> None:
     why = sheet(comparison(), "why B differs from A")
     *parts, (total, wall, threads, _) = why.rows

@@ -31,9 +31,6 @@ LEAST_PART: Final = 0.02
 OF_REPEATS: Final = ("processor", "executor", "fileset", "chunksize", "threads of workers")
 """What repeats of a run have in common."""
 
-DIFFERENCE: Final = Unit("s", partial(signed, SECOND))
-CAUSES: Final = columns(None, "cause") + columns(DIFFERENCE, "wall", "thread time") + columns(None, "")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Presented):
@@ -193,7 +190,10 @@ def _explanation(title: str, explanation: Explanation, everything: bool) -> Shee
         wall, threads = sum(part.wall_seconds for part in small), sum(part.thread_seconds for part in small)
         rows.append((f"{len(small)} smaller ones", wall, threads, ", ".join(part.cause for part in small)))
     rows.append(("difference", explanation.wall_seconds, explanation.thread_seconds, ""))
-    return Sheet(title=title, columns=CAUSES, rows=rows, notes=explanation.remarks)
+    seconds = alike(SECOND, [amount for _, *amounts, _ in rows for amount in amounts])
+    differences = columns(Unit("s", partial(signed, seconds)), "wall", "thread time")
+    heads = [*columns(None, "cause"), *differences, *columns(None, "")]
+    return Sheet(title=title, columns=heads, rows=rows, notes=explanation.remarks)
 
 
 # Side by side
