@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -46,8 +46,11 @@ class _Comparisons:
         except (ComparisonError, MeasurementError) as error:
             self.failed.append(f"{names[1]} against {names[0]}: {error}")
             return ""
-        title = f"comparison {len(self.sheets) + 1}: {names[1]} against {names[0]}"
-        self.sheets.append(Sheet(title=title, parts=found.sheets()))
+        number = f"comparison {len(self.sheets) + 1}"
+        title = f"{number}: {names[1]} against {names[0]}"
+        # screen readers tell tables of equal titles apart by what their rows are
+        parts = [replace(sheet, things=f"rows of {number}") for sheet in found.sheets()]
+        self.sheets.append(Sheet(title=title, parts=parts))
         return f"#{fold_anchor(title)}"
 
 
@@ -141,10 +144,10 @@ def _section(one: Analysis, title: str, picture: str, targets: Mapping[str, str]
     lead = [
         f"{counted(len(one.entries), 'run')}, {unused} of them not used" if unused else counted(len(one.used), "run")
     ]
-    return Sheet(title=title, lead=lead, pictures=[Picture(picture)], parts=[_runs(one, targets)])
+    return Sheet(title=title, lead=lead, pictures=[Picture(picture)], parts=[_runs(one, title, targets)])
 
 
-def _runs(one: Analysis, targets: Mapping[str, str]) -> Sheet:
+def _runs(one: Analysis, title: str, targets: Mapping[str, str]) -> Sheet:
     """All runs, the latest first: numbers, what changed, and why one is not used."""
     values = {label: [entry.values[label] for entry in one.entries if label in entry.values] for label in SERIES}
     heads = [Column("run"), Column("started")]
@@ -163,4 +166,4 @@ def _runs(one: Analysis, targets: Mapping[str, str]) -> Sheet:
         numbers = [entry.values.get(label) for label in SERIES]
         name = Link(entry.name, targets.get(entry.name, ""))
         rows.append((name, entry.when, *numbers, *([entry.failures] if failures else []), word, facts))
-    return Sheet(title="runs", columns=heads, rows=rows, things="runs")
+    return Sheet(title="runs", columns=heads, rows=rows, things=f"runs of {title}")
