@@ -81,7 +81,8 @@ def page_of(folder: Path, analyses: Sequence[Analysis], skipped: Sequence[str], 
         of_marks = {mark.entry.name: _around(one, mark, comparisons) for mark in one.marks}
         targets = _own_pages(one, place)
         targets |= _to_the_run_before(one, of_marks | targets, comparisons)
-        drawn[f"history-{number}"] = drawing(one, targets, of_marks)
+        if len(one.entries) > 1:
+            drawn[f"history-{number}"] = drawing(one, targets, of_marks)
         title = one.title if titles[one.title] == 1 else f"{one.title} ({number + 1})"
         sections.append(_section(one, title, f"history-{number}", targets))
     if skipped:
