@@ -9,14 +9,11 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 SMALL_PREFIXES: Final = ("", "m", "u", "n", "p")
 LARGE_PREFIXES: Final = ("", "k", "M", "G", "T", "P", "E")
-SMALLEST_SHARE: Final = 1e-4
-LARGEST_PLAIN: Final = 999.5
-"""Below this three digits need no exponent."""
-
 SECONDS_PER_MINUTE: Final = 60
 SECONDS_PER_HOUR: Final = 3600
 SECONDS_PER_DAY: Final = 86400
@@ -36,26 +33,6 @@ class Unit:
         # a unit of this module stays the same object: `text` may be a closure, which cannot be pickled
         name = next((name for name, unit in globals().items() if unit is self), None)
         return name or (Unit, (self.symbol, self.text))
-
-
-def alike(unit: Unit, values: Iterable[float]) -> Unit:
-    """Give a unit whose texts all have the prefix that fits the largest of these amounts.
-
-    Durations of a minute or more keep their own form, as do amounts too small to be read with that prefix.
-
-    Examples
-    --------
-    >>> row = alike(GIGABIT_PER_SECOND, [0.0632, 1.5])
-    >>> row.text(0.0632), row.text(1.5), row.text(0)
-    ('0.0632 Gbit/s', '1.5 Gbit/s', '0 Gbit/s')
-    """
-    scale = _seconds if unit.text is duration else unit.text
-    largest = max(map(abs, values), default=0.0)
-    if not isinstance(scale, Scale) or not math.isfinite(largest) or not largest:
-        return unit
-    if scale is _seconds and three_digits(largest) >= SECONDS_PER_MINUTE:
-        return unit
-    return Unit(unit.symbol, FixedScale(scale, scale.steps(largest)))
 
 
 def three_digits(value: float) -> float:
@@ -127,8 +104,7 @@ def _two_parts(seconds: int, large: int, large_name: str, small: int, small_name
     return f"{seconds // large} {large_name} {seconds % large // small} {small_name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
+def scaled(base: str, factor: float = 1, *, smallest: str = "p", like: float | None = None) -> Callable[[float], str]:
     """Writer of amounts with the decimal prefix that fits.
 
     Parameters
@@ -139,45 +115,27 @@ class Scale:
         How many `base` a stored value of 1 is: 1000 for kHz, with "Hz" as base.
     smallest
         Prefix below which nothing is scaled: "" keeps half a byte "0.5 B".
+    like
+        Stored value whose prefix all amounts get; without it each gets its own.
+
+    Examples
+    --------
+    >>> scaled("bit/s", 1e9, like=1.5)(0.0123)
+    '0.0123 Gbit/s'
     """
+    small = SMALL_PREFIXES[: SMALL_PREFIXES.index(smallest) + 1]
 
-    base: str
-    factor: float = 1
-    smallest: str = "p"
-
-    def __call__(self, value: float) -> str:
-        return self.text(value, self.steps(value))
-
-    def steps(self, value: float) -> int:
-        """Thousands by which an amount is scaled up, or down where negative."""
-        amount = value * self.factor
+    def text(value: float) -> str:
+        amount = value * factor
         if not math.isfinite(amount) or amount == 0:
-            return 0
-        steps = math.floor(math.log10(abs(three_digits(amount))) / 3 + 1e-12)
-        return max(-SMALL_PREFIXES.index(self.smallest), min(len(LARGE_PREFIXES) - 1, steps))
+            return f"{amount:g} {base}"
+        size = abs(three_digits(amount if like is None else like * factor))
+        steps = math.floor(math.log10(size) / 3 + 1e-12)
+        steps = max(1 - len(small), min(len(LARGE_PREFIXES) - 1, steps))
+        prefix = LARGE_PREFIXES[steps] if steps >= 0 else small[-steps]
+        return f"{amount * 10.0 ** (-3 * steps):.3g} {prefix}{base}"
 
-    def text(self, value: float, steps: int) -> str:
-        """Write an amount with the prefix of so many thousands."""
-        prefix = LARGE_PREFIXES[steps] if steps >= 0 else SMALL_PREFIXES[-steps]
-        return f"{value * self.factor * 10.0 ** (-3 * steps):.3g} {prefix}{self.base}"
-
-
-def scaled(base: str, factor: float = 1, *, smallest: str = "p") -> Scale:
-    """Writer of amounts with the decimal prefix that fits: see `Scale`."""
-    return Scale(base, factor, smallest)
-
-
-@dataclass(frozen=True, slots=True)
-class FixedScale:
-    """Writer of amounts that all have one prefix."""
-
-    scale: Scale
-    steps: int
-
-    def __call__(self, value: float) -> str:
-        scaled = abs(value * self.scale.factor) * 10.0 ** (-3 * self.steps)
-        readable = not math.isfinite(scaled) or scaled == 0 or SMALLEST_SHARE <= scaled < LARGEST_PLAIN
-        return self.scale.text(value, self.steps if readable else self.scale.steps(value))
+    return text
 
 
 def suffixed(suffix: str, factor: float = 1) -> Callable[[float], str]:
@@ -202,6 +160,41 @@ STRUCTURE: Final = Unit("structure", repr)
 OF_NUMBERS: Final = (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO, COUNT)
 BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
 """Units of numbers."""
+
+SMALLEST_SHARE: Final = 1e-4
+
+
+SCALES: Final = {
+    unit.symbol: (unit, scale)
+    for unit, scale in (
+        (SECOND, partial(scaled, "s")),
+        (BYTE, partial(scaled, "B", smallest="")),
+        (GIGABIT_PER_SECOND, partial(scaled, "bit/s", 1e9, smallest="")),
+        (KILOHERTZ, partial(scaled, "Hz", 1e3)),
+    )
+}
+"""Units whose amounts get a prefix, by symbol, with what makes their writers."""
+
+
+def alike(unit: Unit, values: Iterable[float]) -> Unit:
+    """Give a unit whose texts all have the prefix that fits the largest of these amounts.
+
+    Durations of a minute or more keep their own form, as do amounts too small to be read with that prefix.
+
+    Examples
+    --------
+    >>> row = alike(GIGABIT_PER_SECOND, [0.0632, 1.5])
+    >>> row.text(0.0632), row.text(1.5)
+    ('0.0632 Gbit/s', '1.5 Gbit/s')
+    """
+    known, scale = SCALES.get(unit.symbol, (None, None))
+    largest = max(map(abs, values), default=0.0)
+    if known != unit or scale is None or not math.isfinite(largest) or not largest:
+        return unit
+    if known is SECOND and three_digits(largest) >= SECONDS_PER_MINUTE:
+        return unit
+    own, shared = scale(), scale(like=largest)
+    return Unit(unit.symbol, lambda value: (shared if abs(value) >= SMALLEST_SHARE * largest else own)(value))
 
 
 def share_text(share: float) -> str:

@@ -35,18 +35,6 @@ class Reason(str):
     __slots__ = ()
 
 
-class Link(str):
-    """A cell whose text leads somewhere on pages; elsewhere it is text."""
-
-    target: str
-
-    def __new__(cls, text: str, target: str = "") -> Self:
-        """A text with the address that it leads to; an empty one leads nowhere."""
-        link = super().__new__(cls, text)
-        link.target = target
-        return link
-
-
 Cell = str | float | Amount | None
 """What stands in a row: a number is in the unit of its column, None is not known."""
 
@@ -95,14 +83,11 @@ class Shown(NamedTuple):
     value: float | None
     column: Column
     missing: bool
-    target: str = ""
-    """Where it leads on a page; empty where nowhere."""
 
     @classmethod
     def of(cls, column: Column, cell: Cell) -> Self:
         """A cell of a column."""
-        target = cell.target if isinstance(cell, Link) else ""
-        return cls(column.text(cell), column.value(cell), column, isinstance(cell, Reason), target)
+        return cls(column.text(cell), column.value(cell), column, isinstance(cell, Reason))
 
 
 class Picture(NamedTuple):
@@ -110,6 +95,21 @@ class Picture(NamedTuple):
 
     plot: str
     caption: str = ""
+
+
+class Link(str):
+    """A cell of words that lead somewhere on a page; elsewhere they are words."""
+
+    target: str
+
+    def __new__(cls, text: str, target: str = "") -> Self:
+        """A text with the address that it leads to; an empty one leads nowhere."""
+        link = super().__new__(cls, text)
+        link.target = target
+        return link
+
+    def __str__(self) -> str:
+        return self  # so that it still leads there when it is shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

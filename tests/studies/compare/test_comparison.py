@@ -56,7 +56,7 @@ def test_a_row_has_one_unit() -> None:
     for part in found.sheets(everything=True):
         if part.title in {"metrics", "thread time", "bytes requested"}:
             for _, *cells, _ in part.rows:
-                units = {str(cell).split()[-1] for cell in cells if cell is not None and str(cell)[-1:].isalpha()}
+                units = {str(cell).split()[-1] for cell in cells if cell and cell.value and str(cell)[-1].isalpha()}
                 assert len(units) <= 1, cells
 
 

@@ -223,7 +223,7 @@ def _cells(row: Row, place: int) -> Iterator[Cell]:
     both = (row.spreads[0], row.spreads[place])
     unit = alike(row.metric.unit, [*(known.median for known in both if known is not None), change or 0.0])
     for known in both:
-        yield None if known is None else Amount(known.median, unit)
+        yield None if known is None else Amount(known.median, text=unit.text(known.median))
     yield Amount(change, text="" if change is None else change_of(unit, change))
     text, judgement = "" if relative is None else signed(FRACTION, relative), row.judgements[place]
     if text and judgement and judgement.low is not None and judgement.high is not None:
