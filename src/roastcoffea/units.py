@@ -1,4 +1,4 @@
-"""Units of metrics, each with the way its amounts are written for people.
+"""Units of metrics, each with the text form of its amounts.
 
 Prefixes are decimal throughout: 1 kB is 1000 B. Text is plain ASCII, so that it prints everywhere.
 """
@@ -21,7 +21,7 @@ SECONDS_PER_DAY: Final = 86400
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit: `symbol` is what a stored value is in, `text(value)` scales it for people."""
+    """A unit: `symbol` is that of stored values, `text(value)` scales them for people."""
 
     symbol: str
     text: Callable[[float], str]
@@ -30,7 +30,7 @@ class Unit:
         return self.symbol
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        # a unit of this module stays the same object: `text` may be a closure, which cannot be pickled
+        # units stay the same object when pickled: `text` may be a closure, which cannot be pickled
         name = next((name for name, unit in globals().items() if unit is self), None)
         return name or (Unit, (self.symbol, self.text))
 
@@ -41,7 +41,7 @@ def three_digits(value: float) -> float:
 
 
 def number(value: float) -> str:
-    """Amount without a unit: whole ones in full with thousands separated, others to three digits.
+    """Amount without a unit: integers in full with thousands separators, others to three digits.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def number(value: float) -> str:
 
 
 def counted(amount: float, noun: str) -> str:
-    """Number of things, in the plural but for one.
+    """Number of things, with the noun in the plural except for one.
 
     Examples
     --------
@@ -66,12 +66,12 @@ def counted(amount: float, noun: str) -> str:
 
 
 def were(amount: float) -> str:
-    """Verb for so many things."""
+    """ "was" or "were" for this number."""
     return "was" if amount == 1 else "were"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """Duration in words.
 
     Examples
     --------
@@ -98,6 +98,12 @@ def moment(seconds: float, *, milliseconds: bool = False) -> str:
     local = datetime.fromtimestamp(seconds, UTC).astimezone()
     fraction = f".{local.microsecond // 1000:03d}" if milliseconds else ""
     return f"{local:%Y-%m-%d %H:%M:%S}{fraction} {local:%Z}"
+
+
+def minute(seconds: float) -> str:
+    """Local time of Unix seconds to the minute, with the name of its zone."""
+    local = datetime.fromtimestamp(seconds, UTC).astimezone()
+    return f"{local:%Y-%m-%d %H:%M} {local:%Z}"
 
 
 def _two_parts(seconds: int, large: int, large_name: str, small: int, small_name: str) -> str:
@@ -139,7 +145,7 @@ def scaled(base: str, factor: float = 1, *, smallest: str = "p", like: float | N
 
 
 def suffixed(suffix: str, factor: float = 1) -> Callable[[float], str]:
-    """Writer of amounts that are not scaled, with a word or sign behind."""
+    """Text form of amounts that are not scaled, with a word or sign after them."""
     return lambda value: f"{number(three_digits(value * factor))} {suffix}"
 
 
@@ -149,7 +155,7 @@ SECOND: Final = Unit("s", duration)
 BYTE: Final = Unit("B", scaled("B", smallest=""))
 MEBIBYTE: Final = Unit("MiB", suffixed("MiB"))
 GIGABIT_PER_SECOND: Final = Unit("Gbit/s", scaled("bit/s", 1e9, smallest=""))
-KILOHERTZ: Final = Unit("kHz", scaled("Hz", 1e3))
+KILOHERTZ: Final = Unit("kHz", scaled("Hz", 1e3, smallest=""))
 PERCENT: Final = Unit("%", suffixed("%"))
 FRACTION: Final = Unit("fraction", suffixed("%", 100))
 RATIO: Final = Unit("ratio", suffixed("x"))
@@ -157,23 +163,20 @@ COUNT: Final = Unit("count", number)
 WORD: Final = Unit("word", str)
 STRUCTURE: Final = Unit("structure", repr)
 
+RATES: Final = {
+    GIGABIT_PER_SECOND.symbol: partial(scaled, "bit/s", 1e9, smallest=""),
+    KILOHERTZ.symbol: partial(scaled, "Hz", 1e3, smallest=""),
+}
+"""Rates, by symbol: a table shows them with one prefix, that of the amount given as `like`."""
+
 OF_NUMBERS: Final = (SECOND, BYTE, MEBIBYTE, GIGABIT_PER_SECOND, KILOHERTZ, PERCENT, FRACTION, RATIO, COUNT)
 BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
 """Units of numbers."""
 
 SMALLEST_SHARE: Final = 1e-4
 
-
-SCALES: Final = {
-    unit.symbol: (unit, scale)
-    for unit, scale in (
-        (SECOND, partial(scaled, "s")),
-        (BYTE, partial(scaled, "B", smallest="")),
-        (GIGABIT_PER_SECOND, partial(scaled, "bit/s", 1e9, smallest="")),
-        (KILOHERTZ, partial(scaled, "Hz", 1e3)),
-    )
-}
-"""Units whose amounts get a prefix, by symbol, with what makes their writers."""
+SCALES: Final = {**RATES, SECOND.symbol: partial(scaled, "s"), BYTE.symbol: partial(scaled, "B", smallest="")}
+"""What makes writers of amounts with a prefix, by the symbol of their unit."""
 
 
 def alike(unit: Unit, values: Iterable[float]) -> Unit:
@@ -187,14 +190,14 @@ def alike(unit: Unit, values: Iterable[float]) -> Unit:
     >>> row.text(0.0632), row.text(1.5)
     ('0.0632 Gbit/s', '1.5 Gbit/s')
     """
-    known, scale = SCALES.get(unit.symbol, (None, None))
+    scale = SCALES.get(unit.symbol) if unit in OF_NUMBERS else None
     largest = max(map(abs, values), default=0.0)
-    if known != unit or scale is None or not math.isfinite(largest) or not largest:
+    if scale is None or not math.isfinite(largest) or not largest:
         return unit
-    if known is SECOND and three_digits(largest) >= SECONDS_PER_MINUTE:
+    if unit is SECOND and three_digits(largest) >= SECONDS_PER_MINUTE:
         return unit
-    own, shared = scale(), scale(like=largest)
-    return Unit(unit.symbol, lambda value: (shared if abs(value) >= SMALLEST_SHARE * largest else own)(value))
+    shared = scale(like=largest)
+    return Unit(unit.symbol, lambda value: (shared if abs(value) >= SMALLEST_SHARE * largest else unit.text)(value))
 
 
 def share_text(share: float) -> str:
