@@ -15,6 +15,7 @@ from roastcoffea.errors import ComparisonError, MeasurementError
 from roastcoffea.report.page.frame import asset, fold_anchor, page
 from roastcoffea.report.sheets import Cell, Column, Heading, Link, Picture, Sheet
 from roastcoffea.storage.folders import whole_file
+from roastcoffea.storage.store import PAGE_FILE
 from roastcoffea.studies.compare.compare import compare
 from roastcoffea.studies.history.analysis import Analysis, Mark
 from roastcoffea.studies.history.drawing import drawing
@@ -27,7 +28,7 @@ MOST_PAIRS: Final = 12
 MOST_REPEATS: Final = 10
 """Runs before, and after a change that are compared."""
 
-OWN_PAGES: Final = ("{name}/report.html", "{name}.html")
+OWN_PAGES: Final = (f"{{name}}/{PAGE_FILE}", "{name}.html")
 """Pages of a run, from the folder in which its own lies."""
 
 
