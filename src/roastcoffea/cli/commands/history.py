@@ -16,7 +16,7 @@ from roastcoffea.cli import shell
 @click.option("--page", "page", type=shell.FILE, help="File for a page for a browser.")
 @click.option("--all", "everything", is_flag=True, help="List all runs, not only the latest.")
 @shell.as_json
-@shell.overwrite("the page that is there")
+@shell.overwrite("an existing page")
 def command(*, folder: Path, page: Path | None, everything: bool, as_json: bool, overwrite: bool) -> None:
     """Show the runs in FOLDER (default: roastcoffea-runs) over time, and the runs at which they changed.
 

@@ -1,4 +1,4 @@
-"""The runs of one analysis, and the runs from which on one of its numbers was another."""
+"""The runs of one analysis, and the runs at which its numbers changed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A run from which on numbers are others."""
+    """A run at which numbers changed."""
 
     place: int
     """Of the run, among those that are used."""
