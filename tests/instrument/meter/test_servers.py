@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -98,6 +100,21 @@ def test_nothing_is_left_on_a_file_when_the_attempt_has_ended(meter: Meter) -> N
     assert vars(file) == before
     file.read(0, 100)
     assert meter.server_columns()["requests"] == 0
+
+
+def test_no_attempt_waits_for_the_garbage_collector() -> None:
+    meter, file = Meter(), File()
+    watch_source(meter, source_of(file))
+    file.read(0, 100)
+    gone = weakref.ref(meter)
+    gc.disable()
+    try:
+        meter.close()
+        assert meter.server_columns()["requests"] == 1
+        del meter
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_each_thread_of_a_source_has_its_file(meter: Meter) -> None:

@@ -14,6 +14,8 @@ from roastcoffea.instrument.shared import made_once
 class Meter(Tally):
     """Meters the reading of one attempt, from `options` to `close`."""
 
+    _of_servers: dict[str, Any] | None = None
+
     def options(self, given: dict[str, Any]) -> dict[str, Any]:
         """Options for `uproot.open` that lead through the meter."""
         ours = dict(given)
@@ -64,8 +66,8 @@ class Meter(Tally):
 
     def server_columns(self) -> dict[str, Any]:
         """Columns of a record about XRootD servers; none where the file was not read from one."""
-        found = {} if self.servers is None else self.servers.columns()
-        return {name: value for name, value in found.items() if name not in self.unknown}
+        found = self._of_servers if self.servers is None else self.servers.columns()
+        return {name: value for name, value in (found or {}).items() if name not in self.unknown}
 
     def close(self) -> None:
         """Remove all shadows, and release the file."""
@@ -74,6 +76,8 @@ class Meter(Tally):
                 self.servers.settle()
             except Exception as problem:
                 self.miss("the server of the file", problem, *OF_SERVERS[:2])
+            # each holds the other, which only the garbage collector would end
+            self._of_servers, self.servers = self.servers.columns(), None
         self.restore()
         for executor in self.executors.values():
             executor.tally = None
