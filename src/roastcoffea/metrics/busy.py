@@ -15,7 +15,7 @@ from roastcoffea.metrics.bins import Axes, axes
 from roastcoffea.metrics.facts import among, rows_where
 from roastcoffea.metrics.ledger import Attempts
 from roastcoffea.metrics.slots import Moments, Presence
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, moments, places
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, having, moments, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
@@ -32,6 +32,8 @@ class Records(NamedTuple):
     workers: list[str]
     presence: Presence
     pauses: Presence
+    together: Integers
+    """A number for each worker: those of one recorded run, which could take over each other's work, have the same."""
     by: str = "dataset"
     """What busy seconds are split by: a column of chunks and of preprocessing."""
 
@@ -43,7 +45,10 @@ class Records(NamedTuple):
         pauses = pauses.filter(pc.is_in(pauses["worker"], value_set=pa.array(workers, pa.string())))
         presence = _presence(run, lifetimes, workers, np.asarray(lifetimes["threads"].to_numpy(), dtype=np.int64))
         paused = _presence(run, pauses, workers, np.ones(len(pauses), np.int64))
-        return cls(run, chunks, counted, workers, presence, paused)
+        together = np.zeros(len(workers), np.int64)
+        if run.merged:
+            together[places(lifetimes["worker"], workers)] = codes(lifetimes["run"])
+        return cls(run, chunks, counted, workers, presence, paused, together)
 
     def axes(self, bins: int = 1, worker: str | None = None, *, each: bool = True) -> Axes:
         """Bins over the run, with a row for each worker; else one for this worker, or for all, and one for the rest."""
@@ -51,6 +56,10 @@ class Records(NamedTuple):
         if not each:
             row, rows = np.array([worker not in (None, name) for name in self.workers], np.int64), 2
         return axes(self.run.start, self.run.stop, row, rows, bins)
+
+    def run_of(self, worker: pa.ChunkedArray) -> Integers:
+        """The number of its recorded run for each row of a table, by its worker."""
+        return np.append(self.together, 0)[places(worker, self.workers)]
 
     def offered(self) -> Numbers:
         """Thread seconds of each span of a worker's presence."""
@@ -109,16 +118,17 @@ def _classes_of_chunks(records: Records) -> pa.Table:
     """Attempts of chunks with their seconds by class; what is in no phase is overhead."""
     chunks, counted = records.chunks, records.counted
     used, wall = among(chunks, counted), sum_of(chunks, ("wall_seconds",))
-    seconds = _seconds_of(chunks, used)
+    seconds = _seconds_of(chunks, used, records)
     seconds[phases.FAILED] = np.where(used, 0.0, wall)
     seconds[phases.OVERHEAD] = wall - sum(seconds.values())
     return _attempts(chunks, task_records.PROCESSOR, seconds, records.by)
 
 
-def _seconds_of(chunks: pa.Table, used: statistics.Flags) -> dict[str, Numbers]:
+def _seconds_of(chunks: pa.Table, used: statistics.Flags, records: Records) -> dict[str, Numbers]:
     """Seconds by class of chunks' phases; 0 for attempts that did not count."""
     seconds = {name: np.where(used, sum_of(chunks, columns), 0.0) for name, columns in phases.COLUMNS_OF.items()}
-    return startup.moved(seconds, startup.beyond_later_chunks(chunks, used))
+    beyond = startup.beyond_later_chunks(chunks, used, records.run_of(chunks["worker"]))
+    return startup.moved(seconds, beyond)
 
 
 def _classes_of_openings(openings: pa.Table, of: str) -> pa.Table:
@@ -228,7 +238,9 @@ def _intervals(tasks: pa.Table, worker: Integers, records: Records) -> tuple[Num
     others = having(tasks["kind"], task_records.OTHER)
     stop = np.where(others | unfinished, np.minimum(stop, left[worker]), stop)
     # what others began before the run belongs to it from then on
-    earliest = np.where(others, run.start, -np.inf)
+    arrived = np.full(len(left), run.stop)
+    np.minimum.at(arrived, presence.worker, presence.start)
+    earliest = np.where(others, arrived[worker], -np.inf)
     return np.maximum(start, earliest), np.maximum(stop, earliest)
 
 
@@ -318,7 +330,7 @@ def _inside(link: _Link, records: Records) -> _Inside:
         return np.asarray(found[link.task])
 
     gave = statistics.one_of(chunks["outcome"], pa.array(facts.GAVE_A_RESULT))
-    seconds = {name: sums(amounts) for name, amounts in _seconds_of(chunks, used).items()}
+    seconds = {name: sums(amounts) for name, amounts in _seconds_of(chunks, used, records).items()}
     seconds[phases.FAILED] = sums(np.where(gave, 0.0, sum_of(chunks, ("wall_seconds",))))
     last = np.full(link.number + 1, -1)
     last[number] = np.flatnonzero(some)

@@ -32,22 +32,23 @@ SHORTEST: Final = 0.02
 """Seconds below which nothing is called start-up: clocks, caches and other processes make that much."""
 
 
-def beyond_later_chunks(chunks: pa.Table, used: Flags) -> dict[str, Numbers]:
+def beyond_later_chunks(chunks: pa.Table, used: Flags, of_run: Integers) -> dict[str, Numbers]:
     """Seconds by class that each chunk takes beyond later ones: of chunks that are the first of their thread.
 
     What is usual is the median of later chunks of the dataset, times what the same of the worker's own later chunks are
     to that median; or that of later chunks of the file, where that is more. Where worker or file has no later chunk,
     and the chunk loaded no modules, it may be slow itself: then no more is start-up than first chunks have in common.
-    Nothing is told of a dataset without later chunks.
+    Nothing is told of a dataset without later chunks. Chunks are compared with those of the same recorded run, which
+    `of_run` numbers.
     """
     first, later = _first_of_threads(chunks, used)
     found = {name: np.zeros(len(chunks)) for name in phases.COLUMNS_OF if name in FROM_FIRST}
     if not first.any() or not later.any():
         return found
     at = np.flatnonzero(first)
-    file = codes(chunks["file"])
+    file = _within(of_run, codes(chunks["file"]))
     # of many files those that first chunks are of
-    groups = _Groups(first, later, np.flatnonzero(np.isin(file, file[at]) & later), chunks, file)
+    groups = _Groups(first, later, np.flatnonzero(np.isin(file, file[at]) & later), chunks, file=file, of_run=of_run)
     imports = chunks["imports"].is_valid().to_numpy() if "imports" in chunks.column_names else np.zeros(len(chunks))
     certain = np.asarray(imports[at], np.bool_) | groups.have_later
     events = np.maximum(amounts(chunks, "events"), 1.0)
@@ -57,12 +58,26 @@ def beyond_later_chunks(chunks: pa.Table, used: Flags) -> dict[str, Numbers]:
             beyond = groups.beyond(seconds, np.ones(len(chunks)))
             if name in BY_EVENT:
                 beyond = np.minimum(beyond, groups.beyond(seconds, events))
-            late[at] += np.where(certain, beyond, np.minimum(beyond, _in_common(beyond)))
+            late[at] += np.where(certain, beyond, np.minimum(beyond, _in_common(beyond, of_run[at])))
     return found
 
 
-def _in_common(beyond: Numbers) -> Numbers:
-    """What each first chunk may have beyond later ones when the other first chunks tell."""
+def _within(of_run: Integers, code: Integers) -> Integers:
+    """A number for each value within each recorded run."""
+    return np.unique(of_run * (code.max(initial=0) + 1) + code, return_inverse=True)[1] if of_run.any() else code
+
+
+def _in_common(beyond: Numbers, of_run: Integers) -> Numbers:
+    """What each first chunk may have beyond later ones when the other first chunks of its run tell."""
+    found = np.zeros(len(beyond))
+    order = np.argsort(of_run, kind="stable")
+    for own in np.split(order, np.flatnonzero(np.diff(of_run[order])) + 1):
+        found[own] = _of_others(beyond[own])
+    return found
+
+
+def _of_others(beyond: Numbers) -> Numbers:
+    """For each what the others tell."""
     if len(beyond) < 2:
         return np.zeros(len(beyond))
     order = np.sort(beyond)
@@ -115,9 +130,11 @@ class _Group:
 class _Groups:
     """Chunks that are compared: the first ones, and later ones by dataset, by worker and by file."""
 
-    def __init__(self, first: Flags, later: Flags, of_files: Integers, chunks: pa.Table, file: Integers) -> None:
+    def __init__(
+        self, first: Flags, later: Flags, of_files: Integers, chunks: pa.Table, *, file: Integers, of_run: Integers
+    ) -> None:
         self.first, self.later, self.of_files = first, later, of_files
-        dataset, worker = (codes(chunks[name]) for name in ("dataset", "worker"))
+        dataset, worker = _within(of_run, codes(chunks["dataset"])), codes(chunks["worker"])
         self.dataset, self.worker, self.file = _Group(dataset[later]), _Group(worker[later]), _Group(file[of_files])
         self.datasets, self.workers, self.files = (code[first] for code in (dataset, worker, file))
         self._worker = worker
@@ -151,11 +168,12 @@ class _Groups:
         return np.where(few, np.maximum(found, 1.0), found)
 
 
-def first_tasks(moments: Moments, workers: int) -> Presence:
+def first_tasks(moments: Moments, workers: int, of_run: Integers) -> Presence:
     """Times from a worker's first assignment to its first task's beginning, beyond what later tasks take.
 
-    What later tasks take is the time from their assignment until they arrive; it is that of all workers, as a worker
-    may have no later task. A worker that has begun its first task as quickly as later ones is not there.
+    What later tasks take is the time from their assignment until they arrive; it is that of all workers of the same
+    recorded run, which `of_run` numbers, as a worker may have no later task. A worker that has begun its first task as
+    quickly as later ones is not there.
     """
     begun = np.full(workers, np.inf)
     np.minimum.at(begun, moments.worker, moments.start)
@@ -163,14 +181,15 @@ def first_tasks(moments: Moments, workers: int) -> Presence:
     np.minimum.at(assigned, moments.worker, moments.assigned)
     way = moments.arrived - moments.assigned
     later = (moments.assigned > begun[moments.worker]) & np.isfinite(way)
-    if np.count_nonzero(later) < FEWEST:
+    if not later.any():
         return NONE
-    usual = float(np.median(way[later]))
-    spread = float(np.median(np.abs(way[later] - usual)))
+    group = _Group(of_run[moments.worker[later]])
+    usual = group.medians(way[later], of_run, FEWEST)
+    spread = group.medians(np.abs(way[later] - usual[moments.worker[later]]), of_run, FEWEST)
     with np.errstate(invalid="ignore"):
         late = begun - assigned - usual
-    fresh = np.flatnonzero(np.isfinite(late) & (late > max(SPREADS * spread, SHORTEST)))
-    return Presence(fresh, assigned[fresh] + usual, begun[fresh], np.ones(len(fresh), np.int64))
+        fresh = np.flatnonzero(np.isfinite(late) & (late > np.maximum(SPREADS * spread, SHORTEST)))
+    return Presence(fresh, assigned[fresh] + usual[fresh], begun[fresh], np.ones(len(fresh), np.int64))
 
 
 class StartUp(NamedTuple):

@@ -249,8 +249,8 @@ def time_ledger(
 
 
 def _idle(records: Records, busy: Busy, where: Axes) -> Slots:
-    first = first_tasks(busy.moments, len(records.workers)) if records.run.tasks is not None else NONE
-    return idle_slots(busy.moments, records.presence, records.pauses, where, first)
+    first = first_tasks(busy.moments, len(records.workers), records.together) if records.run.tasks is not None else NONE
+    return idle_slots(busy.moments, records.presence, records.pauses, where, first, together=records.together)
 
 
 def _busy(records: Records) -> Busy:

@@ -71,11 +71,25 @@ def worker_names(run: Run) -> dict[str, str]:
     return short_names(seen, arrivals, run.environment.client_host)
 
 
+def on_host(address: str, this_host: str | None) -> str:
+    """Address, or host, with the name of the machine in place of what means the machine itself.
+
+    Examples
+    --------
+    >>> on_host("tcp://127.0.0.1:40000", "node-1"), on_host("tcp://10.0.0.7:40000", "node-1")
+    ('tcp://node-1:40000', 'tcp://10.0.0.7:40000')
+    """
+    found = ADDRESS.fullmatch(address) or re.fullmatch("(?P<host>.*)", address, re.DOTALL)
+    if not this_host or found is None or not LOOPBACK.fullmatch(found["host"]):
+        return address
+    return address[: found.start("host")] + this_host + address[found.end("host") :]
+
+
 def _place(address: str, this_host: str | None) -> Place | None:
     found = ADDRESS.fullmatch(address)
     if found is None:
         return None
-    host = this_host if this_host and LOOPBACK.fullmatch(found["host"]) else found["host"]
+    host = on_host(found["host"], this_host)
     return Place(host, tuple(int(number) for number in re.findall(r"\d+", found["place"])))
 
 

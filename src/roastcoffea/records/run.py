@@ -64,6 +64,20 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MergedRun:
+    """One of several independent runs of which a run was merged."""
+
+    id: str
+    name: str | None
+    start: float
+    stop: float
+    outcome: str
+    error: str | None
+    backend: str
+    client_host: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """What was seen of one run.
 
@@ -82,6 +96,8 @@ class Run:
     environment: Environment
     sampling_interval: float | None = None
     calls: tuple[RunnerCall, ...] = ()
+    merged: tuple[MergedRun, ...] = ()
+    """Independent runs that this one was merged from; none of a run that was recorded as it is."""
     asked: pa.Table | None = None
     """What the Runner calls asked for."""
     chunks: pa.Table | None = None

@@ -24,6 +24,7 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("throttled_periods", "integer", "periods", "periods in which that happened"),
     Column("steal_seconds", "number", "s", "time that the hypervisor took from the processors of the host in the run"),
     Column("killed_memory", "integer", "B", "resident memory for which its nanny (Dask) ended it, where one did"),
+    Column("run", "text", None, "identity of the run that it was in, where independent runs were merged"),
 )
 WITHHELD: Final = ("throttled_seconds", "throttled_periods", "steal_seconds")
 """Columns of lifetimes with what was withheld from a worker or its host."""
