@@ -60,6 +60,9 @@ TABLES: Final[Mapping[str, Sequence[Column]]] = {**RECORDS, SPANS: SPAN_COLUMNS,
 SMALLEST_VALUE: Final = 4
 """Bytes that a value takes in memory, at the least: the offset of a text."""
 
+FEW_ROWS: Final = 100_000
+"""Rows that are read in one thread: for fewer, handing columns to several takes longer than reading them."""
+
 PARTS: Final = ("context", "prefix", "activity", "unit")
 PARTS_OF: Final = {1: PARTS[:1], 2: (PARTS[0], PARTS[3]), 3: (PARTS[0], *PARTS[2:])}
 """Columns of shorter keys: what is not of a task has no prefix."""
@@ -191,7 +194,7 @@ def read_table(folder: Path, name: str, rows: int) -> pa.Table:
             needed, memory = SMALLEST_VALUE * rows * stored.metadata.num_columns, psutil.virtual_memory().total
             if needed > memory:  # a few bytes can promise any number of rows
                 raise MemoryError(f"{rows} rows need {needed} bytes of memory; there are {memory}")
-            table = stored.read()
+            table = stored.read(use_threads=rows > FEW_ROWS)
         _check_rows(table.num_rows, rows)
         # another program may have written it again with similar types
         ours = {field.name: field for field in arrow_schema(TABLES[name])}

@@ -185,7 +185,7 @@ def _with_workers_of_their_own(runs: Sequence[Run]) -> list[Run]:
         numbers = [pc.max(table["run_id"]).as_py() or 0 for table in tables.values() if "run_id" in table.column_names]
         own = {table: _own(run, found, names, last) for table, found in tables.items()}
         renamed.append(replace(run, **own, span_metrics_per_worker=_renamed(run.span_metrics_per_worker, names)))
-        last += max(numbers, default=0)
+        last += max(numbers, default=0) + 1
     return renamed
 
 

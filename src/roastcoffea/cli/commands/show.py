@@ -13,6 +13,6 @@ from roastcoffea.cli import shell
 @shell.measurement
 def command(path: Path) -> None:
     """Print the tables of the measurement in PATH."""
-    from roastcoffea.measurement import load
+    from roastcoffea.studies.merging import measurement_at
 
-    load(path).print_summary()
+    measurement_at(path).print_summary()
