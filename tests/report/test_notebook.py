@@ -95,7 +95,7 @@ def test_ledgers_show_classes_shares_and_certificate(handmade: Measurement) -> N
     page = Page(handmade.byte_ledger._repr_html_())
     rows = {row[0]: row[1:] for row in page.rows}
     assert rows["payload"][:2] == [BYTE.text(EXPECTED["bytes_payload"]), "52.9 %"]
-    assert rows["residual"][0] == "50 B"
+    assert rows["unaccounted"][0] == "50 B"
     assert rows["total"][0] == "6.05 kB"
     assert str(handmade.byte_ledger.certificate) in page.text
     time = {row[0]: row[1] for row in Page(handmade.time_ledger._repr_html_()).rows}

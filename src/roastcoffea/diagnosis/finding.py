@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, NamedTuple
 
+from roastcoffea.diagnosis.headlines import headline_of
 from roastcoffea.report.phrases import absence
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Sheet
@@ -48,6 +49,11 @@ def _without_unit(low: str, high: str) -> str:
     """The lower end of an interval without its unit, if both ends have the same."""
     amount, _, unit = low.rpartition(" ")
     return amount if high.endswith(f" {unit}") and " " not in amount else low
+
+
+def page_of(cause: str) -> str:
+    """Page of the documentation on a cause."""
+    return f"limited/{cause.replace(' ', '-')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +104,18 @@ class Finding:
         return "high" if (self.seconds or 0.0) >= HIGH * self.elapsed else "medium"
 
     @property
+    def headline(self) -> str:
+        """What is wrong, in a few words."""
+        return headline_of(self.cause)
+
+    @property
+    def saves(self) -> str:
+        """What fixing it saves, in a few words; empty where it is not known."""
+        if self.seconds is None:
+            return ""
+        return f"saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)}"
+
+    @property
     def text(self) -> str:
         """What is slow and where, what it costs, and what to do."""
         return " ".join(part for part in (self.what, self.saving, self.advice) if part)
@@ -123,7 +141,7 @@ class Finding:
     @property
     def page(self) -> str:
         """Page of the documentation on its cause."""
-        return f"limited/{self.cause.replace(' ', '-')}"
+        return page_of(self.cause)
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.text}"

@@ -11,15 +11,13 @@ from markupsafe import Markup
 
 from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TROUBLE, Family
-from roastcoffea.report.digest import Bar, Digest, Share, Tile
+from roastcoffea.report.digest import COMPLETE, NOTHING, Bar, Digest, Share, Tile, percent_of
+from roastcoffea.report.glossary import page_address
 from roastcoffea.report.markup import rendered, text
 from roastcoffea.report.sheets import Heading
-from roastcoffea.units import SECOND
 from roastcoffea.visualization.colours import ink_on
 
-COMPLETE: Final = "complete"
-NOTHING: Final = "nothing was run"
-NO_RUNNER: Final = "No Runner was called while the collector was open: call it inside of the `with`."
+CALL_IT: Final = "No Runner was called while the collector was open: call it inside the `with` block."
 NARROW: Final = 0.03
 """Share below which a part of a bar has no label in it."""
 
@@ -86,6 +84,8 @@ class Card(NamedTuple):
     family: Family
     evidence: str
     """Anchor of what shows it; empty where nothing does."""
+    page: str
+    """Address of the documentation's page on its cause."""
 
 
 class Look(NamedTuple):
@@ -127,7 +127,7 @@ def look_of(digest: Digest, anchors: Collection[str] = (), names: Mapping[str, s
     """
     bars = [_bar(name, bar) for name, bar in (("time", digest.time), ("bytes", digest.bytes)) if bar]
     if digest.state == NOTHING:
-        digest = replace(digest, coverage="", tiles=digest.tiles[:1], time=None, bytes=None, verdict=NO_RUNNER)
+        digest = replace(digest, coverage="", tiles=digest.tiles[:1], time=None, bytes=None, verdict=CALL_IT)
     return Look(
         name=digest.name,
         chip=" · ".join(filter(None, [digest.state, digest.coverage])),
@@ -167,21 +167,16 @@ def _named(classes: str) -> str:
     return classes.replace(RESIDUAL, "unaccounted")
 
 
-def percent_of(share: float) -> str:
-    """A share of a bar, as exact as people look at it."""
-    return "< 1 %" if share < 0.005 else f"{100 * share:.0f} %"
-
-
 def _card(finding: Finding, anchors: Collection[str], names: Mapping[str, str]) -> Card:
-    cause = finding.cause
     return Card(
-        title=f"{cause[:1].upper()}{cause[1:]}",
-        saving=_saving(finding),
+        title=finding.headline,
+        saving="result incomplete" if finding.incomplete else finding.saves,
         what=_with_culprits(finding, names),
         advice=_advice(finding),
         remedy=finding.remedy,
         family=_family(finding),
         evidence=next((anchor for anchor in _evidence(finding) if anchor in anchors), ""),
+        page=page_address(finding.page),
     )
 
 
@@ -191,14 +186,6 @@ def _advice(finding: Finding) -> str:
         return finding.advice
     advice = finding.advice.replace(f": {finding.remedy}", "")
     return "" if advice == f"Use {finding.remedy}." else advice
-
-
-def _saving(finding: Finding) -> str:
-    if finding.incomplete:
-        return "result incomplete"
-    if finding.seconds is None:
-        return ""
-    return f"saves {'at most' if finding.at_most else 'about'} {SECOND.text(finding.seconds)}"
 
 
 def _with_culprits(finding: Finding, names: Mapping[str, str]) -> Markup:
