@@ -31,6 +31,9 @@ SCATTER: Final = 2.0
 SHORTEST: Final = 0.02
 """Seconds below which nothing is start-up: clocks, caches and other processes cause that much."""
 
+TICK: Final = 0.02
+"""Seconds by which the operating system may tell a process to have been born too early: two of its ticks."""
+
 
 def excess_over_later_chunks(chunks: pa.Table, used: Flags, of_run: Integers) -> dict[str, Numbers]:
     """Extra seconds by class of each chunk that is the first of its thread.
@@ -179,17 +182,46 @@ def first_tasks(moments: Moments, workers: int, of_run: Integers) -> Presence:
     np.minimum.at(begun, moments.worker, moments.start)
     assigned = np.full(workers, np.inf)
     np.minimum.at(assigned, moments.worker, moments.assigned)
-    way = moments.arrived - moments.assigned
-    later = (moments.assigned > begun[moments.worker]) & np.isfinite(way)
+    delay = moments.arrived - moments.assigned
+    later = (moments.assigned > begun[moments.worker]) & np.isfinite(delay)
     if not later.any():
         return NONE
     group = _Group(of_run[moments.worker[later]])
-    usual = group.medians(way[later], of_run, FEWEST)
-    spread = group.medians(np.abs(way[later] - usual[moments.worker[later]]), of_run, FEWEST)
+    usual = group.medians(delay[later], of_run, FEWEST)
+    spread = group.medians(np.abs(delay[later] - usual[moments.worker[later]]), of_run, FEWEST)
     with np.errstate(invalid="ignore"):
         late = begun - assigned - usual
         fresh = np.flatnonzero(np.isfinite(late) & (late > np.maximum(SPREADS * spread, SHORTEST)))
     return Presence(fresh, assigned[fresh] + usual[fresh], begun[fresh], np.ones(len(fresh), np.int64))
+
+
+def could_begin(worker: Integers, start: Numbers, asked: Numbers, born: Numbers) -> Numbers:
+    """When each attempt could have begun in a pool without a scheduler: as it did, but for the first of a new process.
+
+    A pool begins a process when a chunk waits for one. So what lies between the birth of a process in a Runner call and
+    its first attempt is start-up.
+
+    Parameters
+    ----------
+    worker, start
+        Worker, and beginning, of each attempt.
+    asked
+        When the Runner call of each attempt began.
+    born
+        When each worker's process was born; NaN where that was before the run, or is not known.
+    """
+    order = np.lexsort((start, worker))
+    first = order[np.diff(worker[order], prepend=-1) != 0]
+    birth, found = born[worker[first]], start.copy()
+    new = (birth >= asked[first] - TICK) & (start[first] - birth > SHORTEST)
+    found[first[new]] = birth[new]
+    return found
+
+
+def until_first_attempts(moments: Moments) -> Presence:
+    """Times in which attempts could have begun and had not, where no scheduler hands them out: see `could_begin`."""
+    late = np.flatnonzero(moments.assigned < moments.start)
+    return Presence(moments.worker[late], moments.assigned[late], moments.start[late], np.ones(len(late), np.int64))
 
 
 class StartUp(NamedTuple):

@@ -68,10 +68,12 @@ def merge(*sources: Source | Iterable[Source], name: str | None = None) -> Measu
     """
     paths = [each for source in sources for each in _each(source)]
     with ThreadPoolExecutor(READERS) as readers:
-        runs = [found.run for found in readers.map(_measured, paths)]
-    if not runs:
+        found = list(readers.map(_measured, paths))
+    if not found:
         raise MeasurementError("there is nothing to merge; give measurements, or a folder that holds some")
-    return Measurement(runs[0] if len(runs) == 1 and name is None else merged_run(runs, name))
+    if len(found) == 1 and name is None:
+        return found[0]
+    return Measurement(merged_run([each.run for each in found], name))
 
 
 def measurement_at(path: str | PathLike[str]) -> Measurement:
