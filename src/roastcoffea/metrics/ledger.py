@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from roastcoffea.errors import unknown
 from roastcoffea.metrics.catalogue import Sourced
-from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TOTAL
+from roastcoffea.report.cards import Drawn, drawn, segment
 from roastcoffea.report.phrases import NOT_MEASURED, absence
 from roastcoffea.report.presented import Presented
-from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet
+from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet, Term
 from roastcoffea.report.sheets import Amount as AmountCell
 from roastcoffea.units import FRACTION, Unit, number, share_text
 
@@ -102,12 +103,15 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         if self.absent is not None:
             return [Sheet(title=self.title, lead=[absence(self.absent)])]
         columns = LABELS, Column(name="amount", unit=self.unit), Column(name="share", unit=FRACTION, bars=True)
-        return [Sheet(title=self.title, columns=columns, rows=self._rows(), notes=self._notes(), form="plain")]
+        bars = [bar_of(self, self.unit, f"{self.unit.text(self.total)} in all", self.total)] if self.total else []
+        return [
+            Sheet(title=self.title, columns=columns, rows=self._rows(), notes=self._notes(), form="plain", bars=bars)
+        ]
 
     def _rows(self) -> list[tuple[Cell, ...]]:
         shown = {name: amount for name, amount in self.items() if self.shows_zeros or amount != 0 or name == RESIDUAL}
         rows = [
-            (name, Reason(NOT_MEASURED) if amount is None else amount, self._share(amount))
+            (Term(name), Reason(NOT_MEASURED) if amount is None else amount, self._share(amount))
             for name, amount in shown.items()
         ]
         return [*rows, (TOTAL, self.total, FRACTION.text(1) if self.total else "")]
@@ -122,3 +126,24 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
     def _notes(self) -> list[str]:
         """What has to be known to read the classes."""
         return [str(self.certificate)]
+
+
+def bar_of(classes: Mapping[str, Any], unit: Unit, title: str, total: float, longest: float | None = None) -> Drawn:
+    """Classes of a ledger as parts of a bar, those of a family next to each other.
+
+    Parameters
+    ----------
+    title
+        What stands above it.
+    total
+        What the classes sum to.
+    longest
+        Amount of a bar of full length; `total` by default.
+    """
+    ordered = sorted((name for name in classes if name in FAMILY_OF), key=lambda name: FAMILIES.index(FAMILY_OF[name]))
+    parts = [
+        segment(FAMILY_OF[name], classes[name] / total, name, unit.text(classes[name]))
+        for name in ordered
+        if (classes[name] or 0) > 0
+    ]
+    return drawn(title, "", parts, total / (longest or total))

@@ -8,6 +8,7 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from roastcoffea.report.links import address_of
 from roastcoffea.units import number
 
 OF_FORMULAS: Final = str.maketrans({sign: f"<span>{sign}</span>" for sign in "$\\"})
@@ -36,4 +37,5 @@ def _environment() -> Environment:
     templates = PackageLoader(__package__)
     environment = Environment(loader=templates, autoescape=True, finalize=text, undefined=StrictUndefined, **blocks)
     environment.filters["number"] = number
+    environment.filters["address"] = address_of
     return environment

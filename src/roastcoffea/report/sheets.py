@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Final, Literal, NamedTuple, Self
 
+from roastcoffea.report.cards import Card, Drawn
 from roastcoffea.units import COUNT, Unit
 
 NOT_KNOWN: Final = "-"
@@ -31,6 +32,12 @@ class Amount(NamedTuple):
 
 class Reason(str):
     """A cell that says why its amount is missing."""
+
+    __slots__ = ()
+
+
+class Term(str):
+    """A cell that is a term: where the glossary has it, HTML leads there."""
 
     __slots__ = ()
 
@@ -83,11 +90,12 @@ class Shown(NamedTuple):
     value: float | None
     column: Column
     missing: bool
+    is_term: bool
 
     @classmethod
     def of(cls, column: Column, cell: Cell) -> Self:
         """A cell of a column."""
-        return cls(column.text(cell), column.value(cell), column, isinstance(cell, Reason))
+        return cls(column.text(cell), column.value(cell), column, isinstance(cell, Reason), isinstance(cell, Term))
 
 
 class Picture(NamedTuple):
@@ -128,6 +136,17 @@ class Sheet:
     """Whether HTML shows it only when its title is clicked."""
     beside: bool = False
     """Whether HTML shows its parts beside each other, where there is room."""
+    bars: Sequence[Drawn] = ()
+    """What HTML draws above its rows, which it folds then."""
+    cards: Sequence[Card] = ()
+    """What HTML shows in place of its items; its rows are folded then."""
+    caption: str = ""
+    """Line of HTML above its cards."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it brings more than text."""
+        return bool(self.bars or self.cards)
 
     @property
     def heading(self) -> str:

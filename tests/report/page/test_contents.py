@@ -84,9 +84,17 @@ def test_findings_are_on_the_first_screen_with_links_to_what_shows_them(page: st
     for finding in measurement.verdict:
         assert SECOND.text(finding.seconds) in first
         assert finding.remedy is None or f"<code>{text(finding.remedy)}</code>" in first
-    links = [attributes["href"] for tag, attributes in Parsed(first).elements if tag == "a"]
+    links = [one["href"] for tag, one in Parsed(first).elements if tag == "a" and one["href"].startswith("#")]
     assert len(links) == len(measurement.verdict)
     assert {link.removeprefix("#") for link in links} <= anchors(page)
+
+
+def test_tables_call_workers_by_name_and_give_their_addresses_once(page: str, measurement: Measurement) -> None:
+    names = measurement.metrics.evaluator.value("worker_names")
+    cells = [cell for row in Parsed(fold(page, "workers")).rows for cell in row]
+    for address, name in names.items():
+        assert cells.count(name) >= 2  # side by side, and with their thread time
+        assert address in cells
 
 
 def test_the_tab_and_previews_have_the_name_of_the_run(page: str, measurement: Measurement) -> None:

@@ -64,7 +64,7 @@ def worker_map(context: Context) -> Chart:
         "workers": workers,
         "slow": {worker: round(factor, 2) for worker, factor in _slowness(inputs).items() if factor >= SLOW},
     }
-    still = shaded_picture(_rows_together(measures[BUSY], row_of, rows), COMPUTING.light, "workers")
+    still = shaded_picture(_rows_together(measures[BUSY], row_of, rows), COMPUTING, "workers")
     return Chart(plot, still, {}, facts, b"".join(values.tobytes() for values in maps.values()))
 
 
