@@ -106,10 +106,13 @@ def test_ledgers_show_classes_shares_and_certificate(handmade: Measurement) -> N
 
 def test_a_ledger_is_a_bar_of_its_classes_above_a_folded_table(handmade: Measurement) -> None:
     html = handmade.time_ledger._repr_html_()
+    total = float(handmade.time_ledger.total or 0)
     bar, _, table = html.partition("<details><summary>As a table</summary>")
     widths = [float(width) for width in re.findall(r"flex: ([\d.]+) 1 0; min-width", bar)]
     assert sum(widths) == pytest.approx(100, abs=0.1)
     assert len(widths) == sum(amount > 0 for amount in handmade.time_ledger.values())
+    named = [name for name, amount in handmade.time_ledger.items() if amount >= 0.005 * total]
+    assert all(f">{name}</a> <b>" in bar for name in named)
     assert "<table>" in table
     assert "<table>" not in bar
     assert 'href="https://' in bar  # classes lead to the glossary

@@ -149,7 +149,7 @@ class Finding:
         if not self.remedy or self.remedy not in self.advice:
             return self.advice
         advice = self.advice.replace(f": {self.remedy}", "")
-        return "" if advice == f"Use {self.remedy}." else advice
+        return "" if advice == f"Use {self.remedy}." else f"{advice.rstrip('.')}."
 
     def _family(self) -> Family:
         """Family of the class with most of its time."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from roastcoffea.errors import unknown
 from roastcoffea.metrics.catalogue import Sourced
 from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TOTAL
-from roastcoffea.report.cards import Drawn, drawn, segment
+from roastcoffea.report.cards import NAMED, Drawn, Segment, drawn, segment
 from roastcoffea.report.phrases import NOT_MEASURED, absence
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet, Term
@@ -141,9 +141,11 @@ def bar_of(classes: Mapping[str, Any], unit: Unit, title: str, total: float, lon
         Amount of a bar of full length; `total` by default.
     """
     ordered = sorted((name for name in classes if name in FAMILY_OF), key=lambda name: FAMILIES.index(FAMILY_OF[name]))
-    parts = [
-        segment(FAMILY_OF[name], classes[name] / total, name, unit.text(classes[name]))
-        for name in ordered
-        if (classes[name] or 0) > 0
-    ]
+    parts = [_part(name, classes[name], unit, total) for name in ordered if (classes[name] or 0) > 0]
     return drawn(title, "", parts, total / (longest or total))
+
+
+def _part(name: str, amount: float, unit: Unit, total: float) -> Segment:
+    """A class, which has a name below the bar where it is large enough to be looked for."""
+    shown = name if amount >= NAMED * total else ""
+    return segment(FAMILY_OF[name], amount / total, shown, unit.text(amount), details=f"{name} {unit.text(amount)}")

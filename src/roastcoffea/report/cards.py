@@ -39,7 +39,7 @@ class Segment(NamedTuple):
     label: str
     """In it; empty where there is no room."""
     name: str
-    """Below it."""
+    """Below it; empty where that would be too much."""
     percent: str
     amount: str
     details: str
@@ -93,7 +93,7 @@ def segment(family: Paint, fraction: float, name: str, amount: str, *, label: st
 
 def drawn(title: str, note: str, segments: Sequence[Segment], length: float = 1.0) -> Drawn:
     """A bar of these parts."""
-    spoken = ", ".join(f"{part.name} {part.percent}" for part in segments)
+    spoken = ", ".join(f"{part.name} {part.percent}" for part in segments if part.name)
     return Drawn(title, note, f"{title}: {spoken}", segments, length)
 
 

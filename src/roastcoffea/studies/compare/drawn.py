@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from roastcoffea.metrics.ledger import bar_of
-from roastcoffea.metrics.phases import BYTE_CLASSES, FAMILY_OF, TIME_CLASSES
+from roastcoffea.metrics.phases import BYTE_CLASSES, FAMILY_OF, PARTS_OF_WAIT, TIME_CLASSES, WAIT
 from roastcoffea.report.cards import Card, Drawn
 from roastcoffea.studies.compare.explanation import Part
 from roastcoffea.studies.compare.gate import signed
@@ -39,6 +39,8 @@ def bars_of(sides: Sequence[Side], rows: Sequence[Row]) -> Iterator[Drawn]:
                 for name, spreads in known.items()
                 if name in CLASSES and spreads[place] is not None
             }
+            if not classes.keys().isdisjoint(PARTS_OF_WAIT):
+                classes.pop(WAIT, None)  # their sum, by its older name
             title = f"{side.letter}: {section}, {unit.text(amount)}"
             yield bar_of(classes, unit, title, amount, max(totals))
 
