@@ -103,7 +103,8 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         if self.absent is not None:
             return [Sheet(title=self.title, lead=[absence(self.absent)])]
         columns = LABELS, Column(name="amount", unit=self.unit), Column(name="share", unit=FRACTION, bars=True)
-        bars = [bar_of(self, self.unit, f"{self.unit.text(self.total)} in all", self.total)] if self.total else []
+        total: float | None = self.total
+        bars = [bar_of(self, self.unit, f"{self.unit.text(total)} in all", total)] if total else []
         return [
             Sheet(title=self.title, columns=columns, rows=self._rows(), notes=self._notes(), form="plain", bars=bars)
         ]

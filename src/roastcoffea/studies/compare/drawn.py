@@ -10,6 +10,7 @@ from roastcoffea.metrics.phases import BYTE_CLASSES, FAMILY_OF, PARTS_OF_WAIT, T
 from roastcoffea.report.cards import Card, Drawn
 from roastcoffea.studies.compare.explanation import Part
 from roastcoffea.studies.compare.gate import signed
+from roastcoffea.studies.compare.repeats import Spread
 from roastcoffea.studies.compare.side_by_side import BYTE_LEDGER, THREAD_TIME, THREAD_TOTAL, Row
 from roastcoffea.studies.compare.sides import Side
 from roastcoffea.units import BYTE, SECOND, Unit
@@ -30,19 +31,21 @@ def bars_of(sides: Sequence[Side], rows: Sequence[Row]) -> Iterator[Drawn]:
     """Ledgers of all sides on one scale, the medians of repeats; none of a ledger that a side lacks."""
     for section, (total, unit) in TOTALS.items():
         known = {row.metric.name: row.spreads for row in rows if row.section == section}
-        totals = [None if spread is None else spread.median for spread in known.get(total, ())]
-        if not totals or not all(totals):
+        totals = [spread.median for spread in known.get(total, ()) if spread is not None]
+        if len(totals) < len(sides) or not all(totals):
             continue
         for place, (side, amount) in enumerate(zip(sides, totals, strict=True)):
-            classes = {
-                CLASSES[name]: spreads[place].median
-                for name, spreads in known.items()
-                if name in CLASSES and spreads[place] is not None
-            }
-            if not classes.keys().isdisjoint(PARTS_OF_WAIT):
-                classes.pop(WAIT, None)  # their sum, by its older name
             title = f"{side.letter}: {section}, {unit.text(amount)}"
-            yield bar_of(classes, unit, title, amount, max(totals))
+            yield bar_of(_classes(known, place), unit, title, amount, max(totals))
+
+
+def _classes(known: Mapping[str, Sequence[Spread | None]], place: int) -> dict[str, float]:
+    """Amounts of a side by class."""
+    spreads = {CLASSES[name]: of[place] for name, of in known.items() if name in CLASSES}
+    classes = {name: spread.median for name, spread in spreads.items() if spread is not None}
+    if not classes.keys().isdisjoint(PARTS_OF_WAIT):
+        classes.pop(WAIT, None)  # their sum, by its older name
+    return classes
 
 
 def card_of(part: Part) -> Card:
