@@ -51,7 +51,7 @@ def test_a_unit_of_others_can_be_pickled() -> None:
         (BYTE, 999_999_999, "1 GB"),
         (KILOHERTZ, 0.0123, "12.3 Hz"),
         (KILOHERTZ, 12.345, "12.3 kHz"),
-        (KILOHERTZ, 1e-9, "1 uHz"),
+        (KILOHERTZ, 5e-4, "0.5 Hz"),
         (GIGABIT_PER_SECOND, 0.0987, "98.7 Mbit/s"),
         (GIGABIT_PER_SECOND, 1.25, "1.25 Gbit/s"),
         (GIGABIT_PER_SECOND, 1e-10, "0.1 bit/s"),

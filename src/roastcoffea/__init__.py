@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from roastcoffea.studies.what_if.what_if import what_if as what_if
     from roastcoffea.visualization.plots import *  # noqa: F403  (a list of plots would be one to keep up)
 
-__version__ = "1.0.0.dev0"
+__version__ = "1.0.0rc1"
 
 _PLOTS: Final = "roastcoffea.visualization.plots"
 
@@ -84,5 +84,5 @@ def __dir__() -> list[str]:
 
 
 def _plots() -> list[str]:
-    """Names of the plots, of which each is found where it is defined."""
+    """Names of the plots, each found where it is defined."""
     return [entry.function_name for entry in importlib.import_module(_PLOTS).PLOTS.values()]

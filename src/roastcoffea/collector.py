@@ -1,4 +1,4 @@
-"""The context manager around an analysis: it opens the probes, closes them, and makes one Run."""
+"""The context manager around an analysis: it opens and closes the probes, and assembles one Run."""
 
 from __future__ import annotations
 
@@ -30,34 +30,35 @@ from roastcoffea.measurement import Measurement
 from roastcoffea.metrics.failures import checked, with_report
 from roastcoffea.records.run import FAILED, FINISHED, Environment, Run, RunnerCall
 from roastcoffea.redaction import redacted, redacted_values
-from roastcoffea.report.live import LiveLine, Progress
+from roastcoffea.report.live import LiveLine
+from roastcoffea.report.progress import Progress
 from roastcoffea.units import counted
 
 
 class MetricsCollector(CollectorOf012, Enterable):
-    """Measures what runs inside of its `with`: on the cluster of a Dask client, or on this machine.
+    """Measures everything that runs inside its `with`: on the cluster of a Dask client, or on this machine.
 
-    The analysis needs no change: while the collector is open, Runner calls are noticed and their chunks are recorded.
-    After the `with` (also where it failed) `measurement` has everything. A collector measures once. Ctrl-C while the
-    `with` is left takes effect when the measurement is there and the cluster is as it was.
+    The analysis needs no changes: while the collector is open, Runner calls and their chunks are recorded. After the
+    `with` (even if it failed) `measurement` has the result. A collector measures once. Ctrl-C while the `with` ends
+    takes effect after the measurement is made and the cluster is restored.
 
     Parameters
     ----------
     client : distributed.Client, optional
-        A connected, synchronous client; without one what runs on this machine is measured, whatever the executor.
+        A connected, synchronous client; without one, work on this machine is measured, with any executor.
     backend : {"dask", "local"} or AbstractMetricsBackend, optional
-        Where the analysis runs, or a backend of your own; by default "dask" where there is a client.
+        Where the analysis runs, or your own backend; by default "dask" if there is a client.
     track_workers : bool
         Whether to sample the workers' memory, CPU and tasks.
     worker_tracking_interval : float
-        Seconds between samples. What Dask's scheduler knows is sampled at this pace, down to 0.05 s; workers report
-        their memory and CPU with heartbeats, each half second at most.
+        Seconds between samples. The state of Dask's scheduler is sampled at this interval, down to 0.05 s; workers
+        report memory and CPU with their heartbeats, at most every half second.
     processor_instance : optional
         Not needed: the hook finds the processor itself.
     live : bool
-        Whether a line tells how the run goes on: in a notebook, or in the lowest row of the terminal behind stderr.
+        Whether to show progress in a line: in a notebook, or in the lowest row of the terminal on stderr.
     profile : bool
-        Whether to sample which functions and lines process() is at, ten times a second.
+        Whether to sample functions and lines of process(), ten times a second.
 
     Raises
     ------
@@ -65,7 +66,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         Backend "dask" without a client, a client that is not connected, an unknown backend, an interval that is not
         positive.
     TypeError
-        An asynchronous client, a backend that is none, or `live` that is no bool.
+        An asynchronous client, an invalid backend, or a `live` that is not a bool.
 
     Examples
     --------
@@ -75,7 +76,7 @@ class MetricsCollector(CollectorOf012, Enterable):
     """
 
     of_all_contexts = True
-    """Whether Runner calls of threads that never had a collector are measured, too."""
+    """Whether to measure Runner calls of threads that never had a collector, too."""
 
     def __init__(  # noqa: PLR0917  (the order in which 0.1.2 took them, and ours behind)
         self,
@@ -111,7 +112,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._id = uuid.uuid4().hex
         self._entered = False
         self.t_start: float | None = None
-        """When the with was entered (Unix seconds), and when it had been left."""
+        """When the `with` was entered and left (Unix seconds)."""
         self.t_end: float | None = None
         self._began = math.nan
         self._measurement: Measurement | None = None
@@ -132,15 +133,15 @@ class MetricsCollector(CollectorOf012, Enterable):
         return self
 
     def _leave(self, error: BaseException | None) -> None:
-        """End all that `__enter__` began, whatever of it fails, and make the measurement."""
+        """End everything that `__enter__` started, despite errors, and make the measurement."""
         elapsed = time.perf_counter() - self._began
-        with reported(self.note, "Runner calls that went on were not recorded", Exception):
+        with reported(self.note, "active Runner calls were not recorded", Exception):
             if error is not None:
                 end_open_calls(self, error)
         for end in (partial(unwatch, self), self._backend.leave_span, self._leave_span, self._backend.close):
-            with reported(self.note, "roastcoffea failed as the collector was left", Exception):
+            with reported(self.note, "roastcoffea failed while leaving the collector", Exception):
                 end()
-        with reported(self.note, "the live line could not be taken away", Exception):
+        with reported(self.note, "the live line could not be removed", Exception):
             if self._live is not None:
                 self._live.stop()
         if self.t_start is None:
@@ -150,28 +151,33 @@ class MetricsCollector(CollectorOf012, Enterable):
             self._measure(self.t_start, self.t_end, error)
 
     def _measure(self, start: float, stop: float, error: BaseException | None) -> None:
-        """Make the measurement of what was seen; where that fails, one that tells why."""
+        """Make the measurement; if that fails, one with the reason."""
 
         def note(problem: str) -> None:
             self._why_no_measurement = f"there is no measurement: {problem}"
             self.note(problem)
 
-        with reported(note, "roastcoffea failed as it put the records together", Exception):
+        with reported(note, "roastcoffea failed while assembling the records", Exception):
             self._measurement = Measurement(checked(self._seen(start, stop, error)))
             return
         absent = dict.fromkeys((*TABLES, "asked", "span_metrics"), self.problems[-1])
-        with reported(note, "roastcoffea failed as it put the records together", Exception):
+        with reported(note, "roastcoffea failed while assembling the records", Exception):
             self._measurement = Measurement(self._run(start, stop, error, {}, absent))
 
     def _progress(self) -> Progress:
         """Progress of the run, from the records received so far."""
         take_new_records()
-        asked = {"chunks_asked": self._asked.chunks, "files_asked": self._asked.files}
-        return Progress(**asdict(self._backend.received.tally), **asked, workers=self._backend.workers_now())
+        return Progress(
+            **asdict(self._backend.received.tally),
+            chunks_asked=self._asked.chunks,
+            files_asked=self._asked.files,
+            workers=self._backend.workers_now(),
+            threads=self._backend.threads_now(),
+        )
 
     def _open(self) -> None:
         span = self._span.__enter__()
-        with reported(self.note, "the cluster is not seen", Exception):
+        with reported(self.note, "the cluster is not recorded", Exception):
             self._backend.open(self._interval, span)
         watch(self)
         self.t_start, self._began = time.time(), time.perf_counter()
@@ -182,20 +188,20 @@ class MetricsCollector(CollectorOf012, Enterable):
         try:
             self._span.__exit__()
         except ValueError:
-            self.note("the with was left in another context than it was entered in: its span stays open there")
+            self.note("the with was left in another context than it was entered in, where its span stays open")
 
-    # what the hook asks
+    # requests of the hook
 
     def out_of_reach(self, executor: Any) -> str | None:
-        """Why what runs on this executor is no part of what the collector sees; None where it is."""
+        """Why work on this executor is outside the collector's reach; None if it is not."""
         return None if self._backend.reaches(executor) else self._backend.elsewhere
 
-    def records_came(self, records: bytes) -> None:
-        """Take packed records that did not come through a scheduler."""
+    def take_records(self, records: bytes) -> None:
+        """Take packed records that did not pass through a scheduler."""
         self._backend.received.take(records)
 
     def packed_for_tasks(self, thing: Any) -> bytes | None:
-        """Pickle by value of what tasks need, where they cannot import it."""
+        """Pickle by value what tasks need if they cannot import it."""
         return self._backend.packed_for_tasks(thing)
 
     def span_ensured(self) -> AbstractContextManager[None]:
@@ -208,21 +214,21 @@ class MetricsCollector(CollectorOf012, Enterable):
         with reported(self.note, "the size of the executor is not known", Exception):
             self._backend.learn_executor(executor)
 
-    def chunks_unseen(self, reason: str) -> None:
-        """Learn why the chunks of a Runner call are not recorded."""
+    def chunks_lost(self, reason: str) -> None:
+        """Record why the chunks of a Runner call are missing."""
         self.note(reason)
         self._chunks_unseen = reason
 
-    def items_asked(self, call: str, items: Sequence[Any]) -> None:
-        """Learn what a Runner call asked for: files for preprocessing, or chunks."""
+    def items_requested(self, call: str, items: Sequence[Any]) -> None:
+        """Record what a Runner call requested: files for preprocessing, or chunks."""
         merged = self._asked.add(call, items)
         if merged:
             self.note(
-                f"names of {counted(merged, 'file')} differ from others only in what is masked: they count as one"
+                f"names of {counted(merged, 'file')} differ from others only in masked secrets: they count as one"
             )
 
-    def items_unseen(self) -> None:
-        """Learn that it is not known what a Runner call asked for."""
+    def requests_unknown(self) -> None:
+        """Record that a Runner call's requests are unknown."""
         self._items_unseen = True
 
     def call_ended(self, call: RunnerCall) -> None:
@@ -230,21 +236,21 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._calls.append(call)
 
     def fetch_records(self) -> None:
-        """Get the records of Runner calls that have ended from where they are."""
-        with reported(self.chunks_unseen, "records could not be brought home after a Runner call", Exception):
+        """Fetch the records of finished Runner calls."""
+        with reported(self.chunks_lost, "records could not be fetched after a Runner call", Exception):
             self._backend.drain()
 
     def note(self, problem: str) -> None:
-        """Take note of what could not be delivered."""
+        """Add a problem to the measurement."""
         problem = redacted(problem)
         if problem not in self.problems:
             self.problems.append(problem)
 
-    # what is made of it
+    # results
 
     def _seen(self, start: float, stop: float, error: BaseException | None) -> Run:
         if not self._backend.was_open:
-            absent = dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not seen")
+            absent = dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not recorded")
             return self._run(start, stop, error, {}, absent)
         tables: dict[str, Any] = {"asked": self._asked.table()}
         absent = {}
@@ -264,7 +270,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         if not self.profile:
             absent[PROFILE] = "profile=False"
         if self._items_unseen:
-            absent["asked"] = "what was asked for was not recorded"
+            absent["asked"] = "the requests of Runner calls were not recorded"
         with reported(self.note, "records of chunks and tasks could not be compared", Exception):
             absent |= self._reasons_against_chunks(tables["chunks"], tables["asked"])
             if tables.get("tasks") is not None:
@@ -273,14 +279,14 @@ class MetricsCollector(CollectorOf012, Enterable):
         return self._run(start, stop, error, tables, absent)
 
     def _reasons_against_chunks(self, chunks: pa.Table, asked: pa.Table) -> dict[str, str]:
-        """Why no number can be made of the records of chunks, where that is so; what they lack is noted."""
+        """Why the records of chunks cannot be used for numbers, if so; missing records are noted."""
         running = len(set(self._began_calls) - {call.id for call in self._calls})
         if running:
-            self.chunks_unseen(f"{counted(running, 'Runner call')} still ran when the collector was left")
+            self.chunks_lost(f"{counted(running, 'Runner call')} still running when the collector was left")
         if self._chunks_unseen is not None:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), self._chunks_unseen)
         if not self._calls:
-            return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was seen")
+            return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was recorded")
         backend = self._backend
         losses = Losses(backend.merges_equal_chunks, backend.dropped.get("chunks", 0), backend.refused)
         for lack in chunks_without_record(self._calls, chunks, asked, losses):
@@ -294,7 +300,7 @@ class MetricsCollector(CollectorOf012, Enterable):
         environment, notes = Environment(versions={}, client_host=None), []
         with reported(self.note, "the environment of the run could not be described", Exception):
             environment = environment_of(backend.hosts)
-        with reported(self.note, "the problems that the backend met could not be listed", Exception):
+        with reported(self.note, "the backend's problems could not be listed", Exception):
             notes = backend.notes()
         return Run(
             id=self._id,
@@ -321,13 +327,13 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     @property
     def measurement(self) -> Measurement:
-        """What was measured; it is there once the `with` has been left."""
+        """The measurement, available after the `with`."""
         if self._measurement is None:
             raise RoastcoffeaError(self._why_no_measurement)
         return self._measurement
 
     def _repr_html_(self) -> str:
-        """Page of the measurement, or of where the collector stands."""
+        """Page of the measurement, or the state of the collector."""
         from roastcoffea.report.notebook import html
         from roastcoffea.report.summary import state_of_collector
 
@@ -337,12 +343,12 @@ class MetricsCollector(CollectorOf012, Enterable):
         return html(state_of_collector(state, self.problems))
 
     def set_coffea_report(self, report: Mapping[str, Any], custom_metrics: Any = None) -> None:
-        """Hand over coffea's report; it wins over the one that the hook saw.
+        """Set coffea's report, which takes precedence over the one found by the hook.
 
         Parameters
         ----------
         report : mapping
-            What the Runner returned beside the output with `savemetrics=True`.
+            The report that a Runner with `savemetrics=True` returned with the output.
         custom_metrics : mapping, optional
             `{dataset: {"entries", "duration", "performance_counters": {"num_requested_bytes"}}}`, which replaces
             coffea's totals.
@@ -358,19 +364,19 @@ class MetricsCollector(CollectorOf012, Enterable):
     def save_measurement(
         self, output_dir: str | Path, measurement_name: str | None = None, overwrite: bool = False
     ) -> Path:
-        """Save the measurement as a folder in `output_dir`; give the folder's path.
+        """Save the measurement as a folder in `output_dir`, and return the folder's path.
 
-        Without a name it gets a new one. One that is there is replaced only with `overwrite`.
+        Without a name it gets a new one. An existing measurement is overwritten only with `overwrite`.
         """
         return self.measurement.save(output_dir, measurement_name, overwrite)
 
-    def print_summary(self) -> None:
-        """Print the metrics as tables."""
-        self.measurement.print_summary()
+    def print_summary(self, *, all: bool = False, group: str | None = None) -> None:  # noqa: A002
+        """Print what ran, where time and bytes went and what to change; or all tables, or those of a group."""
+        self.measurement.print_summary(all=all, group=group)
 
     @property
     def coffea_report(self) -> Any:
-        """The report that was set, else that of the last Runner call that had one."""
+        """The report that was set, otherwise that of the last Runner call with one."""
         if self._report is not None:
             return self._report
         return next((call.report for call in reversed(self._calls) if call.report is not None), None)

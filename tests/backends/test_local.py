@@ -66,13 +66,13 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalMetricsBackend]:
     monkeypatch.setattr(local, "SHARE", 1.0)
     threads, files = set(threading.enumerate()), open_files()
     backend = LocalMetricsBackend()
-    look = ProcessTree.look
+    scan = ProcessTree.scan
 
     def counted(tree: ProcessTree, *, sample: bool) -> None:
-        look(tree, sample=sample)
+        scan(tree, sample=sample)
         SAMPLED.value += sample
 
-    monkeypatch.setattr(ProcessTree, "look", counted)
+    monkeypatch.setattr(ProcessTree, "scan", counted)
     yield backend
     backend.close()
     assert not [thread for thread in set(threading.enumerate()) - threads if "roastcoffea" in thread.name]
@@ -322,7 +322,7 @@ def test_processes_that_were_not_seen(backend: LocalMetricsBackend) -> None:
     notes = "\n".join(backend.notes())
     assert "1 worker not seen" in notes
     assert "1 worker on other hosts" in notes
-    assert "does not tell how many" in notes
+    assert "does not report how many" in notes
 
 
 def test_a_worker_whose_name_tells_neither_host_nor_process(backend: LocalMetricsBackend) -> None:
@@ -450,4 +450,4 @@ def test_parsl_s_processes_are_found_though_it_lets_go_of_them(
     for worker, cpu in cpu_of(chunks).items():
         assert workers[worker]["cpu_seconds"] == pytest.approx(cpu, rel=0.05, abs=0.3)
         assert workers[worker]["threads"] == 1
-    assert [note for note in backend.notes() if "does not tell how many" not in note] == []
+    assert [note for note in backend.notes() if "does not report how many" not in note] == []

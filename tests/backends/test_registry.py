@@ -93,7 +93,7 @@ def test_a_client_means_dask_and_none_means_this_machine(client: Client) -> None
     assert made.name != given.name
     with pytest.raises(ValueError, match=r"needs a distributed\.Client"):
         backend_for("dask", None, None)
-    with pytest.raises(ValueError, match='unknown backend \'slurm\'; there are "dask" and "local"'):
+    with pytest.raises(ValueError, match='unknown backend \'slurm\'; choose from "dask" and "local"'):
         backend_for("slurm", None, None)
     with pytest.raises(ValueError, match="have different clients"):
         backend_for(given, object(), None)

@@ -17,7 +17,7 @@ def test_without_a_processor_task_the_prefixes_are_unknown() -> None:
 def test_a_span_without_the_processor() -> None:
     others = {key: value for key, value in SPAN.items() if key[1] != "Dijet"}
     metrics = evaluate(handmade_run(span_metrics=others))
-    assert metrics.missing["processor_cpu_percentage"] == "Dask's span holds no task of Dijet"
+    assert metrics.missing["processor_cpu_percentage"] == "Dask's span has no task of Dijet"
     assert metrics["overhead_cpu_time_seconds"] == 0.75
 
 

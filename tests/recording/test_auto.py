@@ -69,7 +69,7 @@ def test_processes_of_the_script_work_and_record_nothing(
     assert measurement.metrics["num_chunks"] == 16
     assert measurement.metrics.get("peak_workers") == (workers or measurement.metrics.get("peak_workers"))
     assert len(TOLD.findall(measured.stderr)) == 1
-    assert ("Throughput" in measured.stderr) == (not by_import)
+    assert ("All tables: " in measured.stderr) == (not by_import)
 
 
 @pytest.mark.slow
@@ -131,7 +131,7 @@ def test_what_was_seen_is_saved_when_a_signal_ends_the_script(
     assert len(ended.chunks) < call.chunks
     assert ended.metrics["num_chunks"] > 0
     assert not ended.byte_ledger.certificate.complete
-    assert err.count("Throughput") == (0 if by_import else 2)
+    assert err.count("All tables: ") == (0 if by_import else 2)
 
 
 # in this process

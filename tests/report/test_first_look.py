@@ -51,7 +51,7 @@ def test_a_run_of_nothing_says_so_in_a_sentence() -> None:
 
 def test_a_card_has_saving_remedy_and_the_colour_of_its_time(digest: Digest) -> None:
     found = card(digest, finding(remedy="nthreads=2"))
-    assert (found.title, found.saving, found.remedy) == ("Storage", "saves about 2 s", "nthreads=2")
+    assert (found.title, found.saving, found.remedy) == ("Reading waits for storage", "saves about 2 s", "nthreads=2")
     assert found.advice == ""  # it says no more than the remedy
     assert found.family is READING
     assert card(digest, finding(rows={"compute": 1.0})).family is COMPUTING
@@ -75,6 +75,11 @@ def test_evidence_is_a_part_that_the_page_has(digest: Digest) -> None:
     assert card(digest, slow, "chunks", "over-time").evidence == "chunks"
     assert card(digest, slow, "over-time").evidence == "over-time"
     assert card(digest, slow).evidence == ""
+
+
+def test_a_card_leads_to_the_page_on_its_cause(digest: Digest) -> None:
+    slow = finding(cause="slow worker")
+    assert card(digest, slow).page.endswith("/limited/slow-worker.html")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,4 +1,4 @@
-"""An analysis without a cluster: the processes on this host that ran its chunks."""
+"""An analysis without a cluster: the processes on this host that run its chunks."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.workers import LIFETIME_COLUMNS, SAMPLE_COLUMNS, WITHHELD
 from roastcoffea.units import counted
 
-LOOK_INTERVAL: Final = 0.1
-"""Seconds between looks for processes that came or went; a pool may live no longer than a second."""
+SCAN_INTERVAL: Final = 0.1
+"""Seconds between scans for processes that started or ended; a pool may live less than a second."""
 
 UNREADABLE: Final = (OSError, psutil.Error)
-"""What looking at processes raises, as they come and go, and may be somebody else's."""
+"""Errors of scanning processes, which start and end, and may belong to someone else."""
 
 SHARE: Final = 0.02
-"""Most of one core that looking may take: where a look is slow, there are fewer."""
+"""Most of one core that scanning may use: if a scan is slow, there are fewer."""
 
 MOST_SAMPLES: Final = 100_000
-"""Samples that are kept; beyond, neighbours are merged and the interval is doubled."""
+"""Most samples kept; beyond that, neighbours are merged and the interval is doubled."""
 
 POOL_BIRTHS: Final = 5.0
-"""Seconds between the births of two processes of one pool, at most."""
+"""Most seconds between the births of two processes of one pool."""
 
 
 class LocalMetricsBackend(Recorder):
-    """Sees the processes on this host that run the chunks of an analysis, as the operating system tells of them.
+    """Records the processes on this host that run the chunks of an analysis, using the operating system.
 
     A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
     processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples.
@@ -51,7 +51,7 @@ class LocalMetricsBackend(Recorder):
     """
 
     kind = "local"
-    elsewhere = "it runs on a Dask cluster, whose client the collector must be given: MetricsCollector(client)"
+    elsewhere = "it runs on a Dask cluster, so the collector needs its client: MetricsCollector(client)"
 
     def _reset(self) -> None:
         super()._reset()
@@ -65,28 +65,28 @@ class LocalMetricsBackend(Recorder):
         self._unseen: dict[str, int] = {}
         self.withheld_before: Withheld = (None, None, None)
         self._withheld: Withheld = (None, None, None)
-        """What was withheld from this process, whose control groups those of the analysis share, and its host."""
+        """Throttling and steal of this process, whose control groups those of the analysis share, and its host."""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # the life of a collector
+    # life cycle of a collector
 
     def open(self, interval: float | None, span: str | None = None) -> None:  # noqa: ARG002  (Dask's)
         self._begin()
         self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
         self.withheld_before = withheld()
         self._interval = interval
-        self._look(sample=interval is not None)
+        self._scan(sample=interval is not None)
         self._began = time.time()
         with interrupts_held():
             self._period.is_open = self._period.was_open = True
-            self._thread = threading.Thread(target=self._keep_looking, name=self.name, daemon=True)
+            self._thread = threading.Thread(target=self._keep_scanning, name=self.name, daemon=True)
             self._thread.start()
 
     def drain(self) -> None:
-        """Look now: a pool may end with the Runner call that made it."""
+        """Scan now: a pool may end with the Runner call that made it."""
         if self.is_open:
-            self._look(sample=self._interval is not None)
+            self._scan(sample=self._interval is not None)
 
     def close(self) -> None:
         self._ended.set()
@@ -101,12 +101,12 @@ class LocalMetricsBackend(Recorder):
         """Whether this is an executor without a Dask client."""
         return not hasattr(executor, "client")
 
-    # what the collector learns
+    # information from the collector
 
     def learn_executor(self, executor: Any) -> None:
         """Learn the size of the pool of an executor that begins to work now."""
         size = None
-        with reported(self.note, f"the {type(executor).__name__} does not tell its size", Exception):
+        with reported(self.note, f"the {type(executor).__name__} does not report its size", Exception):
             size = pool_size(executor)
         self._sizes.append((time.time(), size))
 
@@ -147,11 +147,11 @@ class LocalMetricsBackend(Recorder):
             for process in self._idle(processes, (size or 0) - len(shifts), start, stop):
                 self._threads.setdefault(process, 1)
             if size is None:
-                unknown = "the executor does not tell how many processes work for it"
+                unknown = "the executor does not report how many processes work for it"
                 self.note(f"{unknown}: those that ran no chunk are not counted")
 
     def _idle(self, workers: list[WatchedProcess], number: int, start: float, stop: float) -> list[WatchedProcess]:
-        """Processes of the workers' pool that got no chunk: of their siblings those that were born with them."""
+        """Processes of the workers' pool without a chunk: siblings of theirs born with them."""
         siblings = [
             process
             for process in self.processes.seen
@@ -167,16 +167,12 @@ class LocalMetricsBackend(Recorder):
     def _note_unseen(self) -> None:
         hosts = [host_and_process(worker)[0] for worker in self._unseen]
         here, unknown = hosts.count(socket.gethostname()), hosts.count(None)
+        elsewhere = len(hosts) - here - unknown
         notes = {
-            "not seen (ended too soon, or in a container): taken to have been there from the first chunk to the last, "
-            "and what was used is not known": here,
-            f"on other hosts than {socket.gethostname()}: when they were there and what they used is not known": len(
-                hosts
-            )
-            - here
-            - unknown,
-            "without a name of host and process: where and when they were there and what they used is not "
-            "known": unknown,
+            "not seen (ended too soon, or in a container): assumed present from the first chunk to the last, "
+            "with unknown resource use": here,
+            f"on other hosts than {socket.gethostname()}: their lifetimes and resource use are unknown": elsewhere,
+            "without a name of host and process: their hosts, lifetimes and resource use are unknown": unknown,
         }
         for text, number in notes.items():
             if number:
@@ -186,10 +182,10 @@ class LocalMetricsBackend(Recorder):
         else:
             self.absent.pop("samples", None)
 
-    # what was recorded, as tables
+    # records as tables
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
-        """Workers that were there between start and stop."""
+        """Workers present between start and stop."""
         rows = [
             *(self._lifetime(process, threads, start, stop) for process, threads in self._workers().items()),
             *(self._unseen_lifetime(worker, threads) for worker, threads in self._unseen.items()),
@@ -201,7 +197,7 @@ class LocalMetricsBackend(Recorder):
         return self._threads if self._learned else dict.fromkeys(self.processes.family())
 
     def _busy(self, worker: str) -> list[npt.NDArray[np.float64]]:
-        """Beginnings, and ends, of the chunks of a worker, in order."""
+        """Starts and ends of the chunks of a worker, in order."""
         rows = [table.filter(pc.equal(table["worker"], worker)) for table in self._learned]
         times = (np.concatenate([[], *(table[name].to_numpy() for table in rows)]) for name in ("start", "stop"))
         return list(map(np.sort, times))
@@ -243,23 +239,23 @@ class LocalMetricsBackend(Recorder):
         if self._merged:
             notes.append(
                 f"{self._merged} samples of processes were merged with their neighbours to keep {MOST_SAMPLES}: "
-                "of their memory the highest was kept, of their CPU use the mean"
+                "with their highest memory and mean CPU use"
             )
         return notes
 
-    # how it looks
+    # implementation
 
-    def _keep_looking(self) -> None:
-        """Look until the end. It logs and imports nothing: the analysis may fork meanwhile."""
+    def _keep_scanning(self) -> None:
+        """Scan until the end. It logs and imports nothing, because the analysis may fork in the meantime."""
         cost = 0.0
-        while not self._ended.wait(max(min(LOOK_INTERVAL, self._interval or LOOK_INTERVAL), cost / SHARE)):
+        while not self._ended.wait(max(min(SCAN_INTERVAL, self._interval or SCAN_INTERVAL), cost / SHARE)):
             began = time.thread_time()
             with reported(self.note, "the processes of the analysis could not be seen for a while", Exception):
-                self._look(sample=self._interval is not None and time.monotonic() >= self._next_sample)
+                self._scan(sample=self._interval is not None and time.monotonic() >= self._next_sample)
             cost = time.thread_time() - began
 
-    def _look(self, *, sample: bool) -> None:
-        self.processes.look(sample=sample)
+    def _scan(self, *, sample: bool) -> None:
+        self.processes.scan(sample=sample)
         if sample and self._interval is not None:
             if sum(len(process.samples) for process in self.processes.seen) > MOST_SAMPLES:
                 self._merged += sum(process.merge_neighbours() for process in self.processes.seen)
@@ -268,8 +264,8 @@ class LocalMetricsBackend(Recorder):
 
 
 def pool_size(executor: Any) -> int | None:
-    """Processes or threads that work for an executor of coffea; None where it does not tell."""
-    if hasattr(executor, "jobs_executors"):  # Parsl, whose pools for chunks tell where all are of threads
+    """Processes or threads that work for an executor of coffea; None if not reported."""
+    if hasattr(executor, "jobs_executors"):  # Parsl, where only pools of threads show the size of all
         labels = executor.jobs_executors
         config = executor.config or sys.modules["parsl"].dfk().config
         pools = [pool for pool in config.executors if labels == "all" or pool.label in labels]
@@ -280,11 +276,11 @@ def pool_size(executor: Any) -> int | None:
 
 
 def _name(pid: int) -> str:
-    """Name of a process among the workers, as the probe gives it."""
+    """Name of a process among the workers, as used by the probe."""
     return f"{socket.gethostname()}/{pid}"
 
 
 def host_and_process(worker: str) -> tuple[str | None, int | None]:
-    """Host and number of a process by its name; none where a name is not of that kind."""
+    """Host and number of a process by its name; none for a name of another form."""
     host, _, process = worker.rpartition("/")
     return (host, int(process)) if host and process.isdecimal() else (None, None)

@@ -60,7 +60,7 @@ def storage(evidence: Evidence) -> Draft | None:
 
 
 MOST_THREADS: Final = 2.0
-"""Threads for each core from which on more of them hide no waiting."""
+"""Threads for each core above which more threads no longer hide waiting."""
 
 
 @cause("decompression")

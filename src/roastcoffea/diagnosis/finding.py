@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal, NamedTuple
 
+from roastcoffea.diagnosis.headlines import headline_of
 from roastcoffea.metrics.phases import FAMILY_OF, TROUBLE, Family
 from roastcoffea.report.cards import Card
 from roastcoffea.report.phrases import absence
@@ -53,6 +54,11 @@ def _without_unit(low: str, high: str) -> str:
     """The lower end of an interval without its unit, if both ends have the same."""
     amount, _, unit = low.rpartition(" ")
     return amount if high.endswith(f" {unit}") and " " not in amount else low
+
+
+def page_of(cause: str) -> str:
+    """Page of the documentation on a cause."""
+    return f"limited/{cause.replace(' ', '-')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +109,18 @@ class Finding:
         return "high" if (self.seconds or 0.0) >= HIGH * self.elapsed else "medium"
 
     @property
+    def headline(self) -> str:
+        """What is wrong, in a few words."""
+        return headline_of(self.cause)
+
+    @property
+    def saves(self) -> str:
+        """What fixing it saves, in a few words; empty where it is not known."""
+        if self.seconds is None:
+            return ""
+        return f"saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)}"
+
+    @property
     def text(self) -> str:
         """What is slow and where, what it costs, and what to do."""
         return " ".join(part for part in (self.what, self.saving, self.advice) if part)
@@ -130,19 +148,14 @@ class Finding:
         """The finding as a card, with its first culprit's name to stand out."""
         first = self.culprits[0].label or self.culprits[0].name if self.culprits else ""
         return Card(
-            title=f"{self.cause[:1].upper()}{self.cause[1:]}",
-            saving="result incomplete" if self.incomplete else self._saves(),
+            title=self.headline,
+            saving="result incomplete" if self.incomplete else self.saves,
             what=self.what,
             advice=self._advice_without_remedy(),
             culprit=first if first in self.what else "",
             remedy=self.remedy,
             family=self._family(),
         )
-
-    def _saves(self) -> str:
-        if self.seconds is None:
-            return ""
-        return f"saves {'at most' if self.at_most else 'about'} {SECOND.text(self.seconds)}"
 
     def _advice_without_remedy(self) -> str:
         """What to do, without the line to copy: that stands below it."""
@@ -159,7 +172,7 @@ class Finding:
     @property
     def page(self) -> str:
         """Page of the documentation on its cause."""
-        return f"limited/{self.cause.replace(' ', '-')}"
+        return page_of(self.cause)
 
     def __str__(self) -> str:
         return f"{self.cause}: {self.text}"

@@ -1,4 +1,4 @@
-"""Garbage collection in a chunk, and modules that appear in it."""
+"""Garbage collection during a chunk, and modules loaded by it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 from roastcoffea.instrument.switching import STATE
 
 MOST_MODULES: Final = 20
-"""Names of modules that are kept of an attempt."""
+"""Most module names kept per attempt."""
 
 
 class Garbage:
@@ -33,16 +33,16 @@ class Garbage:
             self._began = None
 
     def close(self) -> None:
-        """Notice no more collections."""
+        """Stop recording collections."""
         with suppress(ValueError):
             gc.callbacks.remove(self._noticed)
 
 
 def modules_since(number: int) -> list[str] | None:
-    """Packages of the modules that were loaded since there were so many; None where there are no more."""
+    """Packages of the modules loaded since there were this many; None if there are no new ones."""
     if len(sys.modules) <= number:
         return None
     names = (name.partition(".")[0] for name in [*sys.modules][number:])
-    # what our code in a process shares stands there as well
+    # shared state of our code is in sys.modules as well
     found = dict.fromkeys(name for name in names if not name.startswith(("_roastcoffea", STATE)))
     return [*found][:MOST_MODULES] or None

@@ -1,4 +1,4 @@
-"""What process() waited for without CPU, beside storage: a core, the interpreter's lock, or anything else."""
+"""Waiting in process() other than for storage: for a core, the interpreter lock, or anything else."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from roastcoffea.instrument.meter.tally import Tally
 from roastcoffea.instrument.switching import usual_interval
 
 SLACK: Final = 1.1
-"""A thread that waits for the interpreter's lock wakes up after the switch interval, and timers are a bit late."""
+"""Seconds beyond the switch interval after which a thread waiting for the interpreter lock may wake, as timers are
+late."""
 
 
 class Waits:
-    """Time without CPU of this thread in process(), from construction to `parts`.
+    """Time off the CPU of this thread in process(), from construction to `parts`.
 
-    A thread that waits for the interpreter's lock wakes up each switch interval (5 ms) to demand it, which the kernel
-    counts as switches of its own accord: so it is told from one that sleeps while others compute.
+    A thread that waits for the interpreter lock wakes up at each switch interval (5 ms) to demand it, which the kernel
+    counts as voluntary switches: that distinguishes it from one that sleeps while others compute.
     """
 
     def __init__(self, meter: Tally, core_wait: CoreWait) -> None:
@@ -31,12 +32,12 @@ class Waits:
             meter.off_core = time.perf_counter() - time.thread_time()
 
     def parts(self, wall: float, cpu: float, read: float) -> dict[str, float]:
-        """Columns of what was waited for, in seconds.
+        """Columns of the waits, in seconds.
 
         Parameters
         ----------
         wall, cpu, read : float
-            Wall time of process(), CPU time of its thread, and its waiting for storage, where it had a core.
+            Wall time of process(), CPU time of its thread, and its waiting for storage while it had a core.
         """
         meter = self._meter
         meter.core_wait = None

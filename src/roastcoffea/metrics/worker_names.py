@@ -1,4 +1,4 @@
-"""Short names of workers and hosts: a worker is called by its host, and a number there."""
+"""Short names of workers and hosts: a worker has that of its host, and a number."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from roastcoffea.metrics.catalogue import fact
 from roastcoffea.records.run import Run
 
 ADDRESS: Final = re.compile(r"(?:\w+://)?(?P<host>\[[^]]*\]|[^/:]+)[:/](?P<place>[\d/:.]+)")
-"""tcp://host:40000, tcp://[::1]:40000 and, of workers within the client's process, inproc://host/12/1."""
+"""tcp://host:40000, tcp://[::1]:40000 and, for workers in the client's process, inproc://host/12/1."""
 
 NUMERIC: Final = re.compile(r"[\d.]+|\[.*\]")
 LOOPBACK: Final = re.compile(r"127\.[\d.]+|\[::1\]|localhost")
 OF_WORKERS: Final = ("lifetimes", "samples", "chunks", "tasks")
-"""Tables that name workers."""
+"""Tables with worker names."""
 
 
 class Names(NamedTuple):
@@ -40,11 +40,11 @@ NO_NAMES: Final = Names({}, {})
 
 
 class Place(NamedTuple):
-    """Where a worker is."""
+    """Host and numbers in a worker's address."""
 
     host: str
     numbers: tuple[int, ...]
-    """Its port, or what stands for it."""
+    """Port, or the equivalent."""
 
 
 def short_names(
@@ -52,15 +52,15 @@ def short_names(
 ) -> dict[str, str]:
     """Names `host:n` of workers, by address.
 
-    Workers of a host are numbered from 1 in the order of their arrival, then of their ports: those that come later
-    rename nobody. What is no address stays as it is.
+    Workers of a host are numbered from 1 in order of arrival, then port, so that later ones do not change existing
+    names. Anything that is not an address is kept.
 
     Parameters
     ----------
     arrivals
-        When each worker arrived, as far as that is known.
+        Arrival time of each worker, if known.
     this_host
-        Name of the machine that addresses like 127.0.0.1 mean.
+        Name of the machine behind addresses like 127.0.0.1.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def _host(host: str, this_host: str | None) -> str:
 
 
 def _without_domains(hosts: set[str]) -> dict[str, str]:
-    """Hosts by their first label, where no other has the same one."""
+    """Hosts by their first label, if it is unique."""
     first = {host: host if NUMERIC.fullmatch(host) else host.partition(".")[0] for host in hosts}
     labels = list(first.values())
     return {host: label if labels.count(label) == 1 else host for host, label in first.items()}

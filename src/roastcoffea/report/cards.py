@@ -74,6 +74,8 @@ class Card(NamedTuple):
     family: Paint | None = None
     evidence: str = ""
     """Anchor of what shows it; empty where nothing does."""
+    page: str = ""
+    """Address of the documentation's page on it; empty where there is none."""
 
 
 def segment(family: Paint, fraction: float, name: str, amount: str, *, label: str = "", details: str = "") -> Segment:

@@ -12,13 +12,13 @@ from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.metrics.phases import FAMILIES, RESIDUAL
 from roastcoffea.report import cards
 from roastcoffea.report.cards import Card, Drawn, Segment
-from roastcoffea.report.digest import Bar, Digest, Share, Tile
+from roastcoffea.report.digest import COMPLETE, NOTHING, Bar, Digest, Share, Tile
+from roastcoffea.report.glossary import linked, page_address
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.sheets import Heading
 
-COMPLETE: Final = "complete"
-NOTHING: Final = "nothing was run"
-NO_RUNNER: Final = "No Runner was called while the collector was open: call it inside of the `with`."
+CALL_IT: Final = "No Runner was called while the collector was open: call it inside the `with` block."
+
 TITLES: Final = {"time": "Where the time went", "bytes": "Where the bytes went"}
 
 OF_KIND: Final = {
@@ -81,7 +81,7 @@ def look_of(digest: Digest, anchors: Collection[str] = ()) -> Look:
     """
     bars = [_bar(name, bar) for name, bar in (("time", digest.time), ("bytes", digest.bytes)) if bar]
     if digest.state == NOTHING:
-        digest = replace(digest, coverage="", tiles=digest.tiles[:1], time=None, bytes=None, verdict=NO_RUNNER)
+        digest = replace(digest, coverage="", tiles=digest.tiles[:1], time=None, bytes=None, verdict=CALL_IT)
     return Look(
         name=digest.name,
         chip=" · ".join(filter(None, [digest.state, digest.coverage])),
@@ -98,7 +98,9 @@ def look_of(digest: Digest, anchors: Collection[str] = ()) -> Look:
 def notebook_look(digest: Digest, heading: Heading) -> Markup:
     """The first look in a notebook: without scripts, in the colours around it."""
     palettes = Markup(palette("light")), Markup(palette("dark"))
-    return rendered("first_look_of_notebook.html", look=look_of(digest), heading=heading, palettes=palettes)
+    return rendered(
+        "first_look_of_notebook.html", look=look_of(digest), heading=heading, palettes=palettes, linked=linked
+    )
 
 
 def _bar(name: str, bar: Bar) -> Drawn:
@@ -118,7 +120,8 @@ def _named(classes: str) -> str:
 
 
 def _card(finding: Finding, anchors: Collection[str]) -> Card:
-    return finding.card._replace(evidence=next((one for one in _evidence(finding) if one in anchors), ""))
+    evidence = next((one for one in _evidence(finding) if one in anchors), "")
+    return finding.card._replace(evidence=evidence, page=page_address(finding.page))
 
 
 def _evidence(finding: Finding) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from roastcoffea.errors import root_cause
+from roastcoffea.errors import root_cause, unknown
 from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import name_of
@@ -86,19 +86,60 @@ OF_BRANCH: Final = {"bytes_payload": "payload", "bytes_reread": "re-read", "byte
 BRANCH_COLUMNS: Final = _keyed(BYTE, **{f"{key}_sum": name for key, name in OF_BRANCH.items()})
 
 
-def summary(run: Run, metrics: Metrics) -> Iterator[Sheet]:
-    """Metrics by group, with the reason where one is missing, and what else people look at first."""
-    yield heading(run)
-    yield from own_sheets(metrics, "verdict")
-    yield from failing_files(metrics)
-    shown = [metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE]
-    for group, members in groupby(shown, key=lambda metric: metric.group):
-        yield from _group(group, list(members), metrics)
-    yield from _workers(metrics.tables["worker_balance"])
-    yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
-    yield from _sections(metrics.get("sections") or {})
-    yield from _custom(metrics.get("custom") or {})
-    yield problems([*run.problems, *metrics.problems])
+def summary(run: Run, metrics: Metrics, group: str | None = None) -> Iterator[Sheet]:
+    """All tables: metrics by group, with the reason where one is missing, and what else people look at.
+
+    Parameters
+    ----------
+    group
+        Name of the only group to give.
+
+    Raises
+    ------
+    ValueError
+        If there is no such group.
+    """
+    if group is None:
+        yield heading(run)
+        for name in GROUPS:
+            yield from _sheets(name, run, metrics)
+        return
+    if group not in GROUPS:
+        raise ValueError(f"{unknown('group of tables', group, GROUPS)}; there are {', '.join(GROUPS)}")
+    found = list(_sheets(group, run, metrics))
+    yield from found or [Sheet(lead=[f"This run has no {group}."])]
+
+
+def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
+    """Tables of a group."""
+    match group:
+        case "verdict":
+            yield from own_sheets(metrics, "verdict")
+        case "failures":
+            yield from failing_files(metrics)
+        case "workers":
+            yield from _workers(metrics.tables["worker_balance"])
+        case "datasets":
+            yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
+        case "sections":
+            yield from _sections(metrics.get("sections") or {})
+        case "values":
+            yield from _custom(metrics.get("custom") or {})
+        case "problems":
+            yield problems([*run.problems, *metrics.problems])
+        case _:
+            yield from _group(group, OF_METRICS[group], metrics)
+
+
+OF_METRICS: Final[Mapping[str, Sequence[Metric]]] = {
+    group: list(members)
+    for group, members in groupby(
+        (metric for metric in CATALOGUE.metrics() if metric.group != RAW and metric.unit is not STRUCTURE),
+        key=lambda metric: metric.group,
+    )
+}
+GROUPS: Final = ("verdict", "failures", *OF_METRICS, "workers", "datasets", "sections", "values", "problems")
+"""Groups of tables, in their order."""
 
 
 def state_of_collector(state: str, found: Sequence[str]) -> Iterator[Sheet]:
@@ -293,4 +334,4 @@ def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
 
 def problems(found: Sequence[str]) -> Sheet:
     """What could not be measured as it should."""
-    return Sheet(title=f"problems ({len(found)})" if found else NO_PROBLEMS, items=found)
+    return Sheet(title=f"measurement problems ({len(found)})" if found else NO_PROBLEMS, items=found)

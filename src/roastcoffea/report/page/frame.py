@@ -20,6 +20,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from roastcoffea.report.first_look import Look, palette, share_image
+from roastcoffea.report.glossary import linked
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.sheets import Heading, Sheet, Shown
 
@@ -79,6 +80,7 @@ def page(
         policy=POLICY.format(scripts=" ".join(map(_hash, programs))),
         style=_style(tab),
         packed=_packed_rows,
+        linked=linked,
         longest_word=LONGEST_WORD,
     )
 

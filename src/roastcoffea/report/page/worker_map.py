@@ -26,7 +26,7 @@ FULL: Final = 50
 """What stands for all of a worker's threads, cores or memory in a byte."""
 
 SLOW: Final = 1.5
-"""Slowness from which on the axis tells it."""
+"""Slowness above which the axis shows it."""
 
 BUSY: Final = "threads with a task"
 CPU: Final = "CPU"

@@ -107,7 +107,7 @@ class Comparison(Presented):
         everything
             Whether also what does not differ; "json" has all of it.
         overwrite
-            Replace a file that is there.
+            Overwrite an existing file.
 
         Raises
         ------

@@ -36,7 +36,7 @@ BYTE_LEDGER: Final = "bytes requested"
 THREAD_TOTAL: Final = "time_total_seconds"
 
 SMALL: Final = 0.01
-"""Relative change, or share of a ledger, from which on a difference of few runs is shown."""
+"""Relative change, or share of a ledger, above which a difference of few runs is shown."""
 
 
 # Faster or slower
