@@ -208,11 +208,13 @@ class MetricsCollector(CollectorOf012, Enterable):
         """Context in which tasks are counted in the span of the run."""
         return self._span.ensured()
 
-    def call_began(self, call: str, executor: Any) -> None:
-        """Learn the identity of a Runner call that begins, and its executor."""
+    def call_began(self, call: str) -> None:
+        """Learn the identity of a Runner call that begins."""
         self._began_calls.append(call)
-        with reported(self.note, "the size of the executor is not known", Exception):
-            self._backend.learn_executor(executor)
+
+    def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
+        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
+        return self._backend.step(executor, call, preprocessing=preprocessing)
 
     def chunks_lost(self, reason: str) -> None:
         """Record why the chunks of a Runner call are missing."""

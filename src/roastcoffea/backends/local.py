@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -42,12 +46,28 @@ POOL_BIRTHS: Final = 5.0
 """Most seconds between the births of two processes of one pool."""
 
 
+@dataclass(eq=False, kw_only=True)
+class Step:
+    """One call of an executor: for the files of preprocessing, or for the chunks of a Runner call."""
+
+    call: str | None
+    preprocessing: bool
+    size: int | None
+    """Processes or threads of its pool; None where it does not tell."""
+    start: float
+    cpu_start: float
+    """CPU time of this process at its start; likewise at its stop."""
+    stop: float | None = None
+    cpu_stop: float | None = None
+
+
 class LocalMetricsBackend(Recorder):
     """Records the processes on this host that run the chunks of an analysis, using the operating system.
 
     A worker is a process that ran a chunk, or an idle one of the same pool. All others (this process beside a pool of
     processes, one that only merges, trackers of resources, Parsl's interchange) are no workers and have no samples.
-    Before chunks are known (`learn_chunks`), this process and all that descend from it count.
+    This process is one while a step runs in it, with the threads of that step's pool; where chunks ran in it, it is one
+    all the time. Before chunks are known (`learn_chunks`), this process and all that descend from it count.
     """
 
     kind = "local"
@@ -59,7 +79,10 @@ class LocalMetricsBackend(Recorder):
         self._interval: float | None = None
         self._next_sample = 0.0
         self._merged = 0
-        self._sizes: list[tuple[float, int | None]] = []
+        self._steps: list[Step] = []
+        self._steps_here: list[tuple[Step | None, int]] = []
+        """Steps that ran in this process, and on how many threads."""
+        self._cpu_at_open = 0.0
         self._learned: list[pa.Table] = []
         self._threads: dict[WatchedProcess, int] = {}
         self._unseen: dict[str, int] = {}
@@ -76,6 +99,7 @@ class LocalMetricsBackend(Recorder):
         self.hosts = tuple(hosts_of([{"host": socket.gethostname(), **limits()}]))
         self.withheld_before = withheld()
         self._interval = interval
+        self._cpu_at_open = time.process_time()
         self._scan(sample=interval is not None)
         self._began = time.time()
         with interrupts_held():
@@ -103,35 +127,47 @@ class LocalMetricsBackend(Recorder):
 
     # information from the collector
 
-    def learn_executor(self, executor: Any) -> None:
-        """Learn the size of the pool of an executor that begins to work now."""
+    @contextmanager
+    def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> Iterator[None]:
         size = None
         with reported(self.note, f"the {type(executor).__name__} does not report its size", Exception):
             size = pool_size(executor)
-        self._sizes.append((time.time(), size))
+        step = Step(call=call, preprocessing=preprocessing, size=size, start=time.time(), cpu_start=time.process_time())
+        self._steps.append(step)
+        try:
+            yield
+        finally:
+            step.stop, step.cpu_stop = time.time(), time.process_time()
 
-    def learn_chunks(self, chunks: pa.Table) -> None:
+    def learn_chunks(self, chunks: pa.Table, *, preprocessing: bool = False) -> None:
         """Learn from records which processes are workers, and how many threads they have.
 
         Parameters
         ----------
         chunks
-            `worker`, `thread`, `start`, `stop` and `call` of attempts of chunks, or of openings of files in
-            preprocessing, which may have had a pool of their own. Each table once, after `close`.
+            `worker`, `thread`, `start`, `stop` and `call` of attempts of chunks, or of openings of files. Each table
+            once, after `close`.
+        preprocessing
+            Whether they are openings, which may have had a pool of their own.
         """
         names = ["worker", "thread", "start", "stop"]
         known = chunks.select(names).append_column("call", pc.fill_null(chunks["call"], "")).drop_null()
         self._learned.append(known)
         for call in known["call"].unique().to_pylist():
-            self._learn_pool(known.filter(pc.equal(known["call"], call)))
+            steps = [step for step in self._steps if ((step.call or ""), step.preprocessing) == (call, preprocessing)]
+            rows = known.filter(pc.equal(known["call"], call))
+            later = [step.start for step in steps[1:]]
+            place = np.searchsorted(later, rows["start"].to_numpy(), side="right")
+            for number in np.unique(place).tolist():
+                self._learn_pool(rows.filter(pa.array(place == number)), steps[number] if steps else None)
         self._note_unseen()
 
-    def _learn_pool(self, rows: pa.Table) -> None:
-        """Learn who worked in one step of a Runner call."""
+    def _learn_pool(self, rows: pa.Table, step: Step | None) -> None:
+        """Learn who worked in one step; None where the executor's call was not seen."""
         spans = [("thread", "count_distinct"), ("start", "min"), ("stop", "max")]
         shifts = {shift["worker"]: shift for shift in rows.group_by("worker").aggregate(spans).to_pylist()}
         start, stop = pc.min(rows["start"]).as_py(), pc.max(rows["stop"]).as_py()
-        size = next((size for began, size in reversed(self._sizes) if began <= start), None)
+        size = None if step is None else step.size
         processes, own = [], _name(os.getpid())
         for worker, shift in shifts.items():
             here = (process for process in self.processes.seen if _name(process.pid) == worker)
@@ -143,7 +179,9 @@ class LocalMetricsBackend(Recorder):
             else:
                 processes.append(process)
                 self._threads[process] = max(threads, self._threads.get(process, 0))
-        if own not in shifts:
+        if own in shifts:
+            self._steps_here.append((step, size or shifts[own]["thread_count_distinct"]))
+        else:
             for process in self._idle(processes, (size or 0) - len(shifts), start, stop):
                 self._threads.setdefault(process, 1)
             if size is None:
@@ -186,10 +224,13 @@ class LocalMetricsBackend(Recorder):
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:
         """Workers present between start and stop."""
-        rows = [
-            *(self._lifetime(process, threads, start, stop) for process, threads in self._workers().items()),
-            *(self._unseen_lifetime(worker, threads) for worker, threads in self._unseen.items()),
-        ]
+        rows: list[dict[str, Any]] = []
+        for process, threads in self._workers().items():
+            if self._learned and process.pid == os.getpid():
+                rows += self._own_lifetimes(process, start, stop)
+            else:
+                rows.append(self._lifetime(process, threads, start, stop))
+        rows += [self._unseen_lifetime(worker, threads) for worker, threads in self._unseen.items()]
         return table_of_rows(LIFETIME_COLUMNS, rows)
 
     def _workers(self) -> Mapping[WatchedProcess, int | None]:
@@ -207,7 +248,41 @@ class LocalMetricsBackend(Recorder):
         born = min([process.born, *starts[:1]])
         died = max([process.seen, *stops[-1:]]) if process.ended else stop
         begin, end = (float(min(max(moment, start), stop)) for moment in (born, died))
-        life = {"threads": threads, "start": begin, "stop": max(begin, end), "cpu_seconds": process.cpu_seconds}
+        return self._life(process, threads, (begin, max(begin, end)), process.cpu_seconds)
+
+    def _own_lifetimes(self, process: WatchedProcess, start: float, stop: float) -> list[dict[str, Any]]:
+        """Lifetimes of this process: one after the other, with the threads that it had for steps."""
+        cpu = {start: 0.0, stop: process.cpu_seconds}
+        for step, _ in self._steps_here:
+            if step is not None:
+                cpu[step.start] = step.cpu_start - self._cpu_at_open
+                if step.stop is not None and step.cpu_stop is not None:
+                    cpu[step.stop] = step.cpu_stop - self._cpu_at_open
+        return [
+            self._life(process, threads, (begin, end), max(cpu[end] - cpu[begin], 0.0))
+            for begin, end, threads in self._own_threads(start, stop)
+        ]
+
+    def _own_threads(self, start: float, stop: float) -> list[tuple[float, float, int]]:
+        """From when until when this process was a worker, and with how many threads."""
+        steps = [(step, threads) for step, threads in self._steps_here if step is not None]
+        spans = [(step.start, stop if step.stop is None else step.stop, threads) for step, threads in steps]
+        always = [threads for step, threads in self._steps_here if step is None or not step.preprocessing]
+        edges = {start, stop, *(edge for span in spans for edge in span[:2] if start < edge < stop)}
+        found: list[tuple[float, float, int]] = []
+        for begin, end in pairwise(sorted(edges)):
+            inside = [threads for first, last, threads in spans if first <= begin and end <= last]
+            threads = max(inside or always, default=0)
+            if found and found[-1][1:] == (begin, threads):
+                found[-1] = (found[-1][0], end, threads)
+            elif threads:
+                found.append((begin, end, threads))
+        return found
+
+    def _life(
+        self, process: WatchedProcess, threads: int | None, span: tuple[float, float], cpu: float
+    ) -> dict[str, Any]:
+        life = {"threads": threads, "start": span[0], "stop": span[1], "cpu_seconds": cpu}
         held = dict(zip(WITHHELD, self._withheld, strict=True))
         return self._identity(_name(process.pid)) | life | held | {"memory_limit": self.hosts[0].memory}
 
@@ -227,9 +302,14 @@ class LocalMetricsBackend(Recorder):
         """Samples of the workers, worker by worker."""
         rows = []
         for process in self._workers():
-            worker = {"worker": _name(process.pid), "memory_limit": self.hosts[0].memory}
-            starts, stops = self._busy(_name(process.pid))
-            for sample in process.samples:
+            name = _name(process.pid)
+            worker = {"worker": name, "memory_limit": self.hosts[0].memory}
+            starts, stops = self._busy(name)
+            spans = [(-math.inf, math.inf, 1)]
+            if self._learned and process.pid == os.getpid():
+                spans = self._own_threads(-math.inf, math.inf)
+            inside = (each for each in process.samples if any(begin <= each.time <= end for begin, end, _ in spans))
+            for sample in inside:
                 begun, ended = (np.searchsorted(times, sample.time, side="right") for times in (starts, stops))
                 rows.append(worker | sample._asdict() | {"executing": begun - ended if self._learned else None})
         return table_of_rows(SAMPLE_COLUMNS, rows)

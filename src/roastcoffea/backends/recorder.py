@@ -6,6 +6,7 @@ import time
 import uuid
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
@@ -152,11 +153,18 @@ class Recorder(AbstractMetricsBackend):
         """Pickle by value of our code for tasks; None if they can import it."""
         return None
 
-    def learn_executor(self, executor: Any) -> None:
-        """Learn the executor of a Runner call that begins."""
+    def step(
+        self,
+        executor: Any,  # noqa: ARG002  (for those that have no scheduler to tell of workers)
+        call: str | None,  # noqa: ARG002
+        *,
+        preprocessing: bool,  # noqa: ARG002
+    ) -> AbstractContextManager[None]:
+        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
+        return nullcontext()
 
-    def learn_chunks(self, chunks: pa.Table) -> None:
-        """Learn where chunks ran, before lifetimes and samples are asked for."""
+    def learn_chunks(self, chunks: pa.Table, *, preprocessing: bool = False) -> None:
+        """Learn where chunks ran, or files were opened, before lifetimes and samples are asked for."""
 
     # records
 
@@ -214,7 +222,7 @@ class Recorder(AbstractMetricsBackend):
 
     def chunks(self, calls: Collection[str]) -> pa.Table:
         """Attempts of chunks of these Runner calls; the backend learns where they ran."""
-        self.learn_chunks(self.received.preprocessing())
+        self.learn_chunks(self.received.preprocessing(), preprocessing=True)
         chunks = self.received.chunks(set(calls))
         self.learn_chunks(chunks)
         return chunks

@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from roastcoffea.diagnosis.evidence import Evidence
+from roastcoffea.diagnosis.evidence import ENOUGH, LEFT, Evidence
 from roastcoffea.diagnosis.finding import Culprit, Finding, Rows
 from roastcoffea.diagnosis.removals import PARTS, Taken
 from roastcoffea.diagnosis.savings import Saving
-
-ENOUGH: Final = 0.5
-"""Fraction of the largest saving from which a named culprit ranks above a class of time."""
-
-LEFT: Final = 0.5
-"""Fraction of a saving that must remain once earlier findings are fixed; below it the finding is their consequence."""
 
 
 class Draft(NamedTuple):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from roastcoffea.diagnosis.evidence import HIGH
 from roastcoffea.diagnosis.headlines import headline_of
 from roastcoffea.metrics.phases import FAMILY_OF, TROUBLE, Family
 from roastcoffea.report.cards import Card
@@ -15,9 +16,6 @@ from roastcoffea.report.sheets import Sheet
 from roastcoffea.units import FRACTION, SECOND
 
 Severity = Literal["incomplete result", "high", "medium"]
-
-HIGH: Final = 0.2
-"""Smallest share of the wall time whose saving makes a finding severe."""
 
 Rows = Mapping[str, float]
 """Thread seconds by class of the time ledger, or by part of a class."""

@@ -20,7 +20,7 @@ from roastcoffea.instrument.meter.tally import READ
 from roastcoffea.instrument.sampler import Stacks
 from roastcoffea.instrument.track import OpenChunk, open_chunk
 from roastcoffea.instrument.values import packed_values
-from roastcoffea.instrument.waits import Waits
+from roastcoffea.instrument.waits import LOCK, Waits, longest_wait, switches
 from roastcoffea.log.packing import BRANCHES, PROBLEMS, PROFILE, SECTIONS
 from roastcoffea.records.chunks import CHECKPOINT, ERROR, OK
 from roastcoffea.redaction import Added, redacted
@@ -94,7 +94,7 @@ class Attempt:
         except BaseException:
             self._clocks.close()
             raise
-        self._garbage = Garbage()
+        self._garbage, self._switches = Garbage(), switches()
 
     def end(self, error: BaseException | None = None) -> dict[str, Any]:
         """Close everything and return the record."""
@@ -110,6 +110,8 @@ class Attempt:
                 meter.close()
         record[BRANCHES] = branches = meter.branch_columns()
         record.update(self._phases)
+        idle = record["wall_seconds"] - record["cpu_seconds"] - (record["core_wait_seconds"] or 0.0)
+        waited = min(idle, longest_wait(self._switches))
         record.update(
             tree_branches=meter.tree_branches,
             file_bytes=meter.file_bytes,
@@ -121,7 +123,7 @@ class Attempt:
             helper_cpu_seconds=meter.helper_cpu,
             checkpoint_seconds=self._checkpoint,
             result_seconds=result,
-            gc_seconds=self._garbage.seconds,
+            gc_seconds=self._garbage.cost(waited, record.get(LOCK, 0.0)),
             imports=modules_since(self._modules),
             outcome=CHECKPOINT if self._loaded else OK,
         )

@@ -51,8 +51,11 @@ class Watcher(Protocol):
     def span_ensured(self) -> AbstractContextManager[None]:
         """Context in which tasks are counted in the run's span."""
 
-    def call_began(self, call: str, executor: Any) -> None:
-        """Learn the identity of a Runner call that begins, and its executor."""
+    def call_began(self, call: str) -> None:
+        """Learn the identity of a Runner call that begins."""
+
+    def step(self, executor: Any, call: str | None, *, preprocessing: bool) -> AbstractContextManager[None]:
+        """Context in which an executor works for a Runner call: on its chunks, or on the files of preprocessing."""
 
     def chunks_lost(self, reason: str) -> None:
         """Record why the chunks of a Runner call are missing."""
@@ -157,7 +160,7 @@ class OpenCall:
     def open(self) -> Iterator[None]:
         """Context in which the Runner works; at its end the collectors receive the record of the call."""
         for watcher in self.watchers:
-            watcher.call_began(self.id, self.runner.executor)
+            watcher.call_began(self.id)
         token = current.set(self)
         self.start, began = time.time(), time.perf_counter()
         error: BaseException | None = None

@@ -14,7 +14,7 @@ import threading
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import dask
@@ -145,7 +145,10 @@ def _watch_executor(executor: Any, found: Watchers, call: OpenCall | None, *, pr
         collectors = tuple(watcher.topic for watcher in found)
         mark = dask.annotate(**{ANNOTATION: {"collectors": collectors, "step": step, "prefix": prefix}})
         with whole(found[-1].span_ensured()), whole(mark), whole(watched.transport()):
-            return watched.without_records(kind.__call__(self, items, watched.probed(function), accumulator))
+            probed = watched.probed(function)
+            with whole(watched.at_work(self)):
+                result = kind.__call__(self, items, probed, accumulator)
+            return watched.without_records(result)
 
     names = {name: getattr(kind, name) for name in ("__module__", "__qualname__", "__doc__")}
     body = names | {"__call__": __call__, "__slots__": (), "_roastcoffea": True}
@@ -198,6 +201,14 @@ class ExecutorCall:
         if packed is None:
             return Probe(function, name, *state)
         return CarriedProbe(packed, name, topics[-1], function, state)
+
+    @contextmanager
+    def at_work(self, executor: Any) -> Iterator[None]:
+        """Context in which the collectors know that this executor works for the call; it may have a pool of its own."""
+        with ExitStack() as stack:
+            for watcher in self._reached:
+                stack.enter_context(watcher.step(executor, self._call, preprocessing=self._name is None))
+            yield
 
     @contextmanager
     def transport(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import Final
@@ -15,6 +16,9 @@ SLACK: Final = 1.1
 late."""
 
 
+LOCK: Final = "lock_seconds"
+
+
 class Waits:
     """Time off the CPU of this thread in process(), from construction to `parts`.
 
@@ -26,7 +30,7 @@ class Waits:
         self._meter = meter
         self._core_wait = core_wait
         self._delay = core_wait.seconds()
-        self._switches, self._others, self._helper_cpu = _switches(), time.process_time(), meter.helper_cpu
+        self._switches, self._others, self._helper_cpu = switches(), time.process_time(), meter.helper_cpu
         if self._delay is not None:
             meter.core_wait, meter.delay = core_wait, self._delay
             meter.off_core = time.perf_counter() - time.thread_time()
@@ -49,19 +53,28 @@ class Waits:
         others = time.process_time() - self._others - cpu - meter.helper_cpu + self._helper_cpu
         rest = waited - contention
         lock = min(rest, self._longest_lock(others * (1 - read / wall) if wall else 0.0))
-        return {"contention_seconds": contention, "lock_seconds": lock, "blocked_seconds": rest - lock}
+        return {"contention_seconds": contention, LOCK: lock, "blocked_seconds": rest - lock}
 
     def _longest_lock(self, others: float) -> float:
         """The longest that other threads can have held the lock while this one waited for it."""
-        if not getattr(sys, "_is_gil_enabled", lambda: True)():
-            return 0.0
-        switches = _switches()
-        if switches is not None and self._switches is not None:
-            others = min(others, (switches - self._switches) * SLACK * usual_interval())
-        return max(others, 0.0)
+        return max(min(others, longest_wait(self._switches)), 0.0) if _has_lock() else 0.0
 
 
-def _switches() -> int | None:
+def longest_wait(before: int | None) -> float:
+    """The longest that this thread can have waited for the interpreter since it had given up its core so often.
+
+    Infinite where nothing tells.
+    """
+    now = switches()
+    return math.inf if now is None or before is None or not _has_lock() else (now - before) * SLACK * usual_interval()
+
+
+def _has_lock() -> bool:
+    """Whether this interpreter has one lock for all threads."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
+def switches() -> int | None:
     """How often this thread gave up its core of its own accord; None where nothing tells."""
     try:
         import resource

@@ -32,6 +32,8 @@ class Records(NamedTuple):
     workers: list[str]
     presence: Presence
     pauses: Presence
+    born: Numbers
+    """When each worker's process was born in the run; NaN where that was before, or is not known."""
     by: str = "dataset"
     """What busy seconds are split by: a column of chunks and of preprocessing."""
 
@@ -43,7 +45,7 @@ class Records(NamedTuple):
         pauses = pauses.filter(pc.is_in(pauses["worker"], value_set=pa.array(workers, pa.string())))
         presence = _presence(run, lifetimes, workers, np.asarray(lifetimes["threads"].to_numpy(), dtype=np.int64))
         paused = _presence(run, pauses, workers, np.ones(len(pauses), np.int64))
-        return cls(run, chunks, counted, workers, presence, paused)
+        return cls(run, chunks, counted, workers, presence, paused, _born(run, lifetimes, workers))
 
     def axes(self, bins: int = 1, worker: str | None = None, *, each: bool = True) -> Axes:
         """Bins over the run, one row per worker; or one row for this worker or for all, and one for the rest."""
@@ -61,6 +63,15 @@ def _presence(run: Run, spans: pa.Table, workers: list[str], threads: Integers) 
     begun, ended = (statistics.measured_values(spans[name]) for name in ("start", "stop"))
     starts, stops = statistics.clipped(begun, ended, run.start, run.stop)
     return Presence(places(spans["worker"], workers), starts, np.maximum(starts, stops), threads)
+
+
+def _born(run: Run, lifetimes: pa.Table, workers: list[str]) -> Numbers:
+    """When the process of each worker was born in the run; NaN where that was before, or is not known."""
+    found = np.full(len(workers), np.inf)
+    np.minimum.at(found, places(lifetimes["worker"], workers), moments(lifetimes, "start"))
+    known = ~np.isnan(found)
+    np.logical_and.at(known, places(lifetimes["worker"], workers), lifetimes["process"].is_valid().to_numpy())
+    return np.where(known & (found > run.start), found, np.nan)
 
 
 class Busy(NamedTuple):
@@ -95,14 +106,28 @@ def busy_chunks(records: Records) -> Busy:
     if assigned is not None and len(counted) < assigned:
         reasons.append(f"{assigned - len(counted)} of {assigned} chunks left no record or no result")
     start, stop, wasted = (amounts(table, name) for name in ("start", "stop", phases.FAILED))
+    able = startup.could_begin(worker, start, _asked(run, table, stop), records.born)
     return Busy(
-        Moments(worker, start, start, start, start, start, stop, stop, np.asarray(table["kind"].to_numpy())),
+        Moments(worker, able, able, start, start, start, stop, stop, np.asarray(table["kind"].to_numpy())),
         {name: amounts(table, name) for name in phases.BUSY if name in table.column_names},
         table[records.by].combine_chunks(),
         {task_records.ERROR: float(np.sum(wasted))} if np.any(wasted) else {},
         reasons,
         Attempts(len(counted), assigned),
     )
+
+
+def _asked(run: Run, attempts: pa.Table, stop: Numbers) -> Numbers:
+    """From when on attempts can have waited: their Runner call began, and chunks come after its preprocessing.
+
+    Where there was no call, as in preprocessing on its own, the run began.
+    """
+    begins = np.array([*(call.start for call in run.calls), run.start])
+    call = places(attempts["call"], [call.id for call in run.calls])
+    opening = attempts["kind"].to_numpy() == KINDS.index(task_records.PREPROCESSING)
+    opened = begins.copy()
+    np.maximum.at(opened, call[opening], stop[opening])
+    return np.where(opening, begins[call], opened[call])
 
 
 def _classes_of_chunks(records: Records) -> pa.Table:
@@ -128,7 +153,7 @@ def _classes_of_openings(openings: pa.Table, of: str) -> pa.Table:
 
 
 def _attempts(table: pa.Table, kind: str, seconds: Mapping[str, Numbers], of: str) -> pa.Table:
-    known = table.select(["worker", of, "start", "stop"])
+    known = table.select(["worker", of, "start", "stop", "call"])
     for name, values in {"kind": np.full(len(table), KINDS.index(kind)), **seconds}.items():
         known = known.append_column(name, pa.array(values))
     return rows_where(known, pc.and_(known["start"].is_valid(), known["stop"].is_valid()))

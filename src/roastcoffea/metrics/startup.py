@@ -31,6 +31,9 @@ SCATTER: Final = 2.0
 SHORTEST: Final = 0.02
 """Seconds below which nothing is start-up: clocks, caches and other processes cause that much."""
 
+TICK: Final = 0.02
+"""Seconds by which the operating system may tell a process to have been born too early: two of its ticks."""
+
 
 def excess_over_later_chunks(chunks: pa.Table, used: Flags) -> dict[str, Numbers]:
     """Extra seconds by class of each chunk that is the first of its thread.
@@ -171,6 +174,35 @@ def first_tasks(moments: Moments, workers: int) -> Presence:
         late = begun - assigned - usual
     fresh = np.flatnonzero(np.isfinite(late) & (late > max(SPREADS * spread, SHORTEST)))
     return Presence(fresh, assigned[fresh] + usual, begun[fresh], np.ones(len(fresh), np.int64))
+
+
+def could_begin(worker: Integers, start: Numbers, asked: Numbers, born: Numbers) -> Numbers:
+    """When each attempt could have begun in a pool without a scheduler: as it did, but for the first of a new process.
+
+    A pool begins a process when a chunk waits for one. So what lies between the birth of a process in a Runner call and
+    its first attempt is start-up.
+
+    Parameters
+    ----------
+    worker, start
+        Worker, and beginning, of each attempt.
+    asked
+        When the Runner call of each attempt began.
+    born
+        When each worker's process was born; NaN where that was before the run, or is not known.
+    """
+    order = np.lexsort((start, worker))
+    first = order[np.diff(worker[order], prepend=-1) != 0]
+    birth, found = born[worker[first]], start.copy()
+    new = (birth >= asked[first] - TICK) & (start[first] - birth > SHORTEST)
+    found[first[new]] = birth[new]
+    return found
+
+
+def until_first_attempts(moments: Moments) -> Presence:
+    """Times in which attempts could have begun and had not, where no scheduler hands them out: see `could_begin`."""
+    late = np.flatnonzero(moments.assigned < moments.start)
+    return Presence(moments.worker[late], moments.assigned[late], moments.start[late], np.ones(len(late), np.int64))
 
 
 class StartUp(NamedTuple):

@@ -19,8 +19,8 @@ from roastcoffea.metrics.byte_ledger import endpoint
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, Sourced, metric, refuse_if
 from roastcoffea.metrics.facts import reason_of_absence
 from roastcoffea.metrics.ledger import Attempts, Certificate, Ledger
-from roastcoffea.metrics.slots import NONE, Slots, idle_slots
-from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of
+from roastcoffea.metrics.slots import Slots, idle_slots
+from roastcoffea.metrics.startup import StartUp, first_tasks, startup_of, until_first_attempts
 from roastcoffea.metrics.statistics import Numbers
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import CHUNK_COLUMNS
@@ -249,7 +249,9 @@ def time_ledger(
 
 
 def _idle(records: Records, busy: Busy, where: Axes) -> Slots:
-    first = first_tasks(busy.moments, len(records.workers)) if records.run.tasks is not None else NONE
+    moments = busy.moments
+    of_pools = records.run.tasks is None
+    first = until_first_attempts(moments) if of_pools else first_tasks(moments, len(records.workers))
     return idle_slots(busy.moments, records.presence, records.pauses, where, first)
 
 

@@ -59,7 +59,8 @@ CHUNK_COLUMNS: Final[tuple[Column, ...]] = (
         "gc_seconds",
         "number",
         "s",
-        "garbage collection by any thread of the process meanwhile; part of the phases that it interrupts",
+        "garbage collection by the chunk's thread, and by others as far as it can have waited beyond `lock_seconds`; "
+        "part of the phases that it interrupts",
     ),
     Column("imports", "texts", None, "packages of which the process loaded modules during the attempt (at most 20)"),
     Column("bytes_requested", "integer", "B", "requested from storage by this attempt"),
