@@ -147,7 +147,7 @@ class Finding:
         first = self.culprits[0].label or self.culprits[0].name if self.culprits else ""
         return Card(
             title=self.headline,
-            saving="result incomplete" if self.incomplete else self.saves,
+            saving="" if self.incomplete else self.saves,
             what=self.what,
             advice=self._advice_without_remedy(),
             culprit=first if first in self.what else "",
