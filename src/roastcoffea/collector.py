@@ -105,8 +105,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._calls: list[RunnerCall] = []
         self._asked = AskedItems()
         self._began_calls: list[str] = []
-        self._items_unseen = False
-        self._chunks_unseen: str | None = None
+        self._requests_unknown = False
+        self._why_no_chunks: str | None = None
         self._report: Any = None
         self.custom_metrics: Any = None
         self._id = uuid.uuid4().hex
@@ -158,7 +158,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             self.note(problem)
 
         with reported(note, "roastcoffea failed while assembling the records", Exception):
-            self._measurement = Measurement(checked(self._seen(start, stop, error)))
+            self._measurement = Measurement(checked(self._recorded_run(start, stop, error)))
             return
         absent = dict.fromkeys((*TABLES, "asked", "span_metrics"), self.problems[-1])
         with reported(note, "roastcoffea failed while assembling the records", Exception):
@@ -219,7 +219,7 @@ class MetricsCollector(CollectorOf012, Enterable):
     def chunks_lost(self, reason: str) -> None:
         """Record why the chunks of a Runner call are missing."""
         self.note(reason)
-        self._chunks_unseen = reason
+        self._why_no_chunks = reason
 
     def items_requested(self, call: str, items: Sequence[Any]) -> None:
         """Record what a Runner call requested: files for preprocessing, or chunks."""
@@ -231,7 +231,7 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     def requests_unknown(self) -> None:
         """Record that a Runner call's requests are unknown."""
-        self._items_unseen = True
+        self._requests_unknown = True
 
     def call_ended(self, call: RunnerCall) -> None:
         """Take the record of a Runner call."""
@@ -250,7 +250,7 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     # results
 
-    def _seen(self, start: float, stop: float, error: BaseException | None) -> Run:
+    def _recorded_run(self, start: float, stop: float, error: BaseException | None) -> Run:
         if not self._backend.was_open:
             absent = dict.fromkeys((*TABLES, "span_metrics"), "the cluster was not recorded")
             return self._run(start, stop, error, {}, absent)
@@ -271,7 +271,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             absent |= dict.fromkeys(SAMPLED, "track_workers=False")
         if not self.profile:
             absent[PROFILE] = "profile=False"
-        if self._items_unseen:
+        if self._requests_unknown:
             absent["asked"] = "the requests of Runner calls were not recorded"
         with reported(self.note, "records of chunks and tasks could not be compared", Exception):
             absent |= self._reasons_against_chunks(tables["chunks"], tables["asked"])
@@ -285,8 +285,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         running = len(set(self._began_calls) - {call.id for call in self._calls})
         if running:
             self.chunks_lost(f"{counted(running, 'Runner call')} still running when the collector was left")
-        if self._chunks_unseen is not None:
-            return dict.fromkeys(("chunks", *FROM_CHUNKS), self._chunks_unseen)
+        if self._why_no_chunks is not None:
+            return dict.fromkeys(("chunks", *FROM_CHUNKS), self._why_no_chunks)
         if not self._calls:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was recorded")
         backend = self._backend

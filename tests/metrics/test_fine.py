@@ -32,8 +32,8 @@ def test_what_was_not_counted_is_absent_and_a_counted_zero_is_zero() -> None:
     counted = ("processor_cpu_time_seconds", "processor_noncpu_time_seconds", "serialization_time_seconds")
     assert [metrics[name] for name in counted] == [0, 0, 0]
     for name in ("deserialization_time_seconds", "total_serialization_overhead_seconds", "disk_write_bytes"):
-        assert metrics.missing[name] == "none was counted in the tasks of this run"
-    assert metrics.missing["overhead_cpu_time_seconds"] == "none was counted in the other tasks of this run"
+        assert metrics.missing[name] == "Dask counted none in the tasks of this run"
+    assert metrics.missing["overhead_cpu_time_seconds"] == "Dask counted none in the other tasks of this run"
     reason = "processor_cpu_time_seconds and processor_noncpu_time_seconds are 0"
     assert metrics.missing["processor_cpu_percentage"] == reason
 

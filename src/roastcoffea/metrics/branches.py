@@ -289,7 +289,7 @@ def over_trees(tree_branches: pa.Table) -> pa.Table:
 
 def _summed(table: pa.Table, keys: tuple[str, ...], others: dict[str, str]) -> pa.Table:
     """Sums of the amounts by these keys; other columns are combined in other ways."""
-    steps = {name: (name, way) for name, way in (dict.fromkeys(AMOUNTS, "sum") | others).items()}
+    steps = {name: (name, step) for name, step in (dict.fromkeys(AMOUNTS, "sum") | others).items()}
     return aggregated(table, keys, steps).sort_by([(key, "ascending") for key in keys])
 
 

@@ -298,5 +298,5 @@ def compression_ratio(byte_ledger: ByteLedger) -> float:
     branches = byte_ledger.tree_branches
     read = branches.filter(pc.invert(branches["embedded"]))
     stored = _sum(read["bytes_payload"]) + _sum(read["bytes_reread"])
-    refuse_if(stored == 0, "no branch consists of payload only")
+    refuse_if(stored == 0, "no branch has a known compressed size")
     return float(complete_sum(read, "bytes_uncompressed", "branches")) / stored

@@ -46,10 +46,10 @@ def with_reported(catalogue: Catalogue, run: Run) -> Catalogue:
     other names follow the metrics.
     """
     reported, reporter = by_present_name(run.reported or {}, catalogue), f"reported by {run.reported_by}"
-    theirs = {metric.name: metric for metric in catalogue.metrics() if metric.name in reported or metric.group != RAW}
-    theirs |= {name: UNKNOWN for name in reported if name not in catalogue.entries}
+    metrics = {metric.name: metric for metric in catalogue.metrics() if metric.name in reported or metric.group != RAW}
+    metrics |= {name: UNKNOWN for name in reported if name not in catalogue.entries}
     entries: dict[str, Fact] = {}
-    for name, metric in theirs.items():
+    for name, metric in metrics.items():
         function = partial(_reported, metric, reported.get(name))
         changes: dict[str, Any] = {"name": name, "inputs": (RUN,), "optional": frozenset(), "source": reporter}
         entries[name] = dataclasses.replace(metric, function=function, **changes)

@@ -111,9 +111,9 @@ def _failed_tasks(
     records = None if lifetimes is None else Records.of(run, lifetimes, chunks, counted)
     spans = _spans(run.tasks, records, np.asarray(wanted.to_numpy())) if lost else ()
     names = ("dataset", "file", *RANGE)
-    theirs = chunks.select(["key", *names])
-    theirs = theirs.filter(pc.is_in(theirs["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
-    known = {row["key"]: row for row in theirs.to_pylist()}
+    of_lost = chunks.select(["key", *names])
+    of_lost = of_lost.filter(pc.is_in(of_lost["key"], value_set=pa.array({row["key"] for row in lost}, pa.string())))
+    known = {row["key"]: row for row in of_lost.to_pylist()}
     for row, (start, seconds) in zip(lost, spans, strict=True):
         place = known.get(row["key"], {}) if row["file"] is None else row
         yield _failed(row, seconds, row["outcome"]) | {name: place.get(name) for name in names} | {"start": start}

@@ -84,9 +84,9 @@ ACTIVITIES: Final = (
 
 
 NOT_COUNTED: Final = {
-    PROCESSOR: "none was counted in the processor's tasks of this run",
-    OTHERS: "none was counted in the other tasks of this run",
-    ALL: "none was counted in the tasks of this run",
+    PROCESSOR: "Dask counted none in the processor's tasks of this run",
+    OTHERS: "Dask counted none in the other tasks of this run",
+    ALL: "Dask counted none in the tasks of this run",
 }
 
 

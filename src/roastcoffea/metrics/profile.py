@@ -209,7 +209,7 @@ class Profile(Presented):
             for place, node in found[:MOST_ROWS]
         ]
         heads = [Head("function"), Head("self", SECOND), Head("share", FRACTION, bars=True)]
-        states = [Head(WORDS[state], SECOND, dispensable=1) for state in self._seen()]
+        states = [Head(WORDS[state], SECOND, dispensable=1) for state in self._states()]
         columns = [*heads, *states, Head("file:line", dispensable=2)]
         return [Sheet(title=TITLE, columns=columns, rows=rows, notes=self._notes(len(found)))]
 
@@ -221,14 +221,14 @@ class Profile(Presented):
             sums.setdefault(place, Node(place=place)).add(stack, itself=True)
         return sorted(sums.items(), key=lambda each: -each[1].self_seconds)
 
-    def _seen(self) -> list[str]:
+    def _states(self) -> list[str]:
         return [state for state in ALL_STATES if self.states[state] > 0]
 
     def _shown(self, node: Node) -> Iterator[float]:
-        return (node.self_states[state] for state in self._seen())
+        return (node.self_states[state] for state in self._states())
 
     def _notes(self, lines: int) -> list[str]:
-        shares = [f"{FRACTION.text(self.states[state] / self.seconds)} {WORDS[state]}" for state in self._seen()]
+        shares = [f"{FRACTION.text(self.states[state] / self.seconds)} {WORDS[state]}" for state in self._states()]
         counted = f"{number(self.samples)} samples of {SECOND.text(self.seconds)} in process(): {', '.join(shares)}."
         return [counted, *([f"{number(MOST_ROWS)} of {number(lines)} lines."] if lines > MOST_ROWS else [])]
 

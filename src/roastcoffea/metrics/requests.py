@@ -261,10 +261,10 @@ def _missing_files(calls: tuple[RunnerCall, ...], preprocessing: pa.Table) -> li
 
     A file that is retried has a record for each attempt, and finishes once.
     """
-    handed = {call.id: call.files for call in calls if call.outcome == FINISHED and call.files is not None}
-    ours = preprocessing.filter(pc.is_in(preprocessing["call"], value_set=pa.array(list(handed), pa.string())))
+    submitted = {call.id: call.files for call in calls if call.outcome == FINISHED and call.files is not None}
+    ours = preprocessing.filter(pc.is_in(preprocessing["call"], value_set=pa.array(list(submitted), pa.string())))
     seen = ours.group_by(["call", "dataset", "file", "tree"]).aggregate([])
-    return _compared(sum(handed.values()), len(seen), len(with_outcome(ours, (OK,))), "files of preprocessing")
+    return _compared(sum(submitted.values()), len(seen), len(with_outcome(ours, (OK,))), "files of preprocessing")
 
 
 ENDS: Final = {

@@ -114,5 +114,5 @@ def stacks_of(rows: pa.Table) -> Iterator[Stack]:
     for (dataset, places), (samples, seconds, *states) in sums.items():
         unknown = max(seconds - sum(states), 0.0)
         # a rounding difference is no time in an unknown state
-        told = dict(zip(ALL_STATES, (*states, unknown if unknown > 1e-3 * max(samples, 1) else 0.0), strict=True))
-        yield Stack(dataset, places, int(samples), seconds, told)
+        by_state = dict(zip(ALL_STATES, (*states, unknown if unknown > 1e-3 * max(samples, 1) else 0.0), strict=True))
+        yield Stack(dataset, places, int(samples), seconds, by_state)

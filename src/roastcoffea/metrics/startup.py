@@ -164,12 +164,12 @@ def first_tasks(moments: Moments, workers: int) -> Presence:
     np.minimum.at(begun, moments.worker, moments.start)
     assigned = np.full(workers, np.inf)
     np.minimum.at(assigned, moments.worker, moments.assigned)
-    way = moments.arrived - moments.assigned
-    later = (moments.assigned > begun[moments.worker]) & np.isfinite(way)
+    delay = moments.arrived - moments.assigned
+    later = (moments.assigned > begun[moments.worker]) & np.isfinite(delay)
     if np.count_nonzero(later) < FEWEST:
         return NONE
-    usual = float(np.median(way[later]))
-    spread = float(np.median(np.abs(way[later] - usual)))
+    usual = float(np.median(delay[later]))
+    spread = float(np.median(np.abs(delay[later] - usual)))
     with np.errstate(invalid="ignore"):
         late = begun - assigned - usual
     fresh = np.flatnonzero(np.isfinite(late) & (late > max(SPREADS * spread, SHORTEST)))

@@ -116,7 +116,7 @@ def monitor_sheets(
         alike.setdefault((task["prefix"], task["kind"]), []).append(task)
     seen = set(map(fate_of, tasks))
     others = [fate for fate in OTHER_FATES if fate in seen]
-    rows = [_row_of(*names, theirs, others) for names, theirs in alike.items()]
+    rows = [_row_of(*names, similar, others) for names, similar in alike.items()]
     none = [] if rows else ["No task was recorded."]
     named = (Column(fate, COUNT, OTHER_FATES[fate]) for fate in others)
     table = Sheet(title="tasks", lead=none, columns=(*OF_PREFIX, *named, *OF_RESULTS), rows=rows, things="prefixes")

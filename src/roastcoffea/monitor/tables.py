@@ -151,9 +151,9 @@ def worker_rows(tasks: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         if task["outcome"] == OK:
             finished.setdefault(task["worker"], []).append(task)
     rows = []
-    for worker, theirs in sorted(finished.items()):
-        nbytes, seconds = (known_total(task[name] for task in theirs) for name in ("nbytes", "duration"))
-        sums = (worker, len(theirs), nbytes, quotient(nbytes, len(theirs)), seconds)
+    for worker, computed in sorted(finished.items()):
+        nbytes, seconds = (known_total(task[name] for task in computed) for name in ("nbytes", "duration"))
+        sums = (worker, len(computed), nbytes, quotient(nbytes, len(computed)), seconds)
         rows.append(dict(zip((column.name for column in WORKER_COLUMNS), sums, strict=True)))
     return rows
 

@@ -208,9 +208,9 @@ def _seconds_in(chunks: pa.Table, part: Part, *classes: str) -> Numbers:
     return sum_of(chunks, tuple(phase.column for phase in phases))
 
 
-def ratio(amount: Numbers, beside: Numbers) -> Numbers:
+def ratio(amount: Numbers, divisor: Numbers) -> Numbers:
     """Ratio of two amounts; 0 if the second is 0."""
-    return np.divide(amount, beside, out=np.zeros(len(amount)), where=beside > 0)
+    return np.divide(amount, divisor, out=np.zeros(len(amount)), where=divisor > 0)
 
 
 def _factors(chunks: pa.Table, stragglers: pa.Table | str) -> Numbers:
