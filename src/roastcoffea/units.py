@@ -6,7 +6,7 @@ Prefixes are decimal throughout: 1 kB is 1000 B. Text is plain ASCII, so that it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -174,6 +174,30 @@ BY_SYMBOL: Final = {unit.symbol: unit for unit in OF_NUMBERS}
 """Units of numbers."""
 
 SMALLEST_SHARE: Final = 1e-4
+
+SCALES: Final = {**RATES, SECOND.symbol: partial(scaled, "s"), BYTE.symbol: partial(scaled, "B", smallest="")}
+"""What makes writers of amounts with a prefix, by the symbol of their unit."""
+
+
+def alike(unit: Unit, values: Iterable[float]) -> Unit:
+    """Give a unit whose texts all have the prefix that fits the largest of these amounts.
+
+    Durations of a minute or more keep their own form, as do amounts too small to be read with that prefix.
+
+    Examples
+    --------
+    >>> row = alike(GIGABIT_PER_SECOND, [0.0632, 1.5])
+    >>> row.text(0.0632), row.text(1.5)
+    ('0.0632 Gbit/s', '1.5 Gbit/s')
+    """
+    scale = SCALES.get(unit.symbol) if unit in OF_NUMBERS else None
+    largest = max(map(abs, values), default=0.0)
+    if scale is None or not math.isfinite(largest) or not largest:
+        return unit
+    if unit is SECOND and three_digits(largest) >= SECONDS_PER_MINUTE:
+        return unit
+    shared = scale(like=largest)
+    return Unit(unit.symbol, lambda value: (shared if abs(value) >= SMALLEST_SHARE * largest else unit.text)(value))
 
 
 def share_text(share: float) -> str:

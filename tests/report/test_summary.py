@@ -6,6 +6,7 @@ import re
 
 import pytest
 from handmade import CHUNKS, branch_read, chunk, empty_run, handmade_run, run_without_tables
+from made_runs import made_run, plan
 from rich.cells import cell_len
 
 from roastcoffea.measurement import Measurement
@@ -13,6 +14,7 @@ from roastcoffea.metrics import CATALOGUE, evaluate
 from roastcoffea.metrics.catalogue import RAW
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.chunks import BRANCH_READ_COLUMNS, CHUNK_COLUMNS
+from roastcoffea.report.summary import summary as sheets_of
 
 SHOWN = [m for m in CATALOGUE.metrics() if m.group != RAW and str(m.unit) != "structure"]
 HUGE = {"events": 10**15, "wall_seconds": 9.9e6, "cpu_seconds": 9.9e6, "coffea_bytes_read": 10**18}
@@ -216,3 +218,14 @@ def test_chunks_that_are_missing_of_files_without_errors_are_told_with_the_faile
     (of_file,) = Measurement(raised).failed_files["missing"]
     assert f"1 failed, {of_file} chunks missing; boom" in shown
     assert f"Of other files {4 - of_file} chunk" in shown
+
+
+def test_classes_with_next_to_nothing_are_named_below_a_ledger():
+    measurement = Measurement(made_run([plan(1.0)] * 4, 2))
+    ledger = next(sheets_of(measurement.run, measurement.metrics, "time"))
+    names, beginning = [row[0] for row in ledger.rows], "Less than 0.01 %: "
+    assert names == ["compute", "total"]
+    (note,) = [note for note in ledger.notes if note.startswith(beginning)]
+    small = note.removeprefix(beginning).removesuffix(".").split(", ")
+    assert small.pop() == "unaccounted"
+    assert {*names[:-1], *small, "residual"} == {*measurement.time_ledger}

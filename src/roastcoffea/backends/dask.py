@@ -154,7 +154,7 @@ class DaskMetricsBackend(Recorder):
         return self.log.workers.here
 
     def threads_now(self) -> tuple[int, int] | None:
-        """Threads of the workers that are there now, and how many execute a task; None before the first samples."""
+        """Threads of the workers present now, and how many execute a task; None before the first samples."""
         return self.log.workers.threads
 
     def lifetimes(self, start: float, stop: float) -> pa.Table:

@@ -193,7 +193,7 @@ class Recorder(AbstractMetricsBackend):
         return None
 
     def threads_now(self) -> tuple[int, int] | None:
-        """Threads of the workers that are there now, and how many execute a task; None where that is not known."""
+        """Threads of the workers present now, and how many execute a task; None if unknown."""
         return None
 
     @abstractmethod

@@ -71,7 +71,7 @@ DOMINATES: Final = 0.5
 """Smallest share of thread time at which reading dominates."""
 
 MOST_THREADS: Final = 2.0
-"""Threads for each core from which on more of them hide no waiting."""
+"""Threads for each core above which more threads no longer hide waiting."""
 
 NAMED_FOR: Final = 0.1
 """Smallest share of a section's blocked time that gets it named."""

@@ -18,7 +18,7 @@ SPAN: Final = 60.0
 """Seconds over which rates are averaged: records come chunk by chunk."""
 
 ENOUGH_CHUNKS: Final = 10
-"""Chunks of the last minute from which on it tells when the run will end; else all chunks so far do."""
+"""Chunks that must end in the last minute to estimate the time left from it; else all chunks so far serve."""
 
 IDLE: Final = "idle"
 WORDS: Final = {one.name: one.word for one in TIME_CLASSES}

@@ -109,6 +109,21 @@ class Picture(NamedTuple):
     caption: str = ""
 
 
+class Link(str):
+    """A cell of words that lead somewhere on a page; elsewhere they are words."""
+
+    target: str
+
+    def __new__(cls, text: str, target: str = "") -> Self:
+        """A text with the address that it leads to; an empty one leads nowhere."""
+        link = super().__new__(cls, text)
+        link.target = target
+        return link
+
+    def __str__(self) -> str:
+        return self  # so that it still leads there when it is shown
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sheet:
     """A title, lines and a list below it, a table whose first column holds names, notes, pictures, and parts.

@@ -12,16 +12,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from roastcoffea.errors import root_cause, unknown
-from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, phases
+from roastcoffea.metrics import CATALOGUE, ByteLedger, Metric, Metrics, TimeLedger, phases
 from roastcoffea.metrics.catalogue import BYTES, RAW, TIME, NotMeasuredError
 from roastcoffea.metrics.facts import name_of
-from roastcoffea.metrics.phases import TOTAL
+from roastcoffea.metrics.phases import RESIDUAL, TOTAL
 from roastcoffea.records.run import FAILED, Run
-from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED
+from roastcoffea.report.phrases import NO_PROBLEMS, NOT_MEASURED, THREAD_TIME, TRANSFERRED, UNACCOUNTED
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Amount, Cell, Column, Heading, Reason, Sheet
 from roastcoffea.report.tables import FIRST_ROWS
-from roastcoffea.units import BYTE, COUNT, FRACTION, RATIO, SECOND, STRUCTURE, WORD, Unit, counted, moment, number
+from roastcoffea.units import (
+    BYTE,
+    COUNT,
+    FRACTION,
+    RATIO,
+    SECOND,
+    SMALLEST_SHARE,
+    STRUCTURE,
+    WORD,
+    Unit,
+    counted,
+    moment,
+    number,
+)
 
 MOST_BRANCHES: Final = 10
 MOST_FILES: Final = 10
@@ -216,11 +229,23 @@ def _group(group: str, members: Sequence[Metric], metrics: Metrics) -> Iterator[
         return
     name, title, in_ledger = LEDGERS[group]
     ledger, *advice = metrics[name].sheets()
-    yield replace(ledger, title=title)
+    yield replace(_without_zeros(ledger, metrics[name]), title=title)
     yield from _values([metric for metric in members if metric.label not in in_ledger], metrics)
     yield from advice
     if group == BYTES:
         yield from _branches(metrics[name])
+
+
+def _without_zeros(sheet: Sheet, ledger: ByteLedger | TimeLedger) -> Sheet:
+    """A ledger's table without the classes that have next to nothing; a note names them."""
+    least = SMALLEST_SHARE * (ledger.total or 0)
+    small = [name for name, amount in ledger.items() if amount is not None and abs(amount) < least]
+    small = [UNACCOUNTED if name == RESIDUAL else name for name in small]
+    if not small:
+        return sheet
+    share = FRACTION.text(SMALLEST_SHARE)
+    rows = [row for row in sheet.rows if row[0] not in small]
+    return replace(sheet, rows=rows, notes=[*sheet.notes, f"Less than {share}: {', '.join(small)}."])
 
 
 def _values(members: Sequence[Metric], metrics: Metrics) -> Iterator[Sheet]:
@@ -331,7 +356,8 @@ def _branches(ledger: ByteLedger) -> Iterator[Sheet]:
     rows = ledger.branches.group_by("branch").aggregate(amounts).to_pylist()
     rows.sort(key=lambda row: (-(row["bytes_payload_sum"] or 0) - (row["bytes_reread_sum"] or 0), row["branch"]))
     if rows:
-        yield keyed_sheet("branch", rows[:MOST_BRANCHES], BRANCH_COLUMNS, title="branches", total=len(rows))
+        columns = [each for each in BRANCH_COLUMNS if any(row[each[0]] != 0 for row in rows)]
+        yield keyed_sheet("branch", rows[:MOST_BRANCHES], columns, title="branches", total=len(rows))
 
 
 def problems(found: Sequence[str]) -> Sheet:
