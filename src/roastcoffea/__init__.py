@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from roastcoffea.studies.compare.compare import compare as compare
     from roastcoffea.studies.compare.compare import compare_scenarios as compare_scenarios
     from roastcoffea.studies.history.history import history as history
+    from roastcoffea.studies.merging import merge as merge
     from roastcoffea.studies.scaling.scaling import scaling as scaling
     from roastcoffea.studies.what_if.what_if import what_if as what_if
     from roastcoffea.visualization.plots import *  # noqa: F403  (a list of plots would be one to keep up)
@@ -63,6 +64,7 @@ _MODULES: Final = {
         ("recording.importers", "measurement_from_report"),
         ("studies.branches.branch_study", "branch_study"),
         ("studies.compare.compare", "compare compare_scenarios"),
+        ("studies.merging", "merge"),
         ("studies.history.history", "history"),
         ("studies.scaling.scaling", "scaling"),
         ("studies.what_if.what_if", "what_if"),

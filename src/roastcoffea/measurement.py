@@ -266,8 +266,7 @@ class Measurement:
         from roastcoffea.report.first_look import notebook_look
         from roastcoffea.report.summary import heading
 
-        names = self.metrics.evaluator.value("worker_names")
-        return notebook_look(digest_of(self.run, self.metrics), heading(self.run), names)
+        return notebook_look(digest_of(self.run, self.metrics), heading(self.run))
 
     def print_summary(
         self,

@@ -24,6 +24,7 @@ from roastcoffea.diagnosis.slowness import Slow
 from roastcoffea.metrics import phases
 from roastcoffea.metrics.startup import StartUp
 from roastcoffea.metrics.time_ledger import TimeLedger
+from roastcoffea.metrics.worker_names import NO_NAMES, Names
 from roastcoffea.records.run import Run
 from roastcoffea.units import FRACTION
 
@@ -153,6 +154,7 @@ class Evidence:
     started: Sequence[StartUp] = ()
     hot: pa.Table | None = None
     endpoints: pa.Table | None = None
+    names: Names = NO_NAMES
     reread: float = 0.0
     """Share of the payload that chunks read again."""
 

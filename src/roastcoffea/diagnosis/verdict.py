@@ -24,6 +24,7 @@ from roastcoffea.metrics import phases
 from roastcoffea.metrics.byte_ledger import ByteLedger
 from roastcoffea.metrics.catalogue import TIME, NotMeasuredError, metric, refuse_if
 from roastcoffea.metrics.time_ledger import TimeLedger
+from roastcoffea.metrics.worker_names import NO_NAMES, Names
 from roastcoffea.records.run import FAILED, Run
 from roastcoffea.units import STRUCTURE, WORD
 
@@ -65,6 +66,7 @@ def verdict(  # noqa: PLR0917
     hot_functions: pa.Table | None = None,
     endpoints: pa.Table | None = None,
     byte_ledger: ByteLedger | None = None,
+    place_names: Names = NO_NAMES,
     bound: str | None = None,
 ) -> Verdict:
     """Findings: missing data first, then the largest saving; see `Verdict`."""
@@ -83,6 +85,7 @@ def verdict(  # noqa: PLR0917
         started=time_ledger.startup,
         hot=hot_functions,
         endpoints=endpoints,
+        names=place_names,
         reread=_read_again(byte_ledger),
     )
     found, together = conclusions(evidence)

@@ -15,7 +15,7 @@ from roastcoffea.metrics.bins import Axes, axes
 from roastcoffea.metrics.facts import among, rows_where
 from roastcoffea.metrics.ledger import Attempts
 from roastcoffea.metrics.slots import Moments, Presence
-from roastcoffea.metrics.statistics import Integers, Numbers, amounts, having, moments, places
+from roastcoffea.metrics.statistics import Integers, Numbers, amounts, codes, having, moments, places
 from roastcoffea.records import tasks as task_records
 from roastcoffea.records.arrow import table_of_rows
 from roastcoffea.records.run import Run
@@ -32,6 +32,8 @@ class Records(NamedTuple):
     workers: list[str]
     presence: Presence
     pauses: Presence
+    together: Integers
+    """Number of each worker's recorded run: workers with the same number could take over each other's tasks."""
     born: Numbers
     """When each worker's process was born in the run; NaN where that was before, or is not known."""
     by: str = "dataset"
@@ -45,7 +47,10 @@ class Records(NamedTuple):
         pauses = pauses.filter(pc.is_in(pauses["worker"], value_set=pa.array(workers, pa.string())))
         presence = _presence(run, lifetimes, workers, np.asarray(lifetimes["threads"].to_numpy(), dtype=np.int64))
         paused = _presence(run, pauses, workers, np.ones(len(pauses), np.int64))
-        return cls(run, chunks, counted, workers, presence, paused, _born(run, lifetimes, workers))
+        together = np.zeros(len(workers), np.int64)
+        if run.merged:
+            together[places(lifetimes["worker"], workers)] = codes(lifetimes["run"])
+        return cls(run, chunks, counted, workers, presence, paused, together, _born(run, lifetimes, workers))
 
     def axes(self, bins: int = 1, worker: str | None = None, *, each: bool = True) -> Axes:
         """Bins over the run, one row per worker; or one row for this worker or for all, and one for the rest."""
@@ -53,6 +58,10 @@ class Records(NamedTuple):
         if not each:
             row, rows = np.array([worker not in (None, name) for name in self.workers], np.int64), 2
         return axes(self.run.start, self.run.stop, row, rows, bins)
+
+    def run_of(self, worker: pa.ChunkedArray) -> Integers:
+        """Number of the recorded run of each row of a table, by its worker."""
+        return np.append(self.together, 0)[places(worker, self.workers)]
 
     def offered(self) -> Numbers:
         """Thread seconds of each span of a worker's presence."""
@@ -71,7 +80,14 @@ def _born(run: Run, lifetimes: pa.Table, workers: list[str]) -> Numbers:
     np.minimum.at(found, places(lifetimes["worker"], workers), moments(lifetimes, "start"))
     known = ~np.isnan(found)
     np.logical_and.at(known, places(lifetimes["worker"], workers), lifetimes["process"].is_valid().to_numpy())
-    return np.where(known & (found > run.start), found, np.nan)
+    return np.where(known & (found > _run_starts(run, lifetimes, workers)), found, np.nan)
+
+
+def _run_starts(run: Run, lifetimes: pa.Table, workers: list[str]) -> Numbers:
+    """When the recorded run of each worker started."""
+    starts: dict[str | None, float] = {part.id: part.start for part in run.merged}
+    of_worker = dict(zip(lifetimes["worker"].to_pylist(), lifetimes["run"].to_pylist(), strict=True)) if starts else {}
+    return np.array([starts.get(of_worker.get(worker), run.start) for worker in workers])
 
 
 class Busy(NamedTuple):
@@ -134,16 +150,17 @@ def _classes_of_chunks(records: Records) -> pa.Table:
     """Attempts of chunks with their seconds by class; time in no phase is overhead."""
     chunks, counted = records.chunks, records.counted
     used, wall = among(chunks, counted), sum_of(chunks, ("wall_seconds",))
-    seconds = _seconds_of(chunks, used)
+    seconds = _seconds_of(chunks, used, records)
     seconds[phases.FAILED] = np.where(used, 0.0, wall)
     seconds[phases.OVERHEAD] = wall - sum(seconds.values())
     return _attempts(chunks, task_records.PROCESSOR, seconds, records.by)
 
 
-def _seconds_of(chunks: pa.Table, used: statistics.Flags) -> dict[str, Numbers]:
+def _seconds_of(chunks: pa.Table, used: statistics.Flags, records: Records) -> dict[str, Numbers]:
     """Seconds by class from the chunks' phases; 0 for attempts that did not count."""
     seconds = {name: np.where(used, sum_of(chunks, columns), 0.0) for name, columns in phases.COLUMNS_OF.items()}
-    return startup.moved(seconds, startup.excess_over_later_chunks(chunks, used))
+    excess = startup.excess_over_later_chunks(chunks, used, records.run_of(chunks["worker"]))
+    return startup.moved(seconds, excess)
 
 
 def _classes_of_openings(openings: pa.Table, of: str) -> pa.Table:
@@ -253,7 +270,9 @@ def _intervals(tasks: pa.Table, worker: Integers, records: Records) -> tuple[Num
     others = having(tasks["kind"], task_records.OTHER)
     stop = np.where(others | unfinished, np.minimum(stop, left[worker]), stop)
     # work that others started before the run counts from its start
-    earliest = np.where(others, run.start, -np.inf)
+    arrived = np.full(len(left), run.stop)
+    np.minimum.at(arrived, presence.worker, presence.start)
+    earliest = np.where(others, arrived[worker], -np.inf)
     return np.maximum(start, earliest), np.maximum(stop, earliest)
 
 
@@ -343,7 +362,7 @@ def _chunk_details(link: _Link, records: Records) -> _ChunkDetails:
         return np.asarray(found[link.task])
 
     succeeded = statistics.one_of(chunks["outcome"], pa.array(facts.WITH_RESULT))
-    seconds = {name: sums(amounts) for name, amounts in _seconds_of(chunks, used).items()}
+    seconds = {name: sums(amounts) for name, amounts in _seconds_of(chunks, used, records).items()}
     seconds[phases.FAILED] = sums(np.where(succeeded, 0.0, sum_of(chunks, ("wall_seconds",))))
     last = np.full(link.number + 1, -1)
     last[number] = np.flatnonzero(some)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from roastcoffea.errors import unknown
 from roastcoffea.metrics.catalogue import Sourced
-from roastcoffea.metrics.phases import RESIDUAL, TOTAL
+from roastcoffea.metrics.phases import FAMILIES, FAMILY_OF, RESIDUAL, TOTAL
+from roastcoffea.report.cards import NAMED, Drawn, Segment, drawn, segment
 from roastcoffea.report.phrases import NOT_MEASURED, UNACCOUNTED, absence
 from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import LABELS, Cell, Column, Reason, Sheet
@@ -16,6 +17,10 @@ from roastcoffea.report.sheets import Amount as AmountCell
 from roastcoffea.units import FRACTION, Unit, number, share_text
 
 Amount = TypeVar("Amount", bound="float | None")
+
+
+LABELS_OF: Final = {RESIDUAL: UNACCOUNTED}
+"""What tables and bars call classes, if not by their name."""
 
 
 class Attempts(NamedTuple):
@@ -102,13 +107,16 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
         if self.absent is not None:
             return [Sheet(title=self.title, lead=[absence(self.absent)])]
         columns = LABELS, Column(name="amount", unit=self.unit), Column(name="share", unit=FRACTION, bars=True)
-        return [Sheet(title=self.title, columns=columns, rows=self._rows(), notes=self._notes(), form="plain")]
+        total: float | None = self.total
+        bars = [bar_of(self, self.unit, f"{self.unit.text(total)} in all", total)] if total else []
+        return [
+            Sheet(title=self.title, columns=columns, rows=self._rows(), notes=self._notes(), form="plain", bars=bars)
+        ]
 
     def _rows(self) -> list[tuple[Cell, ...]]:
         shown = {name: amount for name, amount in self.items() if self.shows_zeros or amount != 0 or name == RESIDUAL}
-        labels = {RESIDUAL: UNACCOUNTED}
         rows = [
-            (labels.get(name, name), Reason(NOT_MEASURED) if amount is None else amount, self._share(amount))
+            (LABELS_OF.get(name, name), Reason(NOT_MEASURED) if amount is None else amount, self._share(amount))
             for name, amount in shown.items()
         ]
         return [*rows, (TOTAL, self.total, FRACTION.text(1) if self.total else "")]
@@ -123,3 +131,27 @@ class Ledger(Mapping[str, Amount], Presented, Generic[Amount]):
     def _notes(self) -> list[str]:
         """Notes on completeness."""
         return [str(self.certificate)]
+
+
+def bar_of(classes: Mapping[str, Any], unit: Unit, title: str, total: float, longest: float | None = None) -> Drawn:
+    """Classes of a ledger as parts of a bar, those of a family next to each other.
+
+    Parameters
+    ----------
+    title
+        What stands above it.
+    total
+        What the classes sum to.
+    longest
+        Amount of a bar of full length; `total` by default.
+    """
+    ordered = sorted((name for name in classes if name in FAMILY_OF), key=lambda name: FAMILIES.index(FAMILY_OF[name]))
+    parts = [_part(name, classes[name], unit, total) for name in ordered if (classes[name] or 0) > 0]
+    return drawn(title, "", parts, total / (longest or total))
+
+
+def _part(name: str, amount: float, unit: Unit, total: float) -> Segment:
+    """A class, which has a name below the bar where it is large enough to be looked for."""
+    label, text = LABELS_OF.get(name, name), unit.text(amount)
+    shown = label if amount >= NAMED * total else ""
+    return segment(FAMILY_OF[name], amount / total, shown, text, details=f"{label} {text}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -100,7 +100,15 @@ class Slots:
     beyond: float
 
 
-def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Axes, first: Presence = NONE) -> Slots:
+def idle_slots(
+    attempts: Moments,
+    presence: Presence,
+    pauses: Presence,
+    axes: Axes,
+    first: Presence = NONE,
+    *,
+    together: Integers | None = None,
+) -> Slots:
     """Idle time by cause.
 
     At each moment the free slots of a worker are matched with its ready tasks, then with tasks that wait for their
@@ -108,7 +116,8 @@ def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Ax
     A paused worker starts and fetches nothing: all its free slots are paused, and its ready tasks are a surplus for
     other workers. The slots that remain over all workers are matched with tasks queued at the scheduler, then with the
     surplus of ready tasks; the rest is the tail while any task is on a worker or in flight, and the client's otherwise.
-    Each cause is split between workers in proportion to their free slots.
+    Each cause is split between workers in proportion to their free slots. If `together` numbers the workers, those with
+    the same number count as all workers.
     """
     seconds = {cause: np.zeros((axes.rows, axes.bins)) for cause in (*IDLE, STARTUP)}
     beyond = 0
@@ -119,11 +128,16 @@ def idle_slots(attempts: Moments, presence: Presence, pauses: Presence, axes: Ax
         left.append(_changes(steps, free))
         surplus.append(_changes(steps, ready))
         beyond += int((np.maximum(steps.busy - steps.threads, 0) * np.diff(steps.time, append=0)).sum())
-    waits = _share(attempts, _joined(left), _joined(surplus), axes, seconds)
+    waits = np.zeros(len(TAIL_OF) + len(CLIENT_OF))
+    for group in _groups(attempts, _joined(left), _joined(surplus), axes, together):
+        found = {cause: np.zeros((group.axes.rows, axes.bins)) for cause in SHARED}
+        waits += _share(group.attempts, group.left, group.surplus, group.axes, found)
+        for cause, amounts in found.items():
+            seconds[cause][group.rows] += amounts
     return Slots(
         {cause: amounts / MICROSECONDS for cause, amounts in seconds.items()},
-        dict(zip(TAIL_OF, waits[: len(TAIL_OF)], strict=True)),
-        dict(zip(CLIENT_OF, waits[len(TAIL_OF) :], strict=True)),
+        dict(zip(TAIL_OF, waits[: len(TAIL_OF)].tolist(), strict=True)),
+        dict(zip(CLIENT_OF, waits[len(TAIL_OF) :].tolist(), strict=True)),
         beyond / MICROSECONDS,
     )
 
@@ -246,9 +260,38 @@ def _count(steps: _Steps, amounts: Integers, axes: Axes, seconds: Numbers) -> No
 # Over all workers
 
 
-def _share(
-    attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes, seconds: Mapping[str, Numbers]
-) -> list[float]:
+class _Group(NamedTuple):
+    """Workers that could take over each other's tasks, and their rows."""
+
+    attempts: Moments
+    left: _Changes
+    surplus: _Changes
+    axes: Axes
+    rows: Integers
+
+
+def _groups(
+    attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes, together: Integers | None
+) -> Iterator[_Group]:
+    """Groups of workers; a single group is passed on as it is."""
+    if together is None or len(numbers := np.unique(together)) < 2:
+        yield _Group(attempts, left, surplus, axes, np.arange(axes.rows))
+        return
+    parts = [_by_group(part, together[part.worker], numbers) for part in (attempts, left, surplus)]
+    for number, of_attempts, of_left, of_surplus in zip(numbers, *parts, strict=True):
+        rows = np.unique(axes.row[together == number])
+        its = axes._replace(row=np.searchsorted(rows, axes.row), rows=len(rows))
+        yield _Group(Moments(*of_attempts), _Changes(*of_left), _Changes(*of_surplus), its, rows)
+
+
+def _by_group(columns: Moments | _Changes, group: Integers, numbers: Integers) -> Iterator[tuple[Any, ...]]:
+    """Rows of each group, in their order."""
+    order = np.argsort(group, kind="stable")
+    ends = np.searchsorted(group[order], numbers[1:])
+    return zip(*(np.split(column[order], ends) for column in columns), strict=True)
+
+
+def _share(attempts: Moments, left: _Changes, surplus: _Changes, axes: Axes, seconds: Mapping[str, Numbers]) -> Numbers:
     """Count the causes of the slots that remain over all workers; return the tail's and the client's seconds by part.
 
     At each moment, a cause takes a share of all free slots. The integral of that share acts as a clock: a worker's time
@@ -276,7 +319,7 @@ def _share(
             behind[cause] += axes.sums(places, change * clock[part.is_left])
     for cause, clock in at_edges.items():
         seconds[cause][:] = free * clock[1:] - behind[cause] + level_before(free) * np.diff(clock)
-    return [float(amount) / MICROSECONDS for amount in by_wait]
+    return by_wait / MICROSECONDS
 
 
 class _Part(NamedTuple):

@@ -35,22 +35,23 @@ TICK: Final = 0.02
 """Seconds by which the operating system may tell a process to have been born too early: two of its ticks."""
 
 
-def excess_over_later_chunks(chunks: pa.Table, used: Flags) -> dict[str, Numbers]:
+def excess_over_later_chunks(chunks: pa.Table, used: Flags, of_run: Integers) -> dict[str, Numbers]:
     """Extra seconds by class of each chunk that is the first of its thread.
 
     The usual time is the median of later chunks of the dataset, scaled by how the worker's own later chunks compare to
     that median; or the median of later chunks of the file, if that is more. If the worker or file has no later chunk,
     and the chunk loaded no modules, the chunk itself may be slow: then only what first chunks have in common is
-    start-up. Datasets without later chunks are left out.
+    start-up. Datasets without later chunks are left out. Chunks are compared within their recorded run, which `of_run`
+    numbers.
     """
     first, later = _first_of_threads(chunks, used)
     found = {name: np.zeros(len(chunks)) for name in phases.COLUMNS_OF if name in FROM_FIRST}
     if not first.any() or not later.any():
         return found
     at = np.flatnonzero(first)
-    file = codes(chunks["file"])
+    file = _within(of_run, codes(chunks["file"]))
     # of many files, only those of first chunks
-    groups = _Groups(first, later, np.flatnonzero(np.isin(file, file[at]) & later), chunks, file)
+    groups = _Groups(first, later, np.flatnonzero(np.isin(file, file[at]) & later), chunks, file=file, of_run=of_run)
     imports = chunks["imports"].is_valid().to_numpy() if "imports" in chunks.column_names else np.zeros(len(chunks))
     certain = np.asarray(imports[at], np.bool_) | groups.have_later
     events = np.maximum(amounts(chunks, "events"), 1.0)
@@ -60,12 +61,26 @@ def excess_over_later_chunks(chunks: pa.Table, used: Flags) -> dict[str, Numbers
             beyond = groups.beyond(seconds, np.ones(len(chunks)))
             if name in BY_EVENT:
                 beyond = np.minimum(beyond, groups.beyond(seconds, events))
-            late[at] += np.where(certain, beyond, np.minimum(beyond, _in_common(beyond)))
+            late[at] += np.where(certain, beyond, np.minimum(beyond, _in_common(beyond, of_run[at])))
     return found
 
 
-def _in_common(beyond: Numbers) -> Numbers:
-    """Largest extra time of each first chunk that the other first chunks support."""
+def _within(of_run: Integers, code: Integers) -> Integers:
+    """A number for each value within each recorded run."""
+    return np.unique(of_run * (code.max(initial=0) + 1) + code, return_inverse=True)[1] if of_run.any() else code
+
+
+def _in_common(beyond: Numbers, of_run: Integers) -> Numbers:
+    """Largest extra time of each first chunk that the other first chunks of its run support."""
+    found = np.zeros(len(beyond))
+    order = np.argsort(of_run, kind="stable")
+    for own in np.split(order, np.flatnonzero(np.diff(of_run[order])) + 1):
+        found[own] = _supported(beyond[own])
+    return found
+
+
+def _supported(beyond: Numbers) -> Numbers:
+    """Largest extra time of each chunk that the others support."""
     if len(beyond) < 2:
         return np.zeros(len(beyond))
     order = np.sort(beyond)
@@ -118,9 +133,11 @@ class _Group:
 class _Groups:
     """Chunks to compare: the first ones, and later ones by dataset, worker and file."""
 
-    def __init__(self, first: Flags, later: Flags, of_files: Integers, chunks: pa.Table, file: Integers) -> None:
+    def __init__(
+        self, first: Flags, later: Flags, of_files: Integers, chunks: pa.Table, *, file: Integers, of_run: Integers
+    ) -> None:
         self.first, self.later, self.of_files = first, later, of_files
-        dataset, worker = (codes(chunks[name]) for name in ("dataset", "worker"))
+        dataset, worker = _within(of_run, codes(chunks["dataset"])), codes(chunks["worker"])
         self.dataset, self.worker, self.file = _Group(dataset[later]), _Group(worker[later]), _Group(file[of_files])
         self.datasets, self.workers, self.files = (code[first] for code in (dataset, worker, file))
         self._worker = worker
@@ -154,11 +171,12 @@ class _Groups:
         return np.where(few, np.maximum(found, 1.0), found)
 
 
-def first_tasks(moments: Moments, workers: int) -> Presence:
+def first_tasks(moments: Moments, workers: int, of_run: Integers) -> Presence:
     """Delays between each worker's first assignment and its first task's start, if longer than for later tasks.
 
-    For later tasks the delay runs from assignment to arrival and covers all workers, because a worker may have no later
-    task. Workers that started their first task as quickly as later ones are left out.
+    For later tasks the delay runs from assignment to arrival and covers all workers of the recorded run (numbered by
+    `of_run`), because a worker may have no later task. Workers that started their first task as quickly as later ones
+    are left out.
     """
     begun = np.full(workers, np.inf)
     np.minimum.at(begun, moments.worker, moments.start)
@@ -166,14 +184,15 @@ def first_tasks(moments: Moments, workers: int) -> Presence:
     np.minimum.at(assigned, moments.worker, moments.assigned)
     delay = moments.arrived - moments.assigned
     later = (moments.assigned > begun[moments.worker]) & np.isfinite(delay)
-    if np.count_nonzero(later) < FEWEST:
+    if not later.any():
         return NONE
-    usual = float(np.median(delay[later]))
-    spread = float(np.median(np.abs(delay[later] - usual)))
+    group = _Group(of_run[moments.worker[later]])
+    usual = group.medians(delay[later], of_run, FEWEST)
+    spread = group.medians(np.abs(delay[later] - usual[moments.worker[later]]), of_run, FEWEST)
     with np.errstate(invalid="ignore"):
         late = begun - assigned - usual
-    fresh = np.flatnonzero(np.isfinite(late) & (late > max(SPREADS * spread, SHORTEST)))
-    return Presence(fresh, assigned[fresh] + usual, begun[fresh], np.ones(len(fresh), np.int64))
+        fresh = np.flatnonzero(np.isfinite(late) & (late > np.maximum(SPREADS * spread, SHORTEST)))
+    return Presence(fresh, assigned[fresh] + usual[fresh], begun[fresh], np.ones(len(fresh), np.int64))
 
 
 def could_begin(worker: Integers, start: Numbers, asked: Numbers, born: Numbers) -> Numbers:

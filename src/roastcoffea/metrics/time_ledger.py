@@ -249,10 +249,10 @@ def time_ledger(
 
 
 def _idle(records: Records, busy: Busy, where: Axes) -> Slots:
-    moments = busy.moments
+    moments, together = busy.moments, records.together
     of_pools = records.run.tasks is None
-    first = until_first_attempts(moments) if of_pools else first_tasks(moments, len(records.workers))
-    return idle_slots(busy.moments, records.presence, records.pauses, where, first)
+    first = until_first_attempts(moments) if of_pools else first_tasks(moments, len(records.workers), together)
+    return idle_slots(moments, records.presence, records.pauses, where, first, together=together)
 
 
 def _busy(records: Records) -> Busy:

@@ -1,4 +1,4 @@
-"""Short worker names: the host and a number."""
+"""Short names of workers and hosts: a worker has that of its host, and a number."""
 
 from __future__ import annotations
 
@@ -16,6 +16,27 @@ NUMERIC: Final = re.compile(r"[\d.]+|\[.*\]")
 LOOPBACK: Final = re.compile(r"127\.[\d.]+|\[::1\]|localhost")
 OF_WORKERS: Final = ("lifetimes", "samples", "chunks", "tasks")
 """Tables with worker names."""
+
+
+class Names(NamedTuple):
+    """Short names of the workers and hosts of a run, by address."""
+
+    workers: Mapping[str, str]
+    hosts: Mapping[str, str]
+
+    def in_text(self, text: str) -> str:
+        """Text in which workers and hosts are called by these names; a worker's has its host already."""
+        shown = {host: name for host, name in self.hosts.items() if host in text}
+        on_host = f"(?: on (?:{'|'.join(map(re.escape, shown))}))?" if shown else ""
+        for address, name in self.workers.items():
+            if address != name and address in text:
+                text = re.sub(rf"(?<![\w/.]){re.escape(address)}(?![\w/]){on_host}", name, text)
+        for host, name in shown.items():
+            text = re.sub(rf"(?<![\w/.:-]){re.escape(host)}(?![\w:/-]|\.\w)", name, text)
+        return text
+
+
+NO_NAMES: Final = Names({}, {})
 
 
 class Place(NamedTuple):
@@ -60,23 +81,52 @@ def short_names(
 
 
 @fact
-def worker_names(run: Run) -> dict[str, str]:
-    """Names `host:n` of all workers of the run, by address."""
+def place_names(run: Run) -> Names:
+    """Short names of all workers and hosts of the run."""
     tables = [table for name in OF_WORKERS if (table := getattr(run, name)) is not None]
     seen = {worker for table in tables for worker in table["worker"].unique().to_pylist() if worker is not None}
     arrivals: dict[str, float] = {}
+    known: set[str] = set()
     if run.lifetimes is not None:
         for life in run.lifetimes.select(["worker", "start"]).drop_null().to_pylist():
             arrivals[life["worker"]] = min(life["start"], arrivals.get(life["worker"], life["start"]))
-    return short_names(seen, arrivals, run.environment.client_host)
+        known = set(run.lifetimes["host"].drop_null().to_pylist())
+    here = run.environment.client_host
+    hosts = {host: _host(host, here) for host in known}
+    labels = _without_domains({place.host for worker in seen if (place := _place(worker, here))} | {*hosts.values()})
+    workers = short_names(seen, arrivals, here)
+    return Names(workers, {host: labels[name] for host, name in hosts.items()})
+
+
+@fact
+def worker_names(place_names: Names) -> Mapping[str, str]:
+    """Names `host:n` of all workers of the run, by address."""
+    return place_names.workers
+
+
+def on_host(address: str, this_host: str | None) -> str:
+    """Address, or host, with the name of the machine in place of what means the machine itself.
+
+    Examples
+    --------
+    >>> on_host("tcp://127.0.0.1:40000", "node-1"), on_host("tcp://10.0.0.7:40000", "node-1")
+    ('tcp://node-1:40000', 'tcp://10.0.0.7:40000')
+    """
+    found = ADDRESS.fullmatch(address)
+    if found is None:
+        return _host(address, this_host)
+    return address[: found.start("host")] + _host(found["host"], this_host) + address[found.end("host") :]
 
 
 def _place(address: str, this_host: str | None) -> Place | None:
     found = ADDRESS.fullmatch(address)
     if found is None:
         return None
-    host = this_host if this_host and LOOPBACK.fullmatch(found["host"]) else found["host"]
-    return Place(host, tuple(int(number) for number in re.findall(r"\d+", found["place"])))
+    return Place(_host(found["host"], this_host), tuple(int(number) for number in re.findall(r"\d+", found["place"])))
+
+
+def _host(host: str, this_host: str | None) -> str:
+    return this_host if this_host and LOOPBACK.fullmatch(host) else host
 
 
 def _without_domains(hosts: set[str]) -> dict[str, str]:

@@ -66,6 +66,20 @@ class Environment:
     hosts: tuple[Host, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedRun:
+    """One of the independent runs that a run was merged from."""
+
+    id: str
+    name: str | None
+    start: float
+    stop: float
+    outcome: str
+    error: str | None
+    backend: str
+    client_host: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Run:
     """The records of one run.
@@ -85,6 +99,8 @@ class Run:
     environment: Environment
     sampling_interval: float | None = None
     calls: tuple[RunnerCall, ...] = ()
+    merged: tuple[MergedRun, ...] = ()
+    """Independent runs that this one was merged from; empty for a recorded run."""
     asked: pa.Table | None = None
     """Chunks and files that the Runner calls requested."""
     chunks: pa.Table | None = None

@@ -24,6 +24,7 @@ LIFETIME_COLUMNS: Final[tuple[Column, ...]] = (
     Column("throttled_periods", "integer", "periods", "periods with such throttling"),
     Column("steal_seconds", "number", "s", "time that the hypervisor took from the host's processors in the run"),
     Column("killed_memory", "integer", "B", "resident memory when its nanny (Dask) killed it, if it did"),
+    Column("run", "text", None, "identity of its run, if independent runs were merged"),
 )
 WITHHELD: Final = ("throttled_seconds", "throttled_periods", "steal_seconds")
 """Columns of lifetimes with CPU time withheld from a worker or its host."""

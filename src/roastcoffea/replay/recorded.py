@@ -135,6 +135,8 @@ def recorded_with(run: Run, known: Known, name: str, *, as_it_was: bool = False)
 
 
 def _recorded(run: Run, known: Known, name: str, as_it_was: bool) -> Recorded:
+    if run.merged:
+        raise NotMeasuredError("it was merged from independent runs: each can be replayed by itself")
     tasks, lifetimes = recorded(run, "tasks"), recorded(run, "lifetimes")
     chunks = counted_chunks(recorded(run, "chunks")) if known.counted is None else known.counted
     if not len(chunks) or not len(lifetimes):

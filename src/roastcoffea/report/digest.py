@@ -307,8 +307,3 @@ def _main(classes: Mapping[str, float], amount: float) -> str:
     second, more = others[0]
     of_two = most + more > ALMOST_ALL * amount and FAMILY_OF[first] is not IDLING
     return f"{first}, {second}" if of_two else ""
-
-
-def percent_of(share: float) -> str:
-    """A share of a bar, as exact as people look at it."""
-    return "< 1 %" if share < 0.005 else f"{100 * share:.0f} %"

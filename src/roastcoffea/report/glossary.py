@@ -10,8 +10,11 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
+from markupsafe import Markup
+
 from roastcoffea.metrics import CATALOGUE
-from roastcoffea.metrics.phases import BYTE_CLASSES, PHASES, TIME_CLASSES
+from roastcoffea.metrics.phases import BYTE_CLASSES, PHASES, RESIDUAL, TIME_CLASSES
+from roastcoffea.report.phrases import UNACCOUNTED
 
 DOCUMENTATION: Final = "https://roastcoffea.readthedocs.io/en/latest/"
 """Where the documentation is published; `[project.urls]` of the package has it as well."""
@@ -122,6 +125,14 @@ def glossary() -> Mapping[str, Term]:
             else:
                 terms[name] = Term(name, group, meaning)
     return terms
+
+
+def linked(name: str) -> Markup | str:
+    """A name with a link to its entry in the glossary, if it is a term."""
+    term = glossary().get({UNACCOUNTED: RESIDUAL}.get(name, name))
+    if term is None:
+        return name
+    return Markup('<a class="term" href="{}" title="{}">{}</a>').format(term.address, term.meaning, name)
 
 
 def page_address(page: str) -> str:

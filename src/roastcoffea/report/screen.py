@@ -17,7 +17,8 @@ from rich.text import Text
 from roastcoffea.diagnosis.finding import Finding
 from roastcoffea.metrics.phases import FAMILIES, RESIDUAL, Family
 from roastcoffea.metrics.worker_names import ADDRESS
-from roastcoffea.report.digest import COMPLETE, NO_RUNNER, NOTHING, Bar, Digest, Share, Tile, percent_of
+from roastcoffea.report.cards import percent_of
+from roastcoffea.report.digest import COMPLETE, NO_RUNNER, NOTHING, Bar, Digest, Share, Tile
 from roastcoffea.report.terminal import verbatim
 from roastcoffea.units import counted, number
 

@@ -9,6 +9,7 @@ from numbers import Real
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, Self
 
+from roastcoffea.report.cards import Card, Drawn
 from roastcoffea.units import COUNT, RATES, Unit
 
 NOT_KNOWN: Final = "-"
@@ -154,6 +155,17 @@ class Sheet:
     """Whether HTML shows it only after a click on its title."""
     beside: bool = False
     """Whether HTML shows its parts side by side if there is room."""
+    bars: Sequence[Drawn] = ()
+    """What HTML draws above its rows, which it folds then."""
+    cards: Sequence[Card] = ()
+    """What HTML shows in place of its items; its rows are folded then."""
+    caption: str = ""
+    """Line of HTML above its cards."""
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it brings more than text."""
+        return bool(self.bars or self.cards)
 
     @property
     def heading(self) -> str:

@@ -131,7 +131,7 @@ def _sheets(group: str, run: Run, metrics: Metrics) -> Iterator[Sheet]:
         case "failures":
             yield from failing_files(metrics)
         case "workers":
-            yield from _workers(metrics.tables["worker_balance"])
+            yield from _workers(metrics.tables["worker_balance"], metrics.evaluator.value("worker_names"))
         case "datasets":
             yield from (sheet for sheet in [datasets(metrics)] if sheet.rows)
         case "sections":
@@ -334,11 +334,13 @@ def _sections(sections: Mapping[str, Mapping[str, Row]]) -> Iterator[Sheet]:
         yield keyed_sheet("section, dataset", rows, columns, title="sections")
 
 
-def _workers(workers: pa.Table | str) -> Iterator[Sheet]:
+def _workers(workers: pa.Table | str, names: Mapping[str, str]) -> Iterator[Sheet]:
     """Workers side by side, those with the least to do first."""
     if isinstance(workers, str) or not len(workers) or workers["chunks"].null_count:
         return
-    rows = workers.sort_by("busy_share").to_pylist()
+    rows = [
+        row | {"worker": names.get(row["worker"], row["worker"])} for row in workers.sort_by("busy_share").to_pylist()
+    ]
     shown = {key for key, _ in WORKER_COLUMNS if any(row[key] for row in rows)}
     if all(abs(row["clock_offset"] or 0.0) < SMALL_OFFSET for row in rows):
         shown.discard("clock_offset")

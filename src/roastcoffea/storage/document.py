@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypedDict
 from roastcoffea.compat.legacy import with_python_types
 from roastcoffea.compat.tagged_json import untagged
 from roastcoffea.errors import UnreadableMeasurementError
-from roastcoffea.records.run import Environment, Host, Run, RunnerCall
+from roastcoffea.records.run import Environment, Host, MergedRun, Run, RunnerCall
 from roastcoffea.storage.folders import synced_file
 from roastcoffea.storage.plain import DEEPEST, plain, restored
 from roastcoffea.storage.reading import check_fields, content_of, deeper_than, fits, reading
@@ -58,6 +58,7 @@ def _body(run: Run) -> Body:
     parts = {name: value for name, value in fields_by_name(run).items() if name not in TABLES}
     parts["environment"] = fields_by_name(run.environment) | {"hosts": [*map(fields_by_name, run.environment.hosts)]}
     parts["calls"] = [*map(fields_by_name, run.calls)]
+    parts["merged"] = [*map(fields_by_name, run.merged)]
     problems: list[str] = []
     body = {name: plain(value, name, problems) for name, value in parts.items()}
     return body | {"problems": plain([*run.problems, *problems], "problems", [])}
@@ -114,10 +115,10 @@ def check_body(body: Body) -> None:
     """Raise if the fields of a run are not of the types of the records."""
     if not body.keys().isdisjoint(TABLES):
         raise TypeError("tables do not belong there")
-    environment, calls = body["environment"], body.get("calls", [])
-    if not all(isinstance(records, list) for records in (calls, environment["hosts"])):
-        raise TypeError("calls or hosts are not lists")
-    parts = {"environment": Environment(versions={}, client_host=None), "calls": ()}
+    environment, calls, merged = body["environment"], body.get("calls", []), body.get("merged", [])
+    if not all(isinstance(records, list) for records in (calls, merged, environment["hosts"])):
+        raise TypeError("calls, hosts or merged runs are not lists")
+    parts = {"environment": Environment(versions={}, client_host=None), "calls": (), "merged": ()}
     check_fields(body | parts, Run, "the run")
     check_fields({**environment, "hosts": ()}, Environment, "the environment")
     for host in environment["hosts"]:
@@ -125,6 +126,9 @@ def check_body(body: Body) -> None:
     for call in calls:
         check_fields(call, RunnerCall, "a Runner call")
         _check_times(call)
+    for run in merged:
+        check_fields(run, MergedRun, "a merged run")
+        _check_times(run)
 
 
 def run_of(body: Body, tables: Tables) -> Run:
@@ -134,6 +138,7 @@ def run_of(body: Body, tables: Tables) -> Run:
     parts: dict[str, Any] = {
         "environment": Environment(**{**environment, "hosts": hosts}),
         "calls": tuple(RunnerCall(**call) for call in body["calls"]),
+        "merged": tuple(MergedRun(**run) for run in body.get("merged", [])),
         "problems": tuple(body["problems"]),
     }
     return Run(**{**body, **parts, **fields_of(tables)})

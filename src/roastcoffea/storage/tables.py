@@ -63,6 +63,9 @@ LAST_BYTES: Final = b"PAR1"
 SMALLEST_VALUE: Final = 4
 """Least bytes of a value in memory: the offset of a text."""
 
+FEW_ROWS: Final = 100_000
+"""Rows below which a table is read in one thread: sharing out its columns takes longer than reading them."""
+
 PARTS: Final = ("context", "prefix", "activity", "unit")
 PARTS_OF: Final = {1: PARTS[:1], 2: (PARTS[0], PARTS[3]), 3: (PARTS[0], *PARTS[2:])}
 """Columns of shorter keys: those outside tasks have no prefix."""
@@ -202,7 +205,7 @@ def read_table(folder: Path, name: str, rows: int) -> pa.Table:
             needed, memory = SMALLEST_VALUE * rows * stored.metadata.num_columns, psutil.virtual_memory().total
             if needed > memory:  # a few bytes can claim any number of rows
                 raise MemoryError(f"{rows} rows need {needed} bytes of memory; {memory} are available")
-            table = stored.read()
+            table = stored.read(use_threads=rows > FEW_ROWS)
         _check_rows(table.num_rows, rows)
         # another program may have rewritten it with similar types
         ours = {field.name: field for field in arrow_schema(TABLES[name])}

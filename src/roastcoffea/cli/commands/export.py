@@ -26,7 +26,7 @@ def command(*, path: Path, file_format: str, output: Path | None, overwrite: boo
     https://ui.perfetto.dev (compressed if its name ends with .gz). speedscope and collapsed write the profile, for
     https://www.speedscope.app and flamegraph.pl.
     """
-    from roastcoffea.measurement import load
+    from roastcoffea.studies.merging import measurement_at
 
-    measurement = load(path)
+    measurement = measurement_at(path)
     shell.say(measurement.export(output or default_name(path, FORMATS[file_format]), file_format, overwrite))

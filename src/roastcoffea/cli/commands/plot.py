@@ -23,7 +23,7 @@ def command(path: Path, names: tuple[str, ...], output: Path | None, suffix: str
     that cannot be drawn is printed on stderr; that is a failure if the plot was requested by name, or if no plot could
     be drawn.
     """
-    from roastcoffea.measurement import load
+    from roastcoffea.studies.merging import measurement_at
     from roastcoffea.visualization.plots import PLOTS
     from roastcoffea.visualization.registry import figure_alone, registered, save
 
@@ -31,7 +31,7 @@ def command(path: Path, names: tuple[str, ...], output: Path | None, suffix: str
         wanted = list(dict.fromkeys(registered(name) for name in names)) or list(PLOTS.values())
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    measurement = load(path)
+    measurement = measurement_at(path)
     folder = Path("roastcoffea-plots", default_name(path, "")) if output is None else output
     drawn = 0
     for entry in wanted:

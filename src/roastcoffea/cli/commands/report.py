@@ -21,7 +21,7 @@ def command(*, path: Path, output: Path | None, every_task: bool, overwrite: boo
     It has the verdict, both ledgers, charts over time down to single tasks, and tables of datasets, files, branches,
     sections, workers and failures.
     """
-    from roastcoffea.measurement import load
+    from roastcoffea.studies.merging import measurement_at
 
-    measurement = load(path)
+    measurement = measurement_at(path)
     shell.say(measurement.report(output or default_name(path, ".html"), every_task=every_task, overwrite=overwrite))

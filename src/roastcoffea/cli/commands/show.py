@@ -20,10 +20,10 @@ def command(path: Path, everything: bool, group: str | None) -> None:
     Groups of tables are verdict, failures, throughput, bytes, events, resources, timing,
     time, "fine metrics", chunks, phases, workers, datasets, sections, values, problems.
     """
-    from roastcoffea.measurement import load
+    from roastcoffea.studies.merging import measurement_at
 
     try:
-        load(path).print_summary(all=everything, group=group)
+        measurement_at(path).print_summary(all=everything, group=group)
     except ValueError as error:
         if group is None:
             raise

@@ -20,7 +20,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from roastcoffea.report.first_look import Look, palette, share_image
-from roastcoffea.report.glossary import glossary
+from roastcoffea.report.glossary import linked
 from roastcoffea.report.markup import rendered
 from roastcoffea.report.sheets import Heading, Sheet, Shown
 
@@ -83,17 +83,9 @@ def page(
         policy=POLICY.format(scripts=" ".join(map(_hash, programs))),
         style=_style(tab) + Markup(style),
         packed=_packed_rows,
-        linked=_linked,
+        linked=linked,
         longest_word=LONGEST_WORD,
     )
-
-
-def _linked(name: str) -> Markup | str:
-    """A name with a link to its entry in the glossary, if it is a term."""
-    term = glossary().get(name)
-    if term is None:
-        return name
-    return Markup('<a class="term" href="{}" title="{}">{}</a>').format(term.address, term.meaning, name)
 
 
 def _joined(sheets: Iterable[Sheet]) -> list[Sheet]:

@@ -18,6 +18,7 @@ from roastcoffea.report.presented import Presented
 from roastcoffea.report.sheets import Amount, Cell, Sheet, columns
 from roastcoffea.report.terminal import for_terminal, print_sheets
 from roastcoffea.storage.folders import whole_file
+from roastcoffea.studies.compare.drawn import MOST_CARDS, bars_of, card_of
 from roastcoffea.studies.compare.explanation import Explanation
 from roastcoffea.studies.compare.gate import FAILED, PASSED, STATUS, UNKNOWN, Outcome, change_of, signed
 from roastcoffea.studies.compare.repeats import CHUNKS, RUNS, spread
@@ -142,7 +143,7 @@ class Comparison(Presented):
 
 def _sheets(found: Comparison, everything: bool) -> Iterator[Sheet]:
     """Verdict, explanation, and what differs (or everything) of the environment, metrics and ledgers."""
-    yield Sheet(title="verdict", notes=list(_verdict(found)))
+    yield Sheet(title="verdict", notes=list(_verdict(found)), bars=list(bars_of(found.sides, found.rows)))
     if found.outcomes:
         yield Sheet(title="conditions", notes=[f"{o.label}: {o.text}" for o in found.outcomes])
     for side, explanation in zip(found.sides[1:], found.explanations, strict=True):
@@ -190,10 +191,11 @@ def _explanation(title: str, explanation: Explanation, everything: bool) -> Shee
         wall, threads = sum(part.wall_seconds for part in small), sum(part.thread_seconds for part in small)
         rows.append((f"{len(small)} smaller ones", wall, threads, ", ".join(part.cause for part in small)))
     rows.append(("difference", explanation.wall_seconds, explanation.thread_seconds, ""))
+    cards = [card_of(part) for part in parts if part not in small][:MOST_CARDS]
     seconds = alike(SECOND, [amount for _, *amounts, _ in rows for amount in amounts])
     differences = columns(Unit("s", partial(signed, seconds)), "wall", "thread time")
     heads = [*columns(None, "cause"), *differences, *columns(None, "")]
-    return Sheet(title=title, columns=heads, rows=rows, notes=explanation.remarks)
+    return Sheet(title=title, columns=heads, rows=rows, notes=explanation.remarks, cards=cards)
 
 
 # Side by side
