@@ -45,7 +45,7 @@ def storage(evidence: Evidence) -> Draft | None:
         return None
     found, rate = culprits.endpoints(evidence, rows), culprits.rate_of_stream(evidence)
     where = names_of(found) or "local files"
-    speed = f" ({BYTE_PER_SECOND.text(rate)} a stream)" if rate else ""
+    speed = f" ({BYTE_PER_SECOND.text(rate)} per stream)" if rate else ""
     verb = "dominates" if sum(rows.values()) >= DOMINATES * evidence.total else "is slow"
     what = f"Reading {verb}: {share_of(evidence, 'storage')} of thread time waits for {where}{speed}."
     if found and _is_due_to_a_slow_server(evidence, found):
@@ -57,7 +57,7 @@ def storage(evidence: Evidence) -> Draft | None:
     move = "Cache the dataset nearby" if found else "Move the files to a faster disk"
     if evidence.threads_are_scarce or culprits.threads_per_core(evidence) >= MOST_THREADS:
         return Draft(what, f"{move}.", tuple(found))
-    threads = "or run 2 threads per core so that others compute meanwhile"
+    threads = "or run 2 threads per core, so that one computes while the other waits"
     remedy = "nthreads=2" if found and not evidence.local else None
     return Draft(what, f"{move}, {threads}.", tuple(found), remedy=remedy)
 
