@@ -10,25 +10,25 @@ from roastcoffea.metrics.endpoints import XCACHE
 from roastcoffea.units import BYTE, BYTE_PER_SECOND, SECOND, number
 
 FAR: Final = 0.005
-"""Seconds of a round trip from which on a server is far away: within a site it takes less than one millisecond."""
+"""Shortest round trip, in seconds, to a server that is far away: within a site it takes less than a millisecond."""
 
 MOSTLY: Final = 0.5
-"""Share of the latency that a round trip takes from which on larger requests are the remedy."""
+"""Smallest share of the latency in round trips for which larger requests are the remedy."""
 
 COLD: Final = 3.0
-"""Ratio of the rates of repeated and first reads from which on a cache was cold: of one server they vary by two."""
+"""Smallest ratio of the rates of repeated and first reads that shows a cold cache: for one server they vary by two."""
 
 LARGE: Final = 4096.0
-"""Bytes of a request from which on its rate can be compared with that of others: smaller ones tell the latency."""
+"""Smallest request, in bytes, whose rate can be compared with others: smaller ones show the latency."""
 
 FEWEST: Final = 10
-"""Requests from which on latencies and rates mean something."""
+"""Fewest requests for which latencies and rates mean something."""
 
 SLOWER: Final = 3.0
-"""How many times as long as elsewhere a slow server's requests take: of equal ones on a busy host it is up to two."""
+"""How many times as long as elsewhere requests to a slow server take: equal servers on a busy host differ by up to two."""
 
 SLOW: Final = 25e6
-"""Bytes per second of a request below which a server without others to compare it with is slow: one disk has more."""
+"""Rate of a request, in bytes per second, below which a lone server is slow: a single disk is faster."""
 
 VECTORS: Final = 'uproot_options={"handler": uproot.XRootDSource}'
 

@@ -52,7 +52,7 @@ def _by_metadata(metadata: Any, file: str) -> str | None:
 
 
 def _prefixes() -> dict[str, str]:
-    """Site by the beginning of its URLs, the longest first."""
+    """Site by the beginning of its URLs, longest first."""
     try:
         sites = json.loads(MAP.read_text(encoding="utf-8"))
         rules = [(site, rule) for site, given in sites.items() for rule in _rules(given)]
