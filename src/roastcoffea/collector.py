@@ -6,7 +6,7 @@ import copy
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
@@ -22,8 +22,11 @@ from roastcoffea.backends.registry import backend_for
 from roastcoffea.backends.spans import RunSpan
 from roastcoffea.compat.collector import CollectorOf012
 from roastcoffea.errors import RoastcoffeaError, error_text, reported
+from roastcoffea.instrument.calls import calls_of_tasks
 from roastcoffea.instrument.hook import end_open_calls, take_new_records, unwatch, watch
+from roastcoffea.instrument.measured import settings_of
 from roastcoffea.instrument.probe import Probe
+from roastcoffea.instrument.tasks import call_measured
 from roastcoffea.interrupts import Enterable
 from roastcoffea.log.completeness import AskedItems, Losses, attempts_without_record, chunks_without_record
 from roastcoffea.measurement import Measurement
@@ -58,14 +61,19 @@ class MetricsCollector(CollectorOf012, Enterable):
         Whether a line tells how the run goes on: in a notebook, or in the lowest row of the terminal behind stderr.
     profile : bool
         Whether to sample which functions and lines process() is at, ten times a second.
+    everything : bool
+        Whether to measure each task of the client that reads, and not only those of a Runner and `measured` functions.
+    events : str or callable, optional
+        What counts as events in tasks that `everything` measures, as for `measured`.
 
     Raises
     ------
     ValueError
         Backend "dask" without a client, a client that is not connected, an unknown backend, an interval that is not
-        positive.
+        positive, `everything` without a Dask client, or `events` without `everything`.
     TypeError
-        An asynchronous client, a backend that is none, or `live` that is no bool.
+        An asynchronous client, a backend that is none, `live` that is no bool, or `events` that is neither name nor
+        function.
 
     Examples
     --------
@@ -86,6 +94,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         processor_instance: Any = None,
         live: bool = False,
         profile: bool = True,
+        everything: bool = False,
+        events: str | Callable[[Any], Any] | None = None,
     ) -> None:
         if not isinstance(live, bool):
             raise TypeError(f"live is True or False, not {live!r}")
@@ -96,12 +106,14 @@ class MetricsCollector(CollectorOf012, Enterable):
         self._interval = (
             checked_interval(worker_tracking_interval, "worker_tracking_interval") if track_workers else None
         )
-        self._backend = backend_for(backend, client, carried=Probe)
+        self._backend = backend_for(backend, client, carried={"probe": Probe, "call": call_measured})
+        self._backend.functions = settings_of(self._backend.kind, everything, events, profile)
         self.backend = self._backend.kind if backend is None else backend
         self.topic = self._backend.name
         """Name of the plugin that takes this collector's records."""
         self._span = RunSpan("roastcoffea", self._backend.name)
         self._calls: list[RunnerCall] = []
+        self._functions: list[RunnerCall] = []
         self._asked = AskedItems()
         self._began_calls: list[str] = []
         self._items_unseen = False
@@ -114,6 +126,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         """When the with was entered (Unix seconds), and when it had been left."""
         self.t_end: float | None = None
         self._began = math.nan
+        self.paused_at: float | None = None
+        """By `time.perf_counter` since when nothing is measured: the run ends then."""
         self._measurement: Measurement | None = None
         self._why_no_measurement = "there is no measurement yet: leave the with of the MetricsCollector first"
         self._live = LiveLine(self._progress, self.note) if live else None
@@ -133,7 +147,7 @@ class MetricsCollector(CollectorOf012, Enterable):
 
     def _leave(self, error: BaseException | None) -> None:
         """End all that `__enter__` began, whatever of it fails, and make the measurement."""
-        elapsed = time.perf_counter() - self._began
+        elapsed = (self.paused_at or time.perf_counter()) - self._began
         with reported(self.note, "Runner calls that went on were not recorded", Exception):
             if error is not None:
                 end_open_calls(self, error)
@@ -252,6 +266,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             with reported(self.note, f"the records of {name} could not be read", Exception):
                 if name == "chunks":
                     tables[name] = self._backend.chunks(self._began_calls)
+                    self._functions = calls_of_tasks(tables[name])
                 elif (name in SAMPLED and self._interval is None) or (name == PROFILE and not self.profile):
                     tables[name] = None
                 else:
@@ -265,6 +280,8 @@ class MetricsCollector(CollectorOf012, Enterable):
             absent[PROFILE] = "profile=False"
         if self._items_unseen:
             absent["asked"] = "what was asked for was not recorded"
+        elif self._functions and not self._calls:
+            absent["asked"] = "functions that tasks run do not tell what was asked for"
         with reported(self.note, "records of chunks and tasks could not be compared", Exception):
             absent |= self._reasons_against_chunks(tables["chunks"], tables["asked"])
             if tables.get("tasks") is not None:
@@ -279,7 +296,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             self.chunks_unseen(f"{counted(running, 'Runner call')} still ran when the collector was left")
         if self._chunks_unseen is not None:
             return dict.fromkeys(("chunks", *FROM_CHUNKS), self._chunks_unseen)
-        if not self._calls:
+        if not (self._calls or self._functions):
             return dict.fromkeys(("chunks", *FROM_CHUNKS), "no Runner call was seen")
         backend = self._backend
         losses = Losses(backend.merges_equal_chunks, backend.dropped.get("chunks", 0), backend.refused)
@@ -306,7 +323,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             backend=backend.kind,
             environment=environment,
             sampling_interval=self._interval,
-            calls=tuple(self._calls),
+            calls=(*self._calls, *self._functions),
             **tables,
             span_metrics=backend.span_metrics,
             span_metrics_per_worker=backend.span_metrics_per_worker,

@@ -13,11 +13,18 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from roastcoffea.errors import error_text, reported
+from roastcoffea.records.calls import OF_TASKS
 from roastcoffea.records.run import FAILED, FINISHED, RunnerCall
 from roastcoffea.redaction import redacted_each, redacted_values
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FUNCTION: Final = "none: tasks of their own"
+"""Executor of what tasks do without a Runner."""
 
 IN_EACH: Final = (
     "a thread that no collector was opened in was counted in each collector that was open: open one in that thread"
@@ -265,3 +272,28 @@ def captured_error(result: Any) -> BaseException | None:
     output = _output(result)
     captured = output.get("exception") if isinstance(output, Mapping) else getattr(result, "exception", None)
     return captured if isinstance(captured, BaseException) else None
+
+
+def calls_of_tasks(chunks: pa.Table) -> list[RunnerCall]:
+    """What tasks did without a Runner, as calls: those of one name, from the first beginning to the last end.
+
+    Parameters
+    ----------
+    chunks
+        Records of attempts, of which some are of such tasks.
+    """
+    import pyarrow.compute as pc
+
+    ours = chunks.select(["call", "start", "stop"]).filter(pc.starts_with(chunks["call"], OF_TASKS))
+    spans = ours.group_by("call", use_threads=False).aggregate([("start", "min"), ("stop", "max")])
+    return [
+        RunnerCall(
+            id=row["call"],
+            processor=row["call"].removeprefix(OF_TASKS),
+            executor=FUNCTION,
+            start=row["start_min"],
+            stop=row["stop_max"],
+            outcome=FINISHED,
+        )
+        for row in spans.to_pylist()
+    ]
