@@ -110,11 +110,13 @@ def test_the_page_counts_the_places_rightly() -> None:
     assert numbers == [len(BLOCK.findall(chapter)) for chapter in chapters] == [1, 1, 1, 1, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_metric(found: dict[str, Any]) -> None:
     assert found["metric"] == 500
     assert found["in the reference"]
 
 
+@pytest.mark.slow
 def test_a_plot(found: dict[str, Any]) -> None:
     assert found["plot"] == ["Events of chunks\nDijetProcessor, finished", 4, True]
 
@@ -124,6 +126,7 @@ def test_a_plot(found: dict[str, Any]) -> None:
 TOKENS = [2.0] * 39 + [12.0]
 
 
+@pytest.mark.slow
 def test_a_class_is_in_its_ledger_and_all_that_reads_it(found: dict[str, Any]) -> None:
     classes = found["class"]
     assert {name: classes[name] for name in classes if not name.startswith("idle")} == {
@@ -141,6 +144,7 @@ def test_a_class_is_in_its_ledger_and_all_that_reads_it(found: dict[str, Any]) -
     assert found["colours"][0] == READING.light
 
 
+@pytest.mark.slow
 def test_a_phase_is_in_its_class_and_all_that_reads_it(found: dict[str, Any]) -> None:
     assert found["phase"] == 0  # no probe fills it
     assert found["metrics"] == [sum(TOKENS)] * 2
@@ -150,6 +154,7 @@ def test_a_phase_is_in_its_class_and_all_that_reads_it(found: dict[str, Any]) ->
     assert found["colours"][1] == READING.light
 
 
+@pytest.mark.slow
 def test_a_phase_that_waits_for_storage_is_replayed_so(found: dict[str, Any]) -> None:
     waited = sum(TOKENS) + 20
     alone = waited + 40 / (1 + CROWDED)
@@ -157,6 +162,7 @@ def test_a_phase_that_waits_for_storage_is_replayed_so(found: dict[str, Any]) ->
     assert found["what if"]["storage 2 x faster"] == pytest.approx(alone - waited / 2, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_cause_is_a_finding(found: dict[str, Any]) -> None:
     rows, text = {cause: said for cause, *said in found["findings"]}["token service"]
     assert rows == {"authorize": sum(TOKENS)}
@@ -165,11 +171,13 @@ def test_a_cause_is_a_finding(found: dict[str, Any]) -> None:
     assert "Fixing it saves at most " in text
 
 
+@pytest.mark.slow
 def test_a_backend(found: dict[str, Any]) -> None:
     assert found["problems"] == []
     assert found["backend"] == ["farm", ["farm"]]
 
 
+@pytest.mark.slow
 def test_a_column(found: dict[str, Any]) -> None:
     assert found["column"] == [True, 0]
 

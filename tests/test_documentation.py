@@ -128,7 +128,15 @@ def measured(shared_client: Client, sample: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("page", [page for page, found in RUN_HERE.items() if found], ids=name_of)
+def with_code(readme: bool) -> list[Path]:
+    return [page for page, found in RUN_HERE.items() if found and (page.name == "README.md") is readme]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*with_code(readme=True), *(pytest.param(page, marks=pytest.mark.slow) for page in with_code(readme=False))],
+    ids=name_of,
+)
 def test_code_runs(page: Path, measured: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     measured["collector"].save_measurement("roastcoffea-runs", "dijets")

@@ -29,6 +29,7 @@ def writing() -> Any:
     return module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cause", CAUSES)
 def test_every_cause_has_a_page_with_what_is_printed(cause: str, writing: Any) -> None:
     page = writing.page_of(cause)

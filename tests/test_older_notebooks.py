@@ -27,6 +27,8 @@ from roastcoffea import (
 )
 from roastcoffea.visualization.plots.per_task import extract_per_task_metrics
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = [
     *(("Jet", name) for name in ("pt", "eta", "phi", "mass")),
     *(("Electron", name) for name in ("pt", "eta")),

@@ -228,7 +228,7 @@ def test_dark_narrow_and_printed(shown: Browser) -> None:
     assert wait_until(lambda: share_of(seen(shown, "classes"), "#17181a") < 0.01)  # but for a line in ink
     shown.size(400, 900)
     assert wait_until(lambda: shown.evaluate("document.querySelector('.plot').getBoundingClientRect().width") < 400)
-    assert shown.evaluate("document.documentElement.scrollWidth") <= 400
+    assert wait_until(lambda: shown.evaluate("document.documentElement.scrollWidth") <= 400)
     assert shown.pdf().startswith(b"%PDF")
 
 
