@@ -168,7 +168,9 @@ def _tree(path: str | Path, tree: str = "Events") -> Any:
     return uproot.open(path)[tree]
 
 
-def baskets_of(path: str | Path, branch: str, start: int, stop: int, tree: str = "Events") -> dict[int, tuple[int, int]]:
+def baskets_of(
+    path: str | Path, branch: str, start: int, stop: int, tree: str = "Events"
+) -> dict[int, tuple[int, int]]:
     """Baskets of a branch that hold entries of a range: {number: (compressed, uncompressed) bytes}."""
     found = _tree(path, tree)[branch]
     edges = found.entry_offsets

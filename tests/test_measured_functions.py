@@ -9,6 +9,7 @@ from typing import Any
 
 import dask
 import pytest
+from command_line import wait_until
 from distributed import Client, wait
 from functions import increment, materialize, mean_of, quiet, reads_and_fails, slow, total
 from stored import baskets_of, clusters_of, write_rntuple, write_tree
@@ -141,14 +142,19 @@ def test_a_task_that_goes_on_when_the_collector_is_left(client: Client, files: l
 def test_a_worker_that_is_killed(files: list[str], command_line_cluster: Any) -> None:
     """An attempt that was lost with it is told, though no task of its name left a record before."""
     cluster = command_line_cluster(workers=1, path=str(Path(__file__).parent))
-    with Client(scheduler_file=str(cluster.file)) as client, MetricsCollector(client) as collector:
-        future = client.submit(measured(slow), files[0], 60.0, pure=False)
-        time.sleep(2.0)
-        cluster.workers[0].send_signal(signal.SIGKILL)
-        cluster.workers[0].wait()
-        time.sleep(1.0)
-        future.cancel()
+    with Client(scheduler_file=str(cluster.file)) as client:
+        client.wait_for_workers(1, timeout=60)
+        with MetricsCollector(client) as collector:
+            client.submit(measured(materialize), files[0], ["f0"], pure=False).result()
+            future = client.submit(measured(slow), files[0], 60.0, pure=False)
+            assert wait_until(lambda: any(client.processing().values()), 10)
+            time.sleep(1.0)
+            cluster.workers[0].send_signal(signal.SIGKILL)
+            cluster.workers[0].wait()
+            assert wait_until(lambda: not client.scheduler_info()["workers"], 20)
+            future.cancel()
     measurement = collector.measurement
-    assert measurement.tasks[["kind", "outcome"]].to_numpy().tolist() == [["processor", "worker lost"]]
+    ends = measurement.tasks[["prefix", "kind", "outcome"]].to_numpy().tolist()
+    assert ends == [["materialize", "processor", "ok"], ["slow", "processor", "worker lost"]]
     assert not measurement.byte_ledger.certificate.complete
     assert measurement.failed["reason"].tolist() == ["worker lost"]

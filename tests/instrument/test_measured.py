@@ -64,7 +64,7 @@ def twice(function: Callable[..., float]) -> Callable[..., float]:
 
 KINDS: dict[str, Callable[[str], float]] = {
     "function": measured(total),
-    "lambda": measured(lambda path: total(path)),
+    "lambda": measured(lambda path: total(path, "f0")),
     "partial": measured(partial(total, branch="f1")),
     "partial of measured": partial(measured(total), branch="f1"),
     "bound method": measured(Sums("f2").of),

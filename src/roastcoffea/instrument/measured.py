@@ -70,7 +70,7 @@ class Measured:
         by_value = cloudpickle.list_registry_pickle_by_value()
         if module in {None, "__main__"} or any(f"{module}.".startswith(f"{name}.") for name in by_value):
             return False
-        found = sys.modules.get(module)
+        found: Any = sys.modules.get(module)
         for name in names:
             found = inspect.getattr_static(found, name, None)
         return found is self

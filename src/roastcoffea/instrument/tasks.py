@@ -195,23 +195,26 @@ def call_measured(
     if home is not None:
         with reported(home.complain, LOST, Exception):
             attempt = TaskAttempt(home.task, home.settings.added, profile=home.settings.profile)
-    if attempt is None:
+    if home is None or attempt is None:
         return function(*args, **kwargs)
-
-    def end(result: Any, error: BaseException | None) -> None:
-        with reported(home.complain, LOST, Exception):
-            wanted = always or not attempt.is_empty
-            records = attempt.records(home.name, events, result, error)
-            if wanted:
-                home.take(records, failed=error is not None)
-
     try:
         result = attempt.run(function, args, kwargs)
     except BaseException as error:
-        end(None, error)
+        _end(attempt, home, events, None, error, always=always)
         raise
-    end(result, None)
+    _end(attempt, home, events, result, None, always=always)
     return result
+
+
+def _end(  # noqa: PLR0917
+    attempt: TaskAttempt, home: Any, events: Events, result: Any, error: BaseException | None, *, always: bool
+) -> None:
+    """End an attempt, and send its records home where it did something that is recorded."""
+    with reported(home.complain, LOST, Exception):
+        wanted = always or not attempt.is_empty
+        records = attempt.records(home.name, events, result, error)
+        if wanted:
+            home.take(records, failed=error is not None)
 
 
 class MeasuredTask(StandIn):

@@ -80,7 +80,9 @@ def test_branches_that_are_read_alone(folder: Path) -> None:
 
     def read() -> float:
         with uproot.open(path) as file:
-            return sum(float(ak.sum(file["Events"][name].array(entry_start=500, entry_stop=1500))) for name in ("f0", "f1"))
+            return sum(
+                float(ak.sum(file["Events"][name].array(entry_start=500, entry_stop=1500))) for name in ("f0", "f1")
+            )
 
     found = measurement_of(read)
     assert reads_of(found) == {("tree.root", name): sizes(path, name, 500, 1500) for name in ("f0", "f1")}

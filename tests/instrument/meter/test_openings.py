@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,8 @@ def test_methods_are_as_they_were(folder: Path, function: Callable[[Path], Any])
         return function(path)
 
     with MetricsCollector() as collector:
-        try:
+        with suppress(LookupError):
             measured(noting)(folder / "tree.root")
-        except LookupError as error:
-            assert str(error) == "planted"
     assert changed == [True] * len(OWNERS)
     assert attributes() == before
     assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
@@ -207,12 +206,13 @@ def test_events_that_are_imported_in_the_function_are_told(folder: Path, monkeyp
 
 
 def test_an_uproot_that_reads_in_another_way_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = uproot.behaviors.TBranch._ranges_or_baskets_to_arrays
+    name = "_ranges_or_baskets_to_arrays"
+    original = getattr(uproot.behaviors.TBranch, name)
 
     def renamed(hasbranches: Any, *args: Any) -> Any:
         return original(hasbranches, *args)
 
-    monkeypatch.setattr(uproot.behaviors.TBranch, "_ranges_or_baskets_to_arrays", renamed)
+    monkeypatch.setattr(uproot.behaviors.TBranch, name, renamed)
     with MetricsCollector() as collector:
         result = measured(total)(folder / "tree.root")
     assert result == total(folder / "tree.root")

@@ -99,7 +99,8 @@ class FileRead:
         if self.sources:
             self.requested = sum(int(source.num_requested_bytes) for source in self.sources) - self.requested_before
             received = [getattr(getattr(source, "_fs", None), "received", None) for source in self.sources]
-            self.transferred = None if None in received else sum(received)
+            known = [size for size in received if size is not None]
+            self.transferred = sum(known) if len(known) == len(received) else None
 
 
 class FilesMeter(Meter):
