@@ -126,6 +126,8 @@ class MetricsCollector(CollectorOf012, Enterable):
         """When the with was entered (Unix seconds), and when it had been left."""
         self.t_end: float | None = None
         self._began = math.nan
+        self.outside: dict[str, str] = {}
+        """What is no part of the run by intention, for the ledgers' certificates."""
         self.paused_at: float | None = None
         """By `time.perf_counter` since when nothing is measured: the run ends then."""
         self._measurement: Measurement | None = None
@@ -332,7 +334,7 @@ class MetricsCollector(CollectorOf012, Enterable):
             attempts=backend.attempts,
             scheduler_clock_offset=backend.clock_offset,
             dropped=backend.dropped,
-            absent=redacted_values(absent),
+            absent=redacted_values(absent | self.outside),
             problems=tuple(map(redacted, (*self.problems, *notes))),
         )
 

@@ -206,7 +206,7 @@ def call_measured(
     return result
 
 
-def _end(  # noqa: PLR0917
+def _end(
     attempt: TaskAttempt, home: Any, events: Events, result: Any, error: BaseException | None, *, always: bool
 ) -> None:
     """End an attempt, and send its records home where it did something that is recorded."""

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from roastcoffea.errors import RoastcoffeaError, reported
 from roastcoffea.instrument.calls import is_watched
 from roastcoffea.interrupts import Enterable, whole
+from roastcoffea.records.run import OUTSIDE
 
 if TYPE_CHECKING:
     from roastcoffea.collector import MetricsCollector
@@ -38,6 +39,8 @@ LAST_SECONDS: Final = 15.0
 
 LONGEST_PAUSE: Final = 60.0
 """Seconds between preprocessing that a script calls itself and the Runner call to which it belongs, at most."""
+
+OF_CALLS_ALONE: Final = "what the script does outside of its Runner calls is not recorded"
 
 log = logging.getLogger("roastcoffea.auto")  # as the module is imported
 _recorders: list[Recorder] = []
@@ -200,6 +203,7 @@ class Recorder:
         client = executor.client if isinstance(executor, DaskExecutor) else None
         collector = MetricsCollector(client, profile=self.profile)
         collector.of_all_contexts = False
+        collector.outside[OUTSIDE] = OF_CALLS_ALONE
         self._open[id(collector)] = collector
         return collector
 

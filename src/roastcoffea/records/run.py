@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 FINISHED: Final = "finished"
 FAILED: Final = "failed"
 
+OUTSIDE: Final = "outside"
+"""Key in `absent` of what is no part of the run by intention."""
+
 SpanMetrics = Mapping[tuple[Hashable, ...], float]
 
 

@@ -63,9 +63,8 @@ def test_methods_are_as_they_were(folder: Path, function: Callable[[Path], Any])
         changed.extend(now != then for now, then in zip(attributes(), before, strict=True))
         return function(path)
 
-    with MetricsCollector() as collector:
-        with suppress(LookupError):
-            measured(noting)(folder / "tree.root")
+    with MetricsCollector() as collector, suppress(LookupError):
+        measured(noting)(folder / "tree.root")
     assert changed == [True] * len(OWNERS)
     assert attributes() == before
     assert not [name for name in sys.modules if name.startswith("_roastcoffea")]
