@@ -112,11 +112,13 @@ class FilesMeter(Meter):
         self.files: dict[str | None, FileRead] = {}
         self.dataset: str | None = None
         self.ntuples = False
+        self.keeps_baskets = False
+        """Whether uproot keeps baskets of one step for the next."""
         self.phases = {OPEN: 0.0, BUILD: 0.0}
         self.aside = Times()
         """What the thread did while it opened files and built events."""
         self._of_sources: dict[int, FileRead] = {}
-        self._trees: dict[tuple[int, str], tuple[FileRead, TreeRead]] = {}
+        self._trees: dict[int, tuple[FileRead, TreeRead, Any]] = {}
         self._baskets: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._entered: list[list[float]] = []
         self._began = Times()
@@ -147,10 +149,9 @@ class FilesMeter(Meter):
 
     def _tree(self, tree: Any) -> tuple[FileRead, TreeRead]:
         """A tree, and its file, which may have been opened before the function began."""
-        source = tree.file.source
-        key = id(source), tree.object_path
-        known = self._trees.get(key)
+        known = self._trees.get(id(tree))
         if known is None:
+            source = tree.file.source
             if id(source) not in self._of_sources:
                 self._watch(self._file(str(tree.file.file_path)), source)
             file = self._of_sources[id(source)]
@@ -164,8 +165,8 @@ class FilesMeter(Meter):
                 self.ntuples = True
                 self.shadow(tree, "read_cluster_pages", PagesShadow)
                 self.shadow(tree, "read_locator", LocatorShadow)
-            known = self._trees[key] = file, file.trees[name]
-        return known
+            known = self._trees[id(tree)] = file, file.trees[name], tree
+        return known[:2]
 
     def name_of_branch(self, branch: Any) -> tuple[str, str, str]:
         """File, tree and name of a branch of a TTree."""
@@ -173,6 +174,8 @@ class FilesMeter(Meter):
         return str(file.path), str(tree.name), branch_path(branch)
 
     def is_new(self, basket: Any) -> bool:
+        if not (self.keeps_baskets or basket.is_embedded):
+            return True
         new = self._baskets.get(id(basket)) is not basket
         self._baskets[id(basket)] = basket
         return new
@@ -181,7 +184,7 @@ class FilesMeter(Meter):
         """Take note of entries of a tree that are about to be read."""
         self._tree(tree)[1].add(int(start), int(stop))
 
-    def metered(self, given: list[Any]) -> list[Any]:
+    def metered(self, *given: Any) -> list[Any]:
         """Executors that work like the given ones, for decompression and interpretation, with their steps metered."""
         metered = [metered_executor(self, kind, each) for (_, kind), each in zip(EXECUTORS, given, strict=True)]
         self.in_line = not (self.pools or self.ntuples)

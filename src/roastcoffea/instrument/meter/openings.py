@@ -20,6 +20,9 @@ from roastcoffea.instrument.track import CHUNKS
 
 _STATE: Final = "_roastcoffea_openings"
 
+_made: Final[dict[tuple[Any, str], tuple[Any, Any]]] = {}
+"""What is put in the place of methods, and of which it was made: a function may run thousands of times."""
+
 FACTORY: Final = "coffea.nanoevents.factory"
 
 OF_OTHERS: Final = ("MainThread", "IO loop", "Dask-Offload")
@@ -86,10 +89,12 @@ def _patch_all(state: Any, meter: FilesMeter) -> None:
 
 def _patch(state: Any, owner: Any, name: str, wrapping: Callable[[Any], Any]) -> None:
     before = vars(owner).get(name, OF_CLASS)
-    if isinstance(before, classmethod):
-        after: Any = classmethod(wrapping(before.__func__))
-    else:
-        after = wrapping(getattr(owner, name))
+    made = _made.get((owner, name))
+    if made is None or made[0] is not before:
+        of_class = isinstance(before, classmethod)
+        after = wrapping(before.__func__ if isinstance(before, classmethod) else getattr(owner, name))
+        made = _made[owner, name] = before, classmethod(after) if of_class else after
+    after = made[1]
     setattr(owner, name, after)
     state.undo.append((owner, name, before, after))
 
@@ -179,30 +184,37 @@ def _noticed_source(original: Callable[..., Any]) -> Callable[..., Any]:
     return hook_before_get_chunks
 
 
-PLACES: Final = ("entry_start", "entry_stop", "decompression_executor", "interpretation_executor")
+PLACES: Final = (
+    *("hasbranches", "entry_start", "entry_stop", "decompression_executor", "interpretation_executor"),
+    "update_ranges_or_baskets",
+)
 
 
 def _metered_baskets(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
-    missing = [name for name in ("hasbranches", *PLACES) if name not in signature.parameters]
+    names = list(signature.parameters)
+    missing = [name for name in PLACES if name not in names]
     if missing:
         raise TypeError(f"uproot's way to read baskets has no {', '.join(missing)}")
+    places = [names.index(name) for name in PLACES]
+    at_decompression, at_interpretation = places[3:5]
 
     @functools.wraps(original)
     def read(*args: Any, **kwargs: Any) -> Any:
         meter = current_meter()
         if meter is None:
             return original(*args, **kwargs)
-
-        def metered() -> inspect.BoundArguments:
-            call = signature.bind(*args, **kwargs)
-            start, stop, *executors = (call.arguments[name] for name in PLACES)
-            meter.reading(call.arguments["hasbranches"].tree, start, stop)
-            call.arguments.update(zip(PLACES[2:], meter.metered(executors), strict=True))
-            return call
-
-        call = _noting(metered, meter, *READ, *BY_BRANCH)
-        return original(*args, **kwargs) if call is None else original(*call.args, **call.kwargs)
+        given = args
+        try:
+            given = list(args if len(args) == len(names) else signature.bind(*args, **kwargs).args)
+            branches, start, stop, decompression, interpretation, keeps = [given[place] for place in places]
+            meter.reading(branches.tree, start, stop)
+            meter.keeps_baskets |= bool(keeps)
+            given[at_decompression], given[at_interpretation] = meter.metered(decompression, interpretation)
+        except Exception as problem:
+            meter.miss("what the function reads", problem, *READ, *BY_BRANCH)
+            return original(*args, **kwargs)
+        return original(*given)
 
     return read
 
